@@ -1,0 +1,21 @@
+# One image for every role: `docker run IMAGE` is the whole product, `… control` and `… proxy` are one plane each.
+FROM python:3.11-slim-bookworm AS build
+RUN apt-get update && apt-get install -y --no-install-recommends gcc make && rm -rf /var/lib/apt/lists/*
+WORKDIR /tollgate
+COPY Makefile pyproject.toml requirements.lock README.md ./
+COPY policy policy
+COPY proxy proxy
+COPY control control
+RUN make install
+
+FROM python:3.11-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 10001 tollgate && install -d -o tollgate -m 0700 /data
+COPY --from=build /tollgate /tollgate
+USER tollgate
+WORKDIR /tollgate
+ENV PATH=/tollgate/.venv/bin:$PATH TOLLGATE_DATA=/data
+VOLUME /data
+EXPOSE 8080 8081
+ENTRYPOINT ["tollgate"]
+CMD ["up", "--host", "0.0.0.0"]

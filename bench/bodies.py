@@ -1,0 +1,72 @@
+"""Large bodies: CPU of a 400 kB prompt beside the peers', and the memory that bodies of 100 MB take."""
+
+import http.client
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.figures import Findings
+from bench.load import Call, run_wrk
+from bench.peers import chat_body
+from bench.processes import BenchError
+from bench.quiet import undisturbed
+from bench.subjects import Subject, Upstream
+
+PROMPT_BYTES = 400_000
+HUGE_BYTES = 99_000_000
+SECONDS = 5
+
+
+def measure_prompts(subjects: Sequence[Subject], upstream: Upstream, found: Findings, scratch: Path) -> None:
+    """CPU of prompts of 400 kB over eight connections."""
+    for subject in subjects:
+        if subject.is_python_or_node:
+            continue
+        print(f"  {subject.name:18} prompts of 400 kB", flush=True)
+        large = replace(subject.call, body=chat_body(subject.call.model, prompt_bytes=PROMPT_BYTES))
+        load, used = undisturbed(
+            lambda large=large: run_wrk(large, 8, SECONDS, scratch),  # type: ignore[misc]  # binds the loop's value
+            {**subject.parts, "upstream": upstream.program.pids},
+        )
+        cost_us = (used["worker"] + used.get("supervisor", 0.0)) * 1e6 / load.requests
+        found.facts[f"prompt_us {subject.name}"] = cost_us
+        found.notes.append(f"a prompt of 400 kB through {subject.name}: {cost_us:,.0f} CPU µs")
+
+
+def measure_huge_bodies(subject: Subject, found: Findings) -> None:
+    """How far bodies of 99 MB, one after another, raise the high-water mark of the memory.
+
+    As read, as parsed, as sent: a few copies of one body are the bound, and the next one finds their room.
+    """
+    print(f"  {subject.name:18} bodies of 99 MB", flush=True)
+    marks = [_high_water_mib(subject.proxy_pids())]
+    for _ in range(2):
+        _send_huge(subject.call)
+        marks.append(_high_water_mib(subject.proxy_pids()))
+    bodies_mib = HUGE_BYTES / 2**20
+    found.facts["huge_body_times"] = (marks[1] - marks[0]) / bodies_mib
+    found.facts["next_huge_body_times"] = (marks[2] - marks[1]) / bodies_mib
+    found.notes.append(
+        f"a body of 99 MB raised the memory high-water mark of {subject.name} by {marks[1] - marks[0]:.0f} MiB,"
+        f" the next one by {marks[2] - marks[1]:.0f} MiB more"
+    )
+
+
+def _send_huge(call: Call) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", call.port, timeout=120)
+    body = chat_body(call.model, prompt_bytes=HUGE_BYTES).encode()
+    connection.request("POST", call.path, body, {"content-type": "application/json", **call.headers})
+    status = connection.getresponse().status
+    connection.close()
+    if status != 200:
+        raise BenchError(f"a body of {len(body)} bytes was answered {status}")
+
+
+def _high_water_mib(pids: Sequence[int]) -> float:
+    return sum(_status(pid)["VmHWM"] for pid in pids) / 1024
+
+
+def _status(pid: int) -> Mapping[str, int]:
+    """The figures of /proc/PID/status that are in kB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

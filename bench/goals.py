@@ -1,0 +1,96 @@
+"""The goals of issue "Fast", each held against what this run has found: computed here, never written by hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.figures import BARE, COMPARED_AT, GOVERNED, Findings, NotMeasuredError
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One claim. `measure` raises `NotMeasuredError` where the run has no figure for it."""
+
+    point: int
+    claim: str
+    limit: float
+    unit: str
+    measure: Callable[[Findings], float]
+    at_least: bool = False
+
+    def line(self, found: Findings) -> str:
+        """Goal, measured, held or not."""
+        aim = f"{self.point}. {self.claim}: goal {'≥' if self.at_least else '≤'} {_figure(self.limit)}{self.unit}"
+        try:
+            measured = self.measure(found)
+        except NotMeasuredError as error:
+            why = found.missing.get(str(error))
+            return f"{aim}, NOT MEASURED ({error}{': ' + why if why else ''})"
+        held = measured >= self.limit if self.at_least else measured <= self.limit
+        return f"{aim}, measured {_figure(measured)}{self.unit}: {'held' if held else 'NOT HELD'}"
+
+    def is_measured(self, found: Findings) -> bool:
+        try:
+            self.measure(found)
+        except NotMeasuredError:
+            return False
+        return True
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.4g}"
+
+
+def _cpu_ratio(peer: str) -> Callable[[Findings], float]:
+    return lambda found: found.of(GOVERNED).cpu_us() / found.of(peer).cpu_us()
+
+
+def _added_percent(found: Findings) -> float:
+    bare = found.of(BARE).cpu_us()
+    return (found.of(GOVERNED).cpu_us() - bare) / bare * 100
+
+
+def _redis_us(found: Findings) -> float:
+    return found.of(GOVERNED).median(COMPARED_AT, lambda sample: sample.redis_us)
+
+
+def _stream(name: str) -> Callable[[Findings], float]:
+    return lambda found: found.of(GOVERNED).per_stream(name)
+
+
+def _frame_ratio(found: Findings) -> float:
+    return found.of(GOVERNED).per_stream("cpu_us_per_frame") / found.of("envoy").per_stream("cpu_us_per_frame")
+
+
+def _fact(name: str) -> Callable[[Findings], float]:
+    return lambda found: found.fact(name)
+
+
+def _ratio(above: str, below: str) -> Callable[[Findings], float]:
+    return lambda found: found.fact(above) / found.fact(below)
+
+
+GOALS = (
+    Goal(2, "CPU of a governed call / LiteLLM's", 1 / 100, "", _cpu_ratio("litellm")),
+    Goal(2, "CPU of a governed call / Portkey's", 1 / 12, "", _cpu_ratio("portkey")),
+    Goal(2, "CPU of a governed call / Envoy's plain forwarding", 2, "", _cpu_ratio("envoy")),
+    Goal(2, "the same, stretch", 1.5, "", _cpu_ratio("envoy")),
+    Goal(2, "Redis' CPU of a governed call, three levels", 20, " µs", _redis_us),
+    Goal(2, "limits, metering, metrics and journal add to the call without them", 60, " %", _added_percent),
+    Goal(3, "time to first byte added at p99, under load", 1, " ms", _fact("first_byte_added_ms tollgate_governed")),
+    Goal(3, "CPU of a chunk of a stream / Envoy's", 1.5, "", _frame_ratio),
+    Goal(3, "streams open at once on one worker", 2000, "", _stream("at_once"), at_least=True),
+    Goal(3, "stalls among them", 0, "", _stream("stalls")),
+    Goal(3, "streams among them that broke off", 0, "", _stream("broken")),
+    Goal(3, "streams among them that were refused", 0, "", _stream("refused")),
+    Goal(3, "memory of an open stream", 30, " KiB", _stream("kib_per_stream")),
+    Goal(3, "of that memory not given back afterwards", 10, " %", _stream("kept_percent")),
+    Goal(4, "CPU of a 400 kB prompt / nginx's", 3, "", _ratio("prompt_us tollgate_governed", "prompt_us nginx")),
+    Goal(4, "memory that a body of 99 MB takes, in bodies", 5, "", _fact("huge_body_times")),
+    Goal(4, "memory that the next such body takes on top, in bodies", 0.1, "", _fact("next_huge_body_times")),
+    Goal(5, "memory of a reader that has met many keys, above an empty one", 64, " MiB", _fact("reader_grown_mib")),
+    Goal(5, "memory of a worker on the full replica, above a small one", 64, " MiB", _fact("worker_grown_mib")),
+    Goal(5, "start to first answer, warm replica", 3, " s", _fact("start_s")),
+    Goal(5, "CPU of a refresh with 100 changes, full / empty", 2, "", _fact("refresh_ratio")),
+    Goal(5, "cold look-up of a key at p99", 200, " µs", _fact("cold_p99_us")),
+    Goal(6, "CPU of a governed call with 2 workers / with 1", 1.1, "", _ratio("workers_us 2", "workers_us 1")),
+)

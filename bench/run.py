@@ -1,0 +1,257 @@
+"""`make bench` and `make bench-quick`: the same work through Tollgate and its peers, one pinned core each, in one run.
+
+A measurement on a busy machine is rejected and repeated; figures are medians over interleaved rounds. The exit status
+is 1 when the machine stayed busy or Tollgate itself failed; a goal that is not held is a finding, not a failure.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.bodies import measure_huge_bodies, measure_prompts
+from bench.figures import BARE, COMPARED_AT, GOVERNED, OURS, Figures, Findings, Sample
+from bench.gateway import start_gateway
+from bench.load import Call, run_wrk
+from bench.peers import CHAT, PEERS, chat_body
+from bench.processes import BenchError, cpu_s, leave_nothing_behind, rss_mib
+from bench.quiet import BusyError, undisturbed
+from bench.report import write_report
+from bench.stream_parts import measure_first_bytes, measure_floods, note_what_was_kept
+from bench.subjects import Subject, Upstream, own, start_all, start_upstream
+
+RESULTS = Path("bench/RESULTS.md")
+ENVOY = "envoy"
+ROUNDS = 3
+IDLE_S = 90
+"""Longer than any of them keeps what it may need again: connections to the upstream, above all."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What all parts of one run share."""
+
+    scratch: Path
+    upstream: Upstream
+    subjects: list[Subject]
+    found: Findings
+
+    @contextlib.contextmanager
+    def part(self, name: str, *, needed: bool = False) -> Iterator[None]:
+        """Say what comes, and how long it took. A part that fails is told of in the report, unless it is `needed`."""
+        print(f"== {name}", flush=True)
+        started = time.monotonic()
+        try:
+            yield
+        except BusyError:
+            raise
+        except (BenchError, OSError, subprocess.SubprocessError) as error:
+            if needed:
+                raise
+            print(f"  failed: {error}", flush=True)
+            self.found.missing[name] = str(error)
+        took_s = self.found.took[name] = time.monotonic() - started
+        print(f"== {name}: {took_s:.0f} s", flush=True)
+
+    @contextlib.contextmanager
+    def leaving_out(self, subject: Subject, doing: str) -> Iterator[None]:
+        """A peer that fails at something is told of, and left out from there on; Tollgate must not fail."""
+        try:
+            yield
+        except BusyError:
+            raise
+        except BenchError as error:
+            if subject.name in OURS:
+                raise
+            print(f"  {subject.name}: not measured any further: {error}", flush=True)
+            self.found.missing[subject.name] = f"failed at {doing}: {error}"
+            self.subjects.remove(subject)
+
+    def named(self, *names: str) -> list[Subject]:
+        return [subject for subject in self.subjects if subject.name in names]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print, and write the results of a full run."""
+    parser = argparse.ArgumentParser(prog="bench.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Tollgate, nginx and Envoy only, under two minutes")
+    options = parser.parse_args(argv)
+    leave_nothing_behind()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as scratch, ExitStack() as stack:
+            found = _run(stack, Path(scratch), quick=options.quick)
+    except BenchError as error:
+        print(f"bench: {error}; nothing is reported", file=sys.stderr)
+        return 1
+    write_report(found, None if options.quick else RESULTS)
+    failed = [name for name in found.missing if name not in PEERS and not name.startswith("streams of ")]
+    if failed:
+        print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
+    known = GOVERNED in found.figures and ENVOY in found.figures and found.of(ENVOY).samples
+    ratio = found.of(GOVERNED).cpu_us() / found.of(ENVOY).cpu_us() if known else float("nan")
+    sys.stderr.flush()
+    print(f"cpu_ratio tollgate_governed/envoy_plain {ratio:.2f}", flush=True)
+    return 1 if failed else 0
+
+
+def _run(stack: ExitStack, scratch: Path, *, quick: bool) -> Findings:
+    found = Findings(_machine(), _tools())
+    started = time.monotonic()
+    print("== starting", flush=True)
+    upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
+    subjects, missing = start_all(stack, upstream, scratch, ["nginx", ENVOY] if quick else list(PEERS))
+    found.missing.update(missing)
+    found.figures = {subject.name: Figures(subject.name, subject.version) for subject in subjects}
+    run = Run(scratch, upstream, subjects, found)
+    for subject in subjects:
+        found.figures[subject.name].idle_mib = rss_mib(subject.proxy_pids())
+    _warm_up(run)
+    found.took["starting"] = time.monotonic() - started
+    _completions(run, (COMPARED_AT,) if quick else (1, 16, COMPARED_AT, 256), 4 if quick else 5)
+    _note_memory_after(run)
+    if not quick:
+        _further_parts(run)
+    return found
+
+
+def _further_parts(run: Run) -> None:
+    ours, beside = run.named(GOVERNED), run.named(GOVERNED, "nginx", ENVOY)
+    with run.part("streams at once"):
+        measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.upstream, run.found)
+    with run.part("idle"):
+        _measure_idle(run)
+    with run.part("first bytes"):
+        measure_first_bytes(beside, run.upstream, run.found)
+    with run.part("prompts"):
+        measure_prompts([one for one in run.subjects if one.name != BARE], run.upstream, run.found, run.scratch)
+    with run.part("huge bodies"):
+        measure_huge_bodies(ours[0], run.found)
+    with run.part("two workers"):
+        _measure_workers(run)
+    with run.part("scale of policy"):
+        _measure_policy(run)
+
+
+def _completions(run: Run, connections: Sequence[int], seconds: int) -> None:
+    """Small completions, in interleaved rounds."""
+    for count in connections:
+        with run.part(f"{count} connections", needed=True):
+            for turn in range(ROUNDS):
+                for subject in list(run.subjects):
+                    if subject.name == BARE and count != COMPARED_AT:
+                        continue
+                    print(f"  {subject.name:18} {count:4} connections, round {turn + 1} of {ROUNDS}", flush=True)
+                    _take_sample(run, subject, count, seconds)
+
+
+def _warm_up(run: Run) -> None:
+    """Pools, caches, lazily compiled code; a peer may need a moment for its first call."""
+    for subject in list(run.subjects):
+        with run.leaving_out(subject, "the warm-up"):
+            measure(subject, run.upstream, 16, 5 if subject.is_python_or_node else 2, run.scratch)
+
+
+def _take_sample(run: Run, subject: Subject, count: int, seconds: int) -> None:
+    figures = run.found.figures[subject.name]
+    with run.leaving_out(subject, f"{count} connections"):
+        sample = measure(subject, run.upstream, count, seconds, run.scratch)
+        figures.samples.setdefault(count, []).append(sample)
+        figures.loaded_mib = max(figures.loaded_mib, rss_mib(subject.proxy_pids()))
+
+
+def measure(subject: Subject, upstream: Upstream, connections: int, seconds: int, scratch: Path) -> Sample:
+    """One load, with the CPU that each part used for it."""
+    load, used = undisturbed(
+        lambda: run_wrk(subject.call, connections, seconds, scratch),
+        {**subject.parts, "upstream": upstream.program.pids},
+    )
+    per_call = {part: spent_s * 1e6 / load.requests for part, spent_s in used.items()}
+    rest = (per_call.get(part, 0.0) for part in ("supervisor", "redis", "control"))
+    return Sample(load, per_call["worker"], *rest)
+
+
+def _note_memory_after(run: Run) -> None:
+    for subject in run.subjects:
+        run.found.figures[subject.name].after_mib = rss_mib(subject.proxy_pids())
+
+
+def _measure_idle(run: Run) -> None:
+    """What each proxy burns while nobody calls, and what memory it still has after all that load."""
+    print(f"  nobody calls for {IDLE_S} s", flush=True)
+    before = {subject.name: cpu_s(subject.proxy_pids()) for subject in run.subjects}
+    time.sleep(IDLE_S)
+    for subject in run.subjects:
+        spent_s = cpu_s(subject.proxy_pids()) - before[subject.name]
+        run.found.figures[subject.name].idle_cpu_ms_per_s = spent_s * 1000 / IDLE_S
+    _note_memory_after(run)
+    note_what_was_kept(run.subjects, run.found)
+
+
+def _measure_workers(run: Run) -> None:
+    """CPU per request must not grow with the workers: nothing is done per worker that one process could do for all."""
+    with ExitStack() as stack:
+        subjects = {}
+        for workers in (1, 2):
+            place = run.scratch / f"workers-{workers}"
+            place.mkdir()
+            gateway = start_gateway(run.upstream.direct.port, place, workers)
+            stack.callback(gateway.program.stop)
+            subject = subjects[workers] = own(gateway, f"{workers} worker(s)", gateway.governed)
+            measure(subject, run.upstream, COMPARED_AT, 2, run.scratch)
+        costs: dict[int, list[float]] = {workers: [] for workers in subjects}
+        for turn in range(ROUNDS):
+            for workers, subject in subjects.items():
+                print(f"  {subject.name:18} {COMPARED_AT:4} connections, round {turn + 1} of {ROUNDS}", flush=True)
+                costs[workers].append(measure(subject, run.upstream, COMPARED_AT, 5, run.scratch).proxy_us)
+    for workers, rounds in costs.items():
+        cost_us = run.found.facts[f"workers_us {workers}"] = statistics.median(rounds)
+        run.found.notes.append(f"governed calls, {workers} worker(s) on one core: {cost_us:.1f} CPU µs of the proxy")
+
+
+def _measure_policy(run: Run) -> None:
+    facts = run.scratch / "policy.json"
+    argv = [sys.executable, "-m", "bench.policy_scale", "--folder", str(run.scratch), "--facts", str(facts)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        for line in program.stdout:
+            print(f"  {line}", end="", flush=True)
+            run.found.notes.append(line.strip())
+    if program.returncode:
+        raise BenchError(f"bench.policy_scale ended with status {program.returncode}")
+    run.found.facts.update(json.loads(facts.read_text()))
+
+
+def _machine() -> str:
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in info if "model name" in line), "unknown processor")
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({model}), {system}"
+
+
+def _tools() -> list[str]:
+    """What else has a say in the figures. wrk's `-v` exits with 1, and says its version all the same."""
+    asked = {"Tollgate's commit": ["git", "describe", "--always", "--dirty"], "load": ["wrk", "-v"]}
+    asked["Redis"] = ["redis-server", "--version"]
+    told = []
+    for name, argv in asked.items():
+        if shutil.which(argv[0]) is None:
+            told.append(f"{name}: no {argv[0]} on PATH")
+            continue
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.splitlines()
+        told.append(f"{name}: {said[0].strip() if said else 'unknown'}")
+    return told
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

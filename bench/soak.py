@@ -1,0 +1,162 @@
+"""Ten minutes of governed calls by ever more groups: memory and CPU per call must stay flat.
+
+`python -m bench.soak [SECONDS]`, a part of `make soak`. In the first third of the time group after group is met for the
+first time, each with an entity label of its own; from then on nothing new comes. Each slice of time also looks at the
+same one key, which was there from the start: what it costs must not depend on the uptime, nor on whom else the workers
+have met. Exit status 1 when anything grew, or when the machine stayed busy.
+"""
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.figures import GOVERNED
+from bench.gateway import Gateway, start_gateway
+from bench.load import Call, run_wrk
+from bench.peers import CHAT, chat_body
+from bench.processes import BenchError, leave_nothing_behind, rss_mib
+from bench.quiet import undisturbed
+from bench.subjects import Subject, Upstream, own, start_upstream
+
+SOAK_S = 600
+SLICES = 30
+ROOTS, LEAVES = 50, 20
+"""Trees, and groups with a key in each."""
+CONNECTIONS, DELAY_MS = 32, 20
+"""At most 1 600 calls a second: ten minutes of all that a core can do would be 2 GB of events."""
+CPU_GROWTH, MEMORY_GROWTH, SLACK_MIB = 1.15, 1.05, 2.0
+PROXY = ("worker", "supervisor")
+_HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker, supervisor, Redis, control"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one stretch of time showed: CPU µs per call, of many keys and of the one; memory by part."""
+
+    groups: int
+    many_us: Mapping[str, float]
+    one_us: Mapping[str, float]
+    mib: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """A running gateway under watch. `keys`: one for each group."""
+
+    gateway: Gateway
+    subject: Subject
+    upstream: Upstream
+    keys: Sequence[str]
+    scratch: Path
+
+    def slice(self, groups: int, seconds: int) -> Slice:
+        """Calls by the first `groups` groups, then by the one key; at least a second each."""
+        one_s = max(1, seconds // 4)
+        many_us = self._cost_us(max(1, seconds - one_s), every_key(self.keys[:groups]))
+        one_us = self._cost_us(one_s, every_key([]))
+        mib = {part: rss_mib(find()) for part, find in self.subject.parts.items()}
+        return Slice(groups, many_us, one_us, mib)
+
+    def _cost_us(self, seconds: int, script: Sequence[str]) -> dict[str, float]:
+        load, used = undisturbed(
+            lambda: run_wrk(self.gateway.governed, CONNECTIONS, seconds, self.scratch, script),
+            {**self.subject.parts, "upstream": self.upstream.program.pids},
+        )
+        return {part: spent_s * 1e6 / load.requests for part, spent_s in used.items()}
+
+
+def every_key(keys: Sequence[str]) -> list[str]:
+    """Lua for wrk: each key in its turn (without any: the call's own), and a breath before each call."""
+    lines = [f"function delay() return {DELAY_MS} end"]
+    if keys:
+        named = ", ".join(f'"{key}"' for key in keys)
+        lines += [
+            f"local keys, calls, turn = {{{named}}}, {{}}, 0",
+            "function init()",
+            "  for place, key in ipairs(keys) do",
+            '    wrk.headers["authorization"] = "Bearer " .. key',
+            "    calls[place] = wrk.format()",
+            "  end",
+            "end",
+            "function request() turn = turn % #calls + 1; return calls[turn] end",
+        ]
+    return lines
+
+
+def make_groups(gateway: Gateway) -> list[str]:
+    """Trees of two levels with four limits on each path; the keys, one of each tree in turn."""
+    api, keys = gateway.api, []
+    roots = [api.group(f"soak-{tree}", [("REQUEST", "MINUTE")], None) for tree in range(ROOTS)]
+    kinds = [("TOKEN", "MINUTE"), ("REQUEST", "SECOND"), ("REQUEST", "DAY")]
+    for leaf in range(LEAVES):
+        print(f"  {leaf * ROOTS} of {LEAVES * ROOTS} groups made", flush=True)
+        keys += [api.mint(api.group(f"soak-{tree}-{leaf}", kinds, root)) for tree, root in enumerate(roots)]
+    return keys
+
+
+def run(seconds: int, scratch: Path, stack: ExitStack) -> list[Slice]:
+    """All slices, in order."""
+    upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
+    gateway = start_gateway(upstream.direct.port, scratch)
+    stack.callback(gateway.program.stop)
+    soak = Soak(gateway, own(gateway, GOVERNED, gateway.governed), upstream, make_groups(gateway), scratch)
+    soak.slice(1, 5)
+    slices = []
+    print(_HEAD, flush=True)
+    for number in range(SLICES):
+        groups = min(len(soak.keys), len(soak.keys) * (number + 1) * 3 // SLICES)
+        slices.append(taken := soak.slice(groups, seconds // SLICES))
+        costs = (proxy_us(taken.many_us), proxy_us(taken.one_us), taken.many_us["redis"])
+        memory = " ".join(f"{taken.mib[part]:8.1f}" for part in ("worker", "supervisor", "redis", "control"))
+        print(
+            f"{number + 1:6} {groups:6}   " + " ".join(f"{cost:12.1f}" for cost in costs) + f"   {memory}", flush=True
+        )
+    return slices
+
+
+def proxy_us(costs: Mapping[str, float]) -> float:
+    return sum(costs[part] for part in PROXY)
+
+
+def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
+    """One line per claim, and whether it held. Memory is compared once all groups are known, CPU from the start."""
+    third = len(slices) // 3
+    early, middle, late = slices[:third], slices[third : 2 * third], slices[-third:]
+    costs: dict[str, Callable[[Slice], float]] = {
+        "the proxy's CPU of a call, many keys": lambda taken: proxy_us(taken.many_us),
+        "the proxy's CPU of a call, the one key": lambda taken: proxy_us(taken.one_us),
+        "Redis' CPU of a call, the one key": lambda taken: taken.one_us["redis"],
+    }
+    lines = []
+    for claim, of in costs.items():
+        before, after = (statistics.median(of(taken) for taken in part) for part in (early, late))
+        text = f"{claim}, first third → last third: {before:.1f} → {after:.1f} µs (at most {CPU_GROWTH} times)"
+        lines.append((text, after <= before * CPU_GROWTH))
+    for name in slices[0].mib:
+        before, after = (statistics.median(taken.mib[name] for taken in part) for part in (middle, late))
+        bound = f"at most {MEMORY_GROWTH} times and {SLACK_MIB:.0f} MiB"
+        text = f"memory of {name}, second third → last third: {before:.1f} → {after:.1f} MiB ({bound})"
+        lines.append((text, after <= before * MEMORY_GROWTH + SLACK_MIB))
+    return lines
+
+
+def main(seconds: int = SOAK_S) -> int:
+    """Exit status 0 when all was flat."""
+    leave_nothing_behind()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as scratch, ExitStack() as stack:
+            found = verdicts(run(seconds, Path(scratch), stack))
+    except BenchError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return 1
+    for text, held in found:
+        print(f"{text}: {'held' if held else 'NOT HELD'}")
+    return 0 if all(held for _, held in found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else SOAK_S))

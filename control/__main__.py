@@ -1,0 +1,66 @@
+"""`python -m control`: the control plane as one process; settings from the environment, flags override."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from control.app import build
+from control.edges.http_front import FrontRunner
+from control.settings import Settings
+
+
+def main() -> int:
+    flags = _flags()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        settings = Settings.from_environ(os.environ, **flags)
+        app = build(settings)
+    except ValueError as error:
+        sys.stderr.write(f"tollgate control: {error}\n")
+        return 2
+    try:
+        asyncio.run(_serve(app, settings))
+    except OSError as error:
+        sys.stderr.write(f"tollgate control: cannot listen on {settings.host}:{settings.port}: {error.strerror}\n")
+        return 1
+    return 0
+
+
+def _flags() -> dict[str, Any]:
+    parser = argparse.ArgumentParser(prog="tollgate control", description="Tollgate's control plane.")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--control-port", dest="port", type=int, help="port to listen on (default 8081)")
+    parser.add_argument("--data", type=Path, help="where SQLite is when no database is named (default ./.tollgate)")
+    parser.add_argument("--database-url", help="default: TOLLGATE_DATABASE_URL, else SQLite in --data")
+    parser.add_argument("--redis-url", help="default: TOLLGATE_REDIS_URL")
+    flags = vars(parser.parse_args())
+    data = flags.pop("data")
+    if data is not None and flags["database_url"] is None and not os.environ.get("TOLLGATE_DATABASE_URL"):
+        flags["database_url"] = f"sqlite+aiosqlite:///{data.absolute()}/control.db"
+    return flags
+
+
+async def _serve(app: web.Application, settings: Settings) -> None:
+    """Listen until SIGTERM or SIGINT, then let the requests in flight end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runner = FrontRunner(app, shutdown_timeout=settings.drain_timeout_s)
+    await runner.setup()
+    await web.TCPSite(runner, settings.host, settings.port).start()
+    logging.getLogger("control").info("listening on %s", [site.name for site in runner.sites])
+    await stop.wait()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

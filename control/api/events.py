@@ -1,0 +1,167 @@
+"""`GET /v1/gateway/events`: billing events, oldest first, each in exactly one window (spec 2.3, 4.1, 7.1)."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from control.api.forms import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
+from control.api.operations import Call, Operation
+from control.api.problems import bad_field
+from control.edges.event_rows import Window
+from control.statements import Page
+from policy.billing import EVENT_TYPE
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_FORM = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|z|[ +-]\d\d:\d\d)?", re.ASCII)
+_CURSOR_KIND = "events"
+_NO_END_MS = 1 << 62
+MAX_FILTER_BYTES = 40_000
+"""Of all filters, as the cursor carries them: it must fit into a request line (`http_front.MAX_TARGET_BYTES`)."""
+
+
+def parse_time_ms(text: str) -> int:
+    """ISO 8601 to epoch milliseconds, rounded up: an event at or after an instant is at or after its next millisecond.
+
+    Without an offset it is UTC. A `+` that became a space, as in an unescaped query, is taken for what it was.
+    """
+    if not _FORM.fullmatch(text):
+        raise ValueError("not an ISO 8601 time such as 2026-01-31T12:00:00Z")
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+").replace("z", "Z"))
+        since = (moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    except (ValueError, OverflowError):
+        raise ValueError("not a time that exists") from None
+    return min(-(-since // timedelta(milliseconds=1)), _LAST_MS)
+
+
+def _parsed(value: Any) -> Any:
+    return parse_time_ms(value) if isinstance(value, str) else value
+
+
+_Time = Annotated[
+    int,
+    BeforeValidator(_parsed, json_schema_input_type=str),
+    Field(json_schema_extra={"type": "string", "format": "date-time"}, examples=["2026-01-31T12:00:00Z"]),
+]
+_Values = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=1000)]
+
+
+class EventsQueryV1(PageQueryV1):
+    """Which events. With `cursor` the others are not looked at: it carries the window, the page size and filters."""
+
+    cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=60_000, description=CURSOR)] = None
+    start_time: _Time | None = Field(None, description="Inclusive start. Required unless `cursor` is given.")
+    end_time: _Time | None = Field(None, description="Exclusive end. At most now less the ingestion holdback.")
+    api_keys: _Values = Field([], description="Prefixes of API keys, one parameter each; none given: all keys.")
+    external_entity_ids: _Values = Field([], description="External ids of groups, one parameter each; none: all.")
+
+
+class GatewayEventTokensV1(AnswerV1):
+    """What the call cost. `inputTokens` counts cached and uncached input."""
+
+    inputTokens: int
+    outputTokens: int
+    cachedInputTokens: int
+
+
+class GatewayEventV1(AnswerV1):
+    """One call through a slug, to be billed once."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: str = EVENT_TYPE
+    idempotencyKey: str
+    timestamp: TimeText
+    requestId: str
+    modelSlug: str
+    externalEntityId: str
+    apiKeyPrefix: str
+    tokens: GatewayEventTokensV1
+
+
+class EventsWindowV1(AnswerV1):
+    """What was answered: everything from `start_time` on and before `end_time`, now and for ever."""
+
+    start_time: TimeText
+    end_time: TimeText
+
+
+class GatewayEventsResponseV1(AnswerV1):
+    """A page of events, by `timestamp`, then `idempotencyKey`."""
+
+    items: list[GatewayEventV1]
+    pagination: PaginationResponseV1
+    window: EventsWindowV1
+
+
+async def list_events(call: Call) -> GatewayEventsResponseV1:
+    query, parts = call.query_as(EventsQueryV1), call.parts
+    workspace_id = call.caller.workspace_id
+    if query.cursor is not None:
+        pinned = parts.pages.open_cursor(workspace_id, _CURSOR_KIND, query.cursor)
+        start_ms, end_ms, keys, entities = pinned["window"]
+        window = Window(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities))
+        page = await parts.statements.next_page(window, tuple(pinned["after"]), pinned["limit"])
+    else:
+        page = await parts.statements.first_page(_window_of(workspace_id, query), query.limit)
+    return GatewayEventsResponseV1(
+        items=[_event(row) for row in page.rows],
+        pagination=_pagination(call, page),
+        window=EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms)),
+    )
+
+
+def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
+    if query.start_time is None:
+        raise bad_field("start_time", "required unless cursor is given")
+    if query.end_time is not None and query.end_time <= query.start_time:
+        raise bad_field("end_time", "must be after start_time")
+    if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
+        raise bad_field("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
+    end_ms = _NO_END_MS if query.end_time is None else query.end_time
+    return Window(workspace_id, query.start_time, end_ms, tuple(query.api_keys), tuple(query.external_entity_ids))
+
+
+def _pagination(call: Call, page: Page) -> PaginationResponseV1:
+    if page.next is None:
+        return PaginationResponseV1(has_more=False)
+    window = page.window
+    pinned = {
+        "window": [window.start_ms, window.end_ms, window.api_keys, window.external_entity_ids],
+        "after": page.next,
+        "limit": page.limit,
+    }
+    cursor = call.parts.pages.sign(window.workspace_id, _CURSOR_KIND, pinned)
+    return PaginationResponseV1(has_more=True, cursor=cursor)
+
+
+def _event(row: Any) -> GatewayEventV1:
+    return GatewayEventV1(
+        idempotencyKey=row.idempotency_key,
+        timestamp=time_text(row.timestamp_ms),
+        requestId=row.request_id,
+        modelSlug=row.model_slug,
+        externalEntityId=row.external_entity_id,
+        apiKeyPrefix=row.api_key_prefix,
+        tokens=GatewayEventTokensV1(
+            inputTokens=row.input_tokens,
+            outputTokens=row.output_tokens,
+            cachedInputTokens=row.cached_input_tokens,
+        ),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/gateway/events",
+        list_events,
+        "List billing events",
+        GatewayEventsResponseV1,
+        query=EventsQueryV1,
+    ),
+)

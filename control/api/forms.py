@@ -1,0 +1,111 @@
+"""What all models of the API share: strict requests, list pages, times. Every schema's name ends in V1 (spec 9)."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from control.api.operations import Call
+from policy.endpoints import SLUG_PATTERN
+
+R = TypeVar("R")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
+CURSOR = "From the previous page's pagination. With it the other parameters are not looked at."
+
+
+class FormV1(BaseModel):
+    """A request: no field that is not listed, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class AnswerV1(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+
+def _integral(value: Any) -> Any:
+    """1.0 is an integer to JSON Schema."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _decimal(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
+
+
+INTEGRAL = BeforeValidator(_integral)
+"""Behind the bounds of an integer in a body; before them, pydantic would leave them out of the description."""
+DECIMAL = BeforeValidator(_decimal)
+"""The same for an integer in a query."""
+NO_NUL: dict[str, Any] = {"pattern": r"^[^\x00]*$"}
+"""For the description: `bodies` refuses NUL characters anywhere."""
+Name = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra=NO_NUL)]
+IdText = Annotated[str, Field(min_length=1, max_length=128, json_schema_extra=NO_NUL)]
+_SLUG: dict[str, Any] = {"pattern": f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.pattern)}$"}
+"""Describes; what validates is `policy.endpoints.check_slug`, which says more."""
+SlugText = Annotated[str, Field(min_length=3, max_length=257, examples=["acme/chat"], json_schema_extra=_SLUG)]
+TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T12:00:00.000Z"])]
+"""ISO 8601 UTC."""
+
+
+def time_text(epoch_ms: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=epoch_ms)  # not by way of a float, which is not exact in all years
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def optional_time_text(epoch_ms: int | None) -> str | None:
+    return None if epoch_ms is None else time_text(epoch_ms)
+
+
+class PaginationResponseV1(AnswerV1):
+    """Where a list goes on. `cursor` is null when there is no next page."""
+
+    has_more: bool
+    cursor: str | None = None
+
+
+class PageQueryV1(FormV1):
+    """Parameters of every list. With `cursor` the others are not looked at."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Page size."), DECIMAL] = DEFAULT_PAGE
+    cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,4096}$", description=CURSOR)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position(Generic[R]):
+    """From where, and how many: what one page of a list needs. `filters` came with the first page's query."""
+
+    after: Any
+    limit: int
+    filters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """One kind of list. `fetch` gives up to `limit` items from behind `after`; `place_of` says where an item is."""
+
+    kind: str
+    fetch: Callable[[Position[R]], Awaitable[Sequence[R]]]
+    place_of: Callable[[R], Any]
+    filters: tuple[str, ...] = ()
+
+
+async def page_of(call: Call, listing: Listing[R]) -> tuple[Sequence[R], PaginationResponseV1]:
+    """The page that the call asks for."""
+    query = call.query_as(PageQueryV1)
+    pages, workspace_id = call.parts.pages, call.caller.workspace_id
+    if query.cursor is None:
+        at: Position[R] = Position(None, query.limit, {name: getattr(query, name) for name in listing.filters})
+    else:
+        at = Position(*pages.open_cursor(workspace_id, listing.kind, query.cursor)["at"])
+    found = await listing.fetch(Position(at.after, at.limit + 1, at.filters))
+    if len(found) <= at.limit:
+        return found, PaginationResponseV1(has_more=False)
+    shown = found[: at.limit]
+    payload = {"at": [listing.place_of(shown[-1]), at.limit, at.filters]}
+    return shown, PaginationResponseV1(has_more=True, cursor=pages.sign(workspace_id, listing.kind, payload))

@@ -1,0 +1,292 @@
+"""`/v1/gateway/groups`: who may call which slugs, and how much (spec 2.5, 2.6, 4.3; decisions 4)."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from control import groups
+from control.api.forms import (
+    INTEGRAL,
+    NO_NUL,
+    AnswerV1,
+    FormV1,
+    IdText,
+    Listing,
+    Name,
+    PageQueryV1,
+    PaginationResponseV1,
+    Position,
+    SlugText,
+    TimeText,
+    page_of,
+    time_text,
+)
+from control.api.operations import Call, Operation
+from control.api.parts import Parts
+from control.edges import group_rows
+from control.edges.counters import Bucket, CountersUnavailableError
+from control.edges.group_rows import GroupRecord
+from control.groups import GroupChange, NewGroup, Placed
+from policy.effective import Bound, bounds_of
+from policy.groups import Enforcement
+from policy.limits import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
+from policy.snapshot import models_entry_to_wire
+
+_Entity = Annotated[
+    str, Field(max_length=255, description="Only the group with this external id.", json_schema_extra=NO_NUL)
+]
+_Type = Literal["TOKEN", "REQUEST"]
+_Threshold = Annotated[int, Field(ge=1, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
+
+
+class RateLimitV1(FormV1):
+    """At most `threshold` in any rolling second or minute."""
+
+    type: _Type
+    unit: Literal["SECOND", "MINUTE"]
+    threshold: _Threshold
+
+
+class UsageLimitV1(FormV1):
+    """At most `threshold` in one UTC day."""
+
+    type: _Type
+    unit: Literal["DAY"]
+    threshold: _Threshold
+
+
+class GroupModelRequestV1(FormV1):
+    """A slug that the group may call, and how much."""
+
+    slug: SlugText
+    rate_limits: Annotated[list[RateLimitV1], Field(max_length=2, description="At most one per type.")] = Field(
+        default_factory=list
+    )
+    usage_limits: Annotated[list[UsageLimitV1], Field(max_length=2, description="At most one per type.")] = Field(
+        default_factory=list
+    )
+
+
+class GroupMetadataRequestV1(FormV1):
+    """How the operator knows the group; `external_entity_id` is unique in the workspace."""
+
+    external_entity_id: Name = Field(examples=["customer-42"])
+    name: Name | None = None
+
+
+class GroupHierarchyRequestV1(FormV1):
+    """Where the group stands. `limit_enforcement` omitted: the parent's, or INDEPENDENT without a parent."""
+
+    limit_enforcement: Literal["INDEPENDENT", "CASCADING"] | None = None
+    parent_group_id: IdText | None = None
+
+
+class CreateGatewayGroupRequestV1(FormV1):
+    """A new group."""
+
+    metadata: GroupMetadataRequestV1
+    models: Annotated[list[GroupModelRequestV1], Field(min_length=1)]
+    hierarchy: GroupHierarchyRequestV1 = GroupHierarchyRequestV1()
+
+
+class GroupMetadataPatchV1(FormV1):
+    """`name` null takes the name away."""
+
+    name: Name | None
+
+
+class UpdateGatewayGroupRequestV1(FormV1):
+    """`models` replaces the whole list; an empty list removes all access. At least one field is given."""
+
+    metadata: GroupMetadataPatchV1 = Field(default_factory=lambda: GroupMetadataPatchV1(name=None))
+    models: list[GroupModelRequestV1] = Field(default_factory=list)
+
+    model_config = FormV1.model_config | {"json_schema_extra": {"minProperties": 1}}
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "UpdateGatewayGroupRequestV1":
+        if not self.model_fields_set:
+            raise ValueError("give models, metadata.name, or both")
+        return self
+
+
+class GroupModelV1(AnswerV1):
+    """A slug that the group may call, and how much, as written on the group."""
+
+    slug: str
+    rate_limits: list[RateLimitV1]
+    usage_limits: list[UsageLimitV1]
+
+
+class GroupMetadataV1(AnswerV1):
+    """How the operator knows the group."""
+
+    external_entity_id: str
+    name: str | None
+
+
+class GroupHierarchyV1(AnswerV1):
+    """Where the group stands."""
+
+    limit_enforcement: Literal["INDEPENDENT", "CASCADING"]
+    parent_group_id: str | None
+
+
+class EffectiveLimitV1(AnswerV1):
+    """A limit that binds the group; `source_group` is the group, itself or an ancestor, that it is anchored to."""
+
+    type: _Type
+    unit: Literal["SECOND", "MINUTE", "DAY"]
+    threshold: int
+    source_group: str
+
+
+class EffectiveModelV1(AnswerV1):
+    """All limits that bind the group's calls to a slug."""
+
+    slug: str
+    rate_limits: list[EffectiveLimitV1]
+    usage_limits: list[EffectiveLimitV1]
+
+
+class GatewayGroupV1(AnswerV1):
+    """A group: `models` as written on it, `effective_models` after walking up the hierarchy."""
+
+    id: str
+    metadata: GroupMetadataV1
+    models: list[GroupModelV1]
+    effective_models: list[EffectiveModelV1]
+    hierarchy: GroupHierarchyV1
+    created_at: TimeText
+    updated_at: TimeText
+
+
+class GatewayGroupsResponseV1(AnswerV1):
+    """One page of groups."""
+
+    items: list[GatewayGroupV1]
+    pagination: PaginationResponseV1
+
+
+class DeletedGatewayGroupV1(AnswerV1):
+    """The group that was deleted, with all below it and all their keys."""
+
+    id: str
+    metadata: GroupMetadataV1
+    deleted_at: TimeText
+
+
+class GroupsQueryV1(PageQueryV1):
+    """Parameters of the list of groups."""
+
+    external_entity_id: _Entity | None = None
+
+
+async def create(call: Call) -> GatewayGroupV1:
+    asked = call.body_as(CreateGatewayGroupRequestV1)
+    mode = asked.hierarchy.limit_enforcement
+    new = NewGroup(
+        asked.metadata.external_entity_id,
+        asked.metadata.name,
+        _models(asked.models),
+        Enforcement(mode) if mode else None,
+        asked.hierarchy.parent_group_id,
+    )
+    return shown(await groups.create_group(call.parts.store, call.caller.workspace_id, new))
+
+
+async def patch(call: Call) -> GatewayGroupV1:
+    asked = call.body_as(UpdateGatewayGroupRequestV1)
+    models = _models(asked.models) if "models" in asked.model_fields_set else None
+    renames = "metadata" in asked.model_fields_set
+    change = GroupChange(models, renames, asked.metadata.name if renames else None)
+    return shown(await groups.change_group(call.parts.store, call.caller.workspace_id, call.path["group_id"], change))
+
+
+async def get(call: Call) -> GatewayGroupV1:
+    async with call.parts.store.read() as conn:
+        return shown(await groups.place_group(conn, call.caller.workspace_id, call.path["group_id"]))
+
+
+async def list_all(call: Call) -> GatewayGroupsResponseV1:
+    async def fetch(at: Position[Placed]) -> Sequence[Placed]:
+        async with call.parts.store.read() as conn:
+            entity = at.filters["external_entity_id"]
+            found = await group_rows.list_groups(conn, call.caller.workspace_id, entity, at.after, at.limit)
+            return await groups.place_all(conn, found)
+
+    listing = Listing("groups", fetch, lambda placed: placed.record.group.id, ("external_entity_id",))
+    found, pagination = await page_of(call, listing)
+    return GatewayGroupsResponseV1(items=[shown(placed) for placed in found], pagination=pagination)
+
+
+async def delete(call: Call) -> DeletedGatewayGroupV1:
+    store, workspace_id = call.parts.store, call.caller.workspace_id
+    deleted = await groups.delete_group(store, workspace_id, call.path["group_id"])
+    await _forget_counts(call.parts, deleted)
+    record, deleted_at = deleted.all[0], time_text(deleted.deleted_at_ms)
+    return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
+
+
+async def _forget_counts(parts: Parts, deleted: groups.Deleted) -> None:
+    """A courtesy to Redis' memory: what stays is never looked at again and goes with its hash."""
+    if parts.counters is not None:
+        with suppress(CountersUnavailableError, TimeoutError):
+            async with asyncio.timeout(1):
+                await parts.counters.forget(Bucket(key, group_id) for key, group_id in deleted.buckets)
+
+
+def shown(placed: Placed) -> GatewayGroupV1:
+    record, group = placed.record, placed.record.group
+    return GatewayGroupV1(
+        id=group.id,
+        metadata=_metadata(record),
+        models=[GroupModelV1.model_validate(models_entry_to_wire(entry)) for entry in group.models],
+        effective_models=[_effective(entry.slug, bounds_of(placed.path, entry.slug)) for entry in group.models],
+        hierarchy=GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id),
+        created_at=time_text(record.created_at_ms),
+        updated_at=time_text(record.updated_at_ms),
+    )
+
+
+def _metadata(record: GroupRecord) -> GroupMetadataV1:
+    return GroupMetadataV1(external_entity_id=record.group.external_entity_id, name=record.name)
+
+
+def _effective(slug: str, bounds: Sequence[Bound]) -> EffectiveModelV1:
+    rates = [_effective_limit(bound) for bound in bounds if bound.limit.is_rate]
+    usages = [_effective_limit(bound) for bound in bounds if not bound.limit.is_rate]
+    return EffectiveModelV1(slug=slug, rate_limits=rates, usage_limits=usages)
+
+
+def _effective_limit(bound: Bound) -> EffectiveLimitV1:
+    limit = bound.limit
+    return EffectiveLimitV1(
+        type=limit.type.value, unit=limit.unit.value, threshold=limit.threshold, source_group=bound.source_group
+    )
+
+
+def _models(forms: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
+    return tuple(
+        SlugLimits(form.slug, tuple(map(_limit, form.rate_limits)), tuple(map(_limit, form.usage_limits)))
+        for form in forms
+    )
+
+
+def _limit(form: RateLimitV1 | UsageLimitV1) -> Limit:
+    return Limit(LimitType(form.type), Unit(form.unit), form.threshold)
+
+
+_PATH = "/v1/gateway/groups"
+_ONE = f"{_PATH}/{{group_id}}"
+_CREATE, _UPDATE = CreateGatewayGroupRequestV1, UpdateGatewayGroupRequestV1
+OPERATIONS = (
+    Operation("POST", _PATH, create, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
+    Operation("GET", _PATH, list_all, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400,)),
+    Operation("GET", _ONE, get, "Get a group", GatewayGroupV1, errors=(404,)),
+    Operation("PATCH", _ONE, patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404)),
+    Operation("DELETE", _ONE, delete, "Delete a group and all below it", DeletedGatewayGroupV1, errors=(404,)),
+)

@@ -1,0 +1,58 @@
+"""Who is calling the management API, and may they (spec 5; decisions 6).
+
+401 for no or malformed credentials; 403 for a key that is unknown, of the wrong kind, or of a workspace that is not
+onboarded; never any of these because of an outage. Keys and digests stay in here.
+"""
+
+import hmac
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from control.api.problems import ProblemError
+from control.edges.key_rows import find_by_digest
+from control.edges.store import Store
+from policy.credentials import KeyKind, credential_in, digest_of, may_manage
+
+_GATEWAY = "/v1/gateway/"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The workspace on whose behalf a request acts, and the key that says so."""
+
+    workspace_id: str
+    key_prefix: str
+    kind: KeyKind
+    onboarded: bool
+
+
+async def authenticate(request: web.Request, store: Store) -> Caller:
+    """The caller; 401 or 403 when there is none."""
+    key = credential_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
+    if key is None:
+        raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
+    async with store.read() as conn:
+        found = await find_by_digest(conn, digest_of(key))
+    if found is None:
+        raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
+    return Caller(found.workspace_id, found.prefix, KeyKind(found.kind), found.onboarded)
+
+
+def check_may_manage(caller: Caller, path: str) -> None:
+    """403 unless the key has management scope and, below /v1/gateway/, the workspace is onboarded."""
+    if caller.kind is KeyKind.FEDERATED:
+        message = "A federated gateway key is an inference credential; use a workspace key with management scope"
+        raise ProblemError(403, "FEDERATED_KEY", message)
+    if not may_manage(caller.kind):
+        raise ProblemError(403, "MISSING_SCOPE", "This API key lacks management scope")
+    if path.startswith(_GATEWAY) and not caller.onboarded:
+        raise ProblemError(403, "NOT_ONBOARDED", "The workspace is not onboarded to the gateway")
+
+
+def check_internal(request: web.Request, internal_token: str) -> None:
+    """401 unless the request carries the token that control shares with its proxies."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    presented = token.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, internal_token.encode()):
+        raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")

@@ -1,0 +1,82 @@
+"""`POST /internal/v1/events`: proxies hand in billing events, as often as they like; each counts once.
+
+200 means committed. 400 names the event that is malformed; nothing of the batch is taken then.
+"""
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from control.api import guard
+from control.api.parts import PARTS
+from control.api.problems import ProblemError, bad_field, bad_request
+from control.edges.ingest import IngestTooSlowError
+from policy.billing import BillingEvent
+
+MAX_EVENTS = 1000
+MAX_BYTES = 16 * 1024 * 1024
+_TEXTS = {
+    "idempotency_key": 64,
+    "workspace_id": 128,
+    "group_id": 128,
+    "external_entity_id": 255,
+    "api_key_prefix": 128,
+    "request_id": 128,
+    "model_slug": 257,
+}
+
+
+async def take_events(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    guard.check_internal(request, parts.settings.internal_token)
+    batch = parse_batch(await _body(request))
+    try:
+        accepted = await parts.ingest.take(batch)
+    except IngestTooSlowError as error:
+        raise ProblemError(503, "DATABASE_UNAVAILABLE", str(error)) from None
+    return web.json_response({"accepted": accepted})
+
+
+async def _body(request: web.Request) -> bytes:
+    """A batch may be larger than what the management API takes."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BYTES:
+            raise ProblemError(413, "REQUEST_ENTITY_TOO_LARGE", f"a batch has at most {MAX_BYTES} bytes")
+    return bytes(body)
+
+
+def parse_batch(body: bytes) -> list[BillingEvent]:
+    """The events; a 400 that names the first one that is not one."""
+    try:
+        wires = orjson.loads(body)["events"]
+    except (ValueError, KeyError, TypeError):
+        raise bad_request("The body must be a JSON object with a member `events`") from None
+    if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
+        raise bad_field("events", f"must be an array of at most {MAX_EVENTS} events")
+    return [_event(index, wire) for index, wire in enumerate(wires)]
+
+
+def _event(index: int, wire: Any) -> BillingEvent:
+    try:
+        event = BillingEvent.from_wire(wire)
+        _check(event)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise bad_field(f"events.{index}", f"malformed: {error}") from None
+    return event
+
+
+def _check(event: BillingEvent) -> None:
+    """What the database could not hold would fail a whole batch; it is told from an outage here. Types and signs are
+    `from_wire`'s to check."""
+    for name, longest in _TEXTS.items():
+        text = getattr(event, name)
+        if not 1 <= len(text) <= longest or "\0" in text:
+            raise ValueError(f"{name} must be text of 1 to {longest} characters")
+    if event.status > 999:
+        raise ValueError("status must be at most 999")
+
+
+ROUTES = [web.post("/internal/v1/events", take_events)]

@@ -1,0 +1,40 @@
+"""`GET /internal/v1/snapshot`: the proxies' feed of policy, behind the token that both planes share (decisions 6)."""
+
+import orjson
+from aiohttp import web
+
+from control import publisher
+from control.api import guard
+from control.api.parts import PARTS
+from control.api.problems import bad_field
+from control.publisher import Reader, Walk
+
+_MAX_REVISION = 2**63 - 2
+DEFAULT_ROWS = 1_000
+
+
+async def snapshot(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    guard.check_internal(request, parts.settings.internal_token)
+    delta = await publisher.read_delta(parts.store, _reader(request))
+    return web.Response(body=orjson.dumps(delta.to_wire()), content_type="application/json")
+
+
+def _reader(request: web.Request) -> Reader:
+    after = request.query.get("after")
+    try:
+        walk = Walk.decode(after) if after is not None else None
+    except (ValueError, RecursionError):
+        raise bad_field("after", "not the `next` of an earlier page") from None
+    limit = _number(request, "limit", DEFAULT_ROWS, publisher.MAX_ROWS)
+    return Reader(request.query.get("epoch", ""), _number(request, "since", 0, _MAX_REVISION), walk, max(limit, 1))
+
+
+def _number(request: web.Request, name: str, default: int, largest: int) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise bad_field(name, "must be a whole number")
+    return min(int(text), largest)
+
+
+ROUTES = [web.get("/internal/v1/snapshot", snapshot, allow_head=False)]

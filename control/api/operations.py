@@ -1,0 +1,99 @@
+"""The one form of every operation of the management API: declared in a list per file, mounted by `mount`.
+
+An `Operation` is the source of its route, its validation, its OpenAPI entry and its rate limit; `_entry` is the path
+every request takes: who, how often, may they, what do they ask, do it, render it.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from pydantic import BaseModel
+
+from control.api import bodies, guard
+from control.api.guard import Caller
+from control.api.parts import PARTS, Parts
+from control.api.problems import not_found
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One authenticated, validated request."""
+
+    caller: Caller
+    parts: Parts
+    path: dict[str, str]
+    query: BaseModel | None
+    body: BaseModel | None
+
+    def body_as(self, model: type[M]) -> M:
+        """The body, as the type that the operation declares."""
+        if not isinstance(self.body, model):
+            raise TypeError(f"the operation declares another body than {model.__name__}")
+        return self.body
+
+    def query_as(self, model: type[M]) -> M:
+        """The query parameters, as the type that the operation declares."""
+        if not isinstance(self.query, model):
+            raise TypeError(f"the operation declares another query than {model.__name__}")
+        return self.query
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What one method on one path does. `errors`: the statuses it may answer beside those that every operation may.
+
+    `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[BaseModel]]
+    summary: str
+    answer: type[BaseModel]
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    errors: tuple[int, ...] = ()
+    tag: str = "Gateway"
+
+
+def mount(app: web.Application, operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        app.router.add_route(operation.method, operation.path, _entry(operation))
+
+
+def _entry(operation: Operation) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        parts = request.app[PARTS]
+        caller = await guard.authenticate(request, parts.store)
+        await parts.throttle.check(caller.key_prefix, operation.method, operation.path)
+        guard.check_may_manage(caller, operation.path)
+        parts.last_used.note(caller.key_prefix)
+        path = _path_of(request)
+        query = bodies.read_query(request, operation.query)
+        body = await bodies.read_body(request, operation.body)
+        return render(await operation.handler(Call(caller, parts, path, query, body)))
+
+    return handle
+
+
+def _path_of(request: web.Request) -> dict[str, str]:
+    """The path's parameters. What no id can look like is not found, before a database is asked."""
+    values = dict(request.match_info)
+    if any("\0" in value or not value.isprintable() for value in values.values()):
+        raise not_found("resource")
+    return values
+
+
+def render(answer: BaseModel) -> web.Response:
+    text = json.dumps(_wire(answer), ensure_ascii=False, separators=(",", ":"))
+    return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _wire(answer: BaseModel) -> Any:
+    return answer.model_dump(mode="json", by_alias=True)

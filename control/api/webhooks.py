@@ -1,0 +1,264 @@
+"""`/v1/gateway/webhooks`: who is told of billing events as they come in, and what became of each message."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import Field, model_validator
+
+from control import webhooks
+from control.api.forms import (
+    INTEGRAL,
+    NO_NUL,
+    AnswerV1,
+    FormV1,
+    Listing,
+    PageQueryV1,
+    PaginationResponseV1,
+    Position,
+    TimeText,
+    optional_time_text,
+    page_of,
+    time_text,
+)
+from control.api.operations import Call, Operation
+from control.api.problems import bad_field, not_found
+from control.edges import webhook_rows
+from control.edges.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
+from control.webhooks import WebhookChange
+from policy.hosts import MAX_URL_CHARS, HostRuleError
+
+DEFAULT_OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
+_Url = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_URL_CHARS,
+        examples=["https://billing.example.com/hooks/tollgate"],
+        description="Publicly reachable HTTPS, under the same rules as `base_url`.",
+    ),
+]
+_Description = Annotated[str, Field(max_length=255, json_schema_extra=NO_NUL)]
+
+
+class CreateWebhookRequestV1(FormV1):
+    """A new receiver of billing events."""
+
+    url: _Url
+    description: _Description | None = None
+
+
+class UpdateWebhookRequestV1(FormV1):
+    """What is to change. Events that come in while `enabled` is false are not sent, then or later."""
+
+    url: _Url | None = None
+    description: _Description | None = None
+    enabled: bool | None = None
+    rotate_secret: Annotated[Literal[True] | None, Field(description="Make a new secret; the answer shows it.")] = None
+    secret_overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), INTEGRAL] = Field(
+        DEFAULT_OVERLAP_S, description="With `rotate_secret`: for how long the old secret signs as well."
+    )
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "UpdateWebhookRequestV1":
+        if not self.model_fields_set - {"secret_overlap_seconds"}:
+            raise ValueError("give url, description, enabled or rotate_secret")
+        return self
+
+
+class WebhookV1(AnswerV1):
+    """A receiver of billing events. `secret` is shown when it is made, and only then."""
+
+    id: str
+    url: str
+    description: str | None
+    enabled: bool
+    created_at: TimeText
+    updated_at: TimeText
+    previous_secret_expires_at: TimeText | None
+    secret: str | None = Field(None, description="For the `standardwebhooks` libraries.")
+
+
+class WebhooksResponseV1(AnswerV1):
+    """One page of webhooks."""
+
+    items: list[WebhookV1]
+    pagination: PaginationResponseV1
+
+
+class DeletedWebhookV1(AnswerV1):
+    """What was deleted."""
+
+    id: str
+    url: str
+
+
+class WebhookAttemptV1(AnswerV1):
+    """One try. `error` is null when it succeeded."""
+
+    at: TimeText
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+
+
+class WebhookDeliveryV1(AnswerV1):
+    """One message, which keeps its id (`webhook-id`) over all attempts. DEAD: given up after three days."""
+
+    id: str
+    type: str
+    status: Literal["PENDING", "DELIVERED", "DEAD"]
+    event_count: int
+    attempt_count: int
+    attempts: list[WebhookAttemptV1] = Field(description="The latest ones.")
+    created_at: TimeText
+    next_attempt_at: TimeText | None
+    ended_at: TimeText | None
+
+
+class WebhookDeliveriesResponseV1(AnswerV1):
+    """One page of deliveries, newest first."""
+
+    items: list[WebhookDeliveryV1]
+    pagination: PaginationResponseV1
+
+
+class DeliveriesQueryV1(PageQueryV1):
+    """Which deliveries."""
+
+    status: Literal["PENDING", "DELIVERED", "DEAD"] | None = None
+
+
+async def create(call: Call) -> WebhookV1:
+    asked, parts = call.body_as(CreateWebhookRequestV1), call.parts
+    await _check_url(call, asked.url)
+    keys, workspace_id = parts.settings.secret_keys, call.caller.workspace_id
+    record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, asked.url, asked.description)
+    return _shown(record, secret)
+
+
+async def list_all(call: Call) -> WebhooksResponseV1:
+    async def fetch(at: Position[WebhookRecord]) -> Sequence[WebhookRecord]:
+        async with call.parts.store.read() as conn:
+            return await webhook_rows.list_webhooks(conn, call.caller.workspace_id, at.after, at.limit)
+
+    found, pagination = await page_of(call, Listing("webhooks", fetch, lambda record: record.id))
+    return WebhooksResponseV1(items=[_shown(record) for record in found], pagination=pagination)
+
+
+async def get(call: Call) -> WebhookV1:
+    return _shown(await _found(call))
+
+
+async def update(call: Call) -> WebhookV1:
+    asked, parts = call.body_as(UpdateWebhookRequestV1), call.parts
+    given = asked.model_fields_set
+    for name in ("url", "enabled", "rotate_secret"):
+        if name in given and getattr(asked, name) is None:
+            raise bad_field(name, "must not be null")
+    if asked.url is not None:
+        await _check_url(call, asked.url)
+    overlap_ms = asked.secret_overlap_seconds * 1000 if asked.rotate_secret else None
+    change = WebhookChange(asked.url, asked.description, "description" in given, asked.enabled, overlap_ms)
+    place = (call.caller.workspace_id, call.path["webhook_id"])
+    return _shown(*await webhooks.change_webhook(parts.store, parts.settings.secret_keys, place, change))
+
+
+async def delete(call: Call) -> DeletedWebhookV1:
+    record = await _found(call)
+    await webhooks.delete_webhook(call.parts.store, record.workspace_id, record.id)
+    return DeletedWebhookV1(id=record.id, url=record.url)
+
+
+async def list_deliveries(call: Call) -> WebhookDeliveriesResponseV1:
+    record = await _found(call)
+
+    async def fetch(at: Position[DeliveryRecord]) -> Sequence[DeliveryRecord]:
+        async with call.parts.store.read() as conn:
+            return await webhook_rows.list_deliveries(conn, record.id, at.filters["status"], at.after, at.limit)
+
+    listing = Listing(f"deliveries of {record.id}", fetch, lambda delivery: delivery.id, ("status",))
+    found, pagination = await page_of(call, listing)
+    return WebhookDeliveriesResponseV1(items=[_shown_delivery(one) for one in found], pagination=pagination)
+
+
+async def redeliver(call: Call) -> WebhookDeliveryV1:
+    record = await _found(call)
+    return _shown_delivery(await webhooks.redeliver(call.parts.store, record.id, call.path["delivery_id"]))
+
+
+async def test(call: Call) -> WebhookDeliveryV1:
+    record = await _found(call)
+    return _shown_delivery(await webhooks.send_test(call.parts.store, record.id))
+
+
+async def _found(call: Call) -> WebhookRecord:
+    async with call.parts.store.read() as conn:
+        record = await webhook_rows.find_webhook(conn, call.caller.workspace_id, call.path["webhook_id"])
+    if record is None:
+        raise not_found("webhook")
+    return record
+
+
+async def _check_url(call: Call, url: str) -> None:
+    try:
+        await call.parts.names.check_base_url(url)
+    except HostRuleError as error:
+        raise bad_field("url", str(error).replace("base_url", "url")) from None
+
+
+def _shown(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
+    return WebhookV1(
+        id=record.id,
+        url=record.url,
+        description=record.description,
+        enabled=record.enabled,
+        created_at=time_text(record.created_at_ms),
+        updated_at=time_text(record.updated_at_ms),
+        previous_secret_expires_at=optional_time_text(record.previous_until_ms),
+        secret=secret,
+    )
+
+
+def _shown_delivery(record: DeliveryRecord) -> WebhookDeliveryV1:
+    attempts = [
+        WebhookAttemptV1(at=time_text(at_ms), duration_ms=duration_ms, status_code=status_code, error=error)
+        for at_ms, duration_ms, status_code, error in orjson.loads(record.attempt_log)
+    ]
+    pending = record.status == PENDING
+    return WebhookDeliveryV1(
+        id=record.id,
+        type=record.type,
+        status=record.status,  # type: ignore[arg-type]  # the column holds nothing else
+        event_count=len(orjson.loads(record.event_keys)),
+        attempt_count=record.attempts,
+        attempts=attempts,
+        created_at=time_text(record.created_at_ms),
+        next_attempt_at=time_text(record.next_attempt_at_ms) if pending else None,
+        ended_at=optional_time_text(record.ended_at_ms),
+    )
+
+
+_ALL = "/v1/gateway/webhooks"
+_ONE = f"{_ALL}/{{webhook_id}}"
+_LIST = f"{_ONE}/deliveries"
+_AGAIN = f"{_LIST}/{{delivery_id}}/redeliver"
+_NEW, _CHANGE = CreateWebhookRequestV1, UpdateWebhookRequestV1
+OPERATIONS = (
+    Operation("POST", _ALL, create, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 409)),
+    Operation("GET", _ALL, list_all, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),
+    Operation("GET", _ONE, get, "Get a webhook", WebhookV1, errors=(404,)),
+    Operation("PATCH", _ONE, update, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404)),
+    Operation("DELETE", _ONE, delete, "Delete a webhook", DeletedWebhookV1, errors=(404,)),
+    Operation(
+        "GET",
+        _LIST,
+        list_deliveries,
+        "List deliveries",
+        WebhookDeliveriesResponseV1,
+        query=DeliveriesQueryV1,
+        errors=(400, 404),
+    ),
+    Operation("POST", _AGAIN, redeliver, "Deliver again", WebhookDeliveryV1, errors=(404, 409)),
+    Operation("POST", f"{_ONE}/test", test, "Send a test message", WebhookDeliveryV1, errors=(404,)),
+)

@@ -1,0 +1,176 @@
+"""Composition root of the control plane: builds every part, mounts every operation, stops all in reverse."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from aiohttp import web
+from redis.asyncio import Redis
+
+from control import publisher
+from control.api import (
+    deployments,
+    endpoints,
+    events,
+    groups,
+    health,
+    internal_events,
+    internal_snapshot,
+    keys,
+    models,
+    observed,
+    secrets,
+    usage,
+    webhooks,
+)
+from control.api.bodies import MAX_BODY_BYTES
+from control.api.openapi import description_routes
+from control.api.operations import Operation, mount
+from control.api.pages import Pages
+from control.api.parts import PARTS, Parts
+from control.api.problems import render_problems
+from control.edges.counters import CountersUnavailableError, UsageCounters
+from control.edges.database import DatabaseAwayError, migrate
+from control.edges.event_clock import EventClock
+from control.edges.hints import Hints
+from control.edges.ingest import Ingest
+from control.edges.last_used import LastUsed
+from control.edges.metrics import Metrics
+from control.edges.names import UpstreamNames
+from control.edges.redis_client import connect
+from control.edges.store import Store
+from control.edges.throttle_windows import LocalWindows, RedisWindows
+from control.edges.webhook_client import WebhookClient
+from control.edges.webhook_sender import SenderOptions, WebhookSender
+from control.retention import forget_old
+from control.settings import Settings
+from control.statements import Statements
+from control.throttle import Throttle
+from control.webhook_messages import outbox
+
+_HOUSEKEEPING_S = 3600.0
+_FIRST_HOUSEKEEPING_S = 60.0
+"""Soon: a control that is often restarted would never come to it."""
+_MIGRATION_RETRY_S = 1.0
+LEASE_TIMEOUTS = 3
+"""A webhook message is one process's for this many times as long as its receiver may take."""
+Lifetime = Callable[[web.Application], AsyncIterator[None]]
+log = logging.getLogger(__name__)
+
+OPERATIONS: tuple[Operation, ...] = (
+    *endpoints.OPERATIONS,
+    *groups.OPERATIONS,
+    *keys.OPERATIONS,
+    *secrets.OPERATIONS,
+    *models.OPERATIONS,
+    *deployments.OPERATIONS,
+    *events.OPERATIONS,
+    *usage.OPERATIONS,
+    *webhooks.OPERATIONS,
+)
+"""Every operation of the management API: each file in `control/api` adds its own list here."""
+
+
+def build(settings: Settings) -> web.Application:
+    """The control plane on these settings. It migrates the database when it starts."""
+    app = web.Application(middlewares=[observed.count_answers, render_problems], client_max_size=MAX_BODY_BYTES)
+    redis = connect(settings.redis_url) if settings.redis_url else None
+    hints = Hints(redis)
+    store = Store.at(settings.database_url, hints.tell)
+    clock, metrics = EventClock(), Metrics()
+    metrics.watch_event_clock(lambda: clock.behind_s)
+    app[PARTS] = Parts(
+        settings=settings,
+        store=store,
+        pages=Pages(settings.secret_keys),
+        throttle=Throttle(RedisWindows(redis) if redis is not None else LocalWindows()),
+        names=UpstreamNames(settings.egress_rules),
+        metrics=metrics,
+        last_used=LastUsed(store),
+        ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
+        statements=Statements(store, settings.event_holdback_s, clock),
+        counters=UsageCounters(redis) if redis is not None else None,
+    )
+    mount(app, OPERATIONS)
+    internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES)
+    for routes in (health.ROUTES, internal, observed.ROUTES, description_routes(OPERATIONS)):
+        app.router.add_routes(routes)
+    app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _webhooks])
+    return app
+
+
+def _redis(redis: Redis | None, hints: Hints) -> Lifetime:
+    async def life(_app: web.Application) -> AsyncIterator[None]:
+        await hints.start()
+        yield
+        await hints.close()
+        if redis is not None:
+            await redis.aclose()
+
+    return life
+
+
+async def _database(app: web.Application) -> AsyncIterator[None]:
+    """Migrate, then serve. A database that is away is waited for: starting order must not matter."""
+    store = app[PARTS].store
+    while True:
+        try:
+            await migrate(store.engine)
+            break
+        except DatabaseAwayError as error:
+            log.warning("waiting for the database: %s", type(error.__cause__).__name__)
+            await asyncio.sleep(_MIGRATION_RETRY_S)
+    yield
+    await store.close()
+
+
+async def _last_used(app: web.Application) -> AsyncIterator[None]:
+    last_used = app[PARTS].last_used
+    task = asyncio.create_task(last_used.write_for_ever())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await last_used.write()
+
+
+async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(_tidy_for_ever(app[PARTS]))
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _webhooks(app: web.Application) -> AsyncIterator[None]:
+    parts = app[PARTS]
+    settings = parts.settings
+    client = WebhookClient(settings.egress_rules, settings.webhook_timeout_s, settings.egress_ca_file)
+    options = SenderOptions(
+        poll_interval_s=settings.webhook_poll_interval_s,
+        lease_ms=int(settings.webhook_timeout_s * 1000 * LEASE_TIMEOUTS),
+        retry_for_ms=int(settings.webhook_retry_for_s * 1000),
+    )
+    sender = WebhookSender(parts.store, client, settings.secret_keys, parts.metrics.webhook_delivery, options)
+    task = asyncio.create_task(sender.run())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await client.close()
+
+
+async def _tidy_for_ever(parts: Parts) -> None:
+    await asyncio.sleep(_FIRST_HOUSEKEEPING_S)
+    while True:
+        try:
+            await publisher.forget_tombstones(parts.store, parts.settings.tombstone_retention_s)
+            await forget_old(parts.store, parts.settings.event_retention_days)
+            if parts.counters is not None:
+                await parts.counters.prune_markers()
+        except (DatabaseAwayError, CountersUnavailableError) as error:
+            log.warning("not tidied up this hour: %s", type(error).__name__)
+        except Exception:  # a bug must not be the end of all tidying
+            log.exception("tidying up stumbled")
+        await asyncio.sleep(_HOUSEKEEPING_S)

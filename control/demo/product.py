@@ -1,0 +1,101 @@
+"""A running `tollgate up` of the demo's own, and the two ways to it: its command and its HTTP surfaces.
+
+The product is reached as anybody would reach it; nothing of it is imported but the tie that lets no child survive us.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from control.edges.children import tie_to_parent
+
+TOLLGATE = (sys.executable, "-c", "from control.cli import main; main()")
+_SETTINGS = {
+    "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # the demo's upstreams are on this machine
+    "TOLLGATE_EVENT_HOLDBACK_S": "2",  # events can be listed after seconds, not after a minute
+}
+READY_TIMEOUT_S = 60
+
+
+class ProductError(Exception):
+    """The product did not do what its command promises; the message carries its own last words."""
+
+
+class Product:
+    """`tollgate up` on free ports in a directory of its own."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.log = data / "up.log"
+        self.proxy = self.control = self.admin = ""
+        self._process: Process | None = None
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        self._environment = ours | _SETTINGS
+
+    async def start(self) -> str:
+        """Start it and return its `ready` line."""
+        ports = ("--proxy-port", "0", "--control-port", "0", "--admin-port", "0", "--workers", "2")
+        with self.log.open("wb") as log:
+            self._process = await self._spawn("up", *ports, "--data", str(self.data), stderr=log.fileno())
+        assert self._process.stdout is not None
+        line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode().strip()
+        if not line.startswith("ready "):
+            raise ProductError("`tollgate up` did not get ready")
+        urls = dict(word.split("=", 1) for word in line.split()[1:])
+        self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
+        return line
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        if self._process is None:
+            return 0
+        if self._process.returncode is None:
+            self._process.terminate()
+        return await self._process.wait()
+
+    async def command(self, *arguments: str) -> Any:
+        """Run a `tollgate` command on the same data directory; the JSON it prints."""
+        process = await self._spawn(*arguments, "--data", str(self.data), stderr=PIPE)
+        out, err = await process.communicate()
+        if process.returncode != 0:
+            raise ProductError(f"`tollgate {' '.join(arguments)}` ended with {process.returncode}: {err.decode()}")
+        return json.loads(out)
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+    async def _spawn(self, *arguments: str, stderr: int) -> Process:
+        command = (*TOLLGATE, *arguments)
+        return await asyncio.create_subprocess_exec(
+            *command, env=self._environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
+        )
+
+
+class Desk:
+    """The operator's HTTP client: the management API with one workspace key."""
+
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self._base_url = base_url
+        self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"})
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """The answer's JSON; ProductError for anything but a 200."""
+        async with self._session.request(method, self._base_url + path, json=body, params=query or None) as answer:
+            text = await answer.text()
+            if answer.status != 200:
+                raise ProductError(f"{method} {path} answered {answer.status}: {text}")
+            return json.loads(text)
+
+    async def text(self, url: str) -> str:
+        """The body of a page that needs no credential, such as the metrics."""
+        async with self._session.get(url, headers={"Authorization": ""}) as answer:
+            return await answer.text()
+
+    async def close(self) -> None:
+        await self._session.close()

@@ -1,0 +1,331 @@
+"""The steps of the demo, in order: each does one thing through the public API and returns what was seen.
+
+A step that does not see what the product promises raises `StepFailedError`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+
+from control.demo.product import Desk, Product
+from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, ScriptedUpstream
+
+SLUG = "acme/assistant"
+PARENT_LIMIT, CHILD_LIMIT = 5, 4
+"""Requests per minute of the company, and of each of its two teams: two teams together are more than the company."""
+PATIENCE_S = 15.0
+
+
+class StepFailedError(Exception):
+    """A step did not see what the product promises."""
+
+
+@dataclass
+class Scene:
+    """What the steps have made so far."""
+
+    product: Product
+    upstreams: list[ScriptedUpstream]
+    desk: Desk | None = None
+    models: list[str] = field(default_factory=list)
+    endpoint_id: str = ""
+    groups: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
+    answered: int = 0
+    began: str = ""
+
+    @property
+    def operator(self) -> Desk:
+        assert self.desk is not None, "the workspace is made first"
+        return self.desk
+
+    def caller(self, team: str) -> openai.AsyncOpenAI:
+        """The stock SDK, pointed at the proxy with a team's key. No retries: a refusal is to be seen."""
+        return openai.AsyncOpenAI(
+            base_url=self.product.proxy + "/v1", api_key=self.keys[team]["api_key"], max_retries=0
+        )
+
+
+Step = Callable[[Scene], Awaitable[list[str]]]
+
+
+def expect(held: bool, otherwise: str) -> None:
+    if not held:
+        raise StepFailedError(otherwise)
+
+
+async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:
+    """What `look` finds once it finds something; StepFailedError when it does not in time."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_at:
+        if found := await look():
+            return found
+        await asyncio.sleep(0.05)
+    raise StepFailedError(otherwise)
+
+
+async def product_up(scene: Scene) -> list[str]:
+    """the product comes up: Redis, control, proxy with two workers"""
+    return [await scene.product.start()]
+
+
+async def workspace_made(scene: Scene) -> list[str]:
+    """a workspace is made with the operator's command"""
+    made = await scene.product.command("workspace", "create", "acme", "--prefix", "acme")
+    scene.desk = Desk(scene.product.control, made["api_key"])
+    scene.began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return [f"workspace {made['workspace_id']} owns {made['prefixes']}, key {made['api_key'].split('.')[0]}.…"]
+
+
+async def models_registered(scene: Scene) -> list[str]:
+    """two model servers are registered as platform models"""
+    for upstream in scene.upstreams:
+        await upstream.start()
+        model = await scene.operator.call("POST", "/v1/models", {"name": upstream.name})
+        path = f"/v1/models/{model['id']}"
+        deployment = await scene.operator.call("POST", path + "/deployments", {"name": "first"})
+        replicas = {"replicas": [upstream.url]}
+        await scene.operator.call("PUT", f"{path}/deployments/{deployment['id']}/replicas", replicas)
+        await scene.operator.call("PUT", path + "/environments/production", {"deployment_id": deployment["id"]})
+        scene.models.append(model["id"])
+    return [f"{u.name} at {u.url} is model {id}" for u, id in zip(scene.upstreams, scene.models, strict=True)]
+
+
+async def endpoint_made(scene: Scene) -> list[str]:
+    """an endpoint is made: a slug and its one target"""
+    target = {"provider": "PLATFORM", "model_id": scene.models[0], "target_model": "alpha-7b"}
+    made = await scene.operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
+    scene.endpoint_id = made["id"]
+    return [f"{made['slug']} → {made['targets'][0]}"]
+
+
+async def groups_made(scene: Scene) -> list[str]:
+    """a tree of groups is made: a company and its two teams, CASCADING"""
+    company = _group("company", PARENT_LIMIT, {"limit_enforcement": "CASCADING"})
+    company["models"][0]["usage_limits"] = [{"type": "TOKEN", "unit": "DAY", "threshold": 100_000}]
+    root = await scene.operator.call("POST", "/v1/gateway/groups", company)
+    scene.groups["company"] = root["id"]
+    seen = [f"company: {PARENT_LIMIT} requests a minute, 100000 tokens a day"]
+    for team in ("blue", "green"):
+        wanted = _group(team, CHILD_LIMIT, {"parent_group_id": root["id"]})
+        made = await scene.operator.call("POST", "/v1/gateway/groups", wanted)
+        scene.groups[team] = made["id"]
+        limits = [limit for m in made["effective_models"] for limit in m["rate_limits"] + m["usage_limits"]]
+        expect({limit["source_group"] for limit in limits} == {root["id"], made["id"]}, f"bound by {limits}")
+        seen.append(f"└ {team}: {CHILD_LIMIT} requests a minute of its own; {len(limits)} limits bind it, up the tree")
+    return seen
+
+
+def _group(name: str, requests_a_minute: int, hierarchy: dict[str, str]) -> dict[str, Any]:
+    limit = {"type": "REQUEST", "unit": "MINUTE", "threshold": requests_a_minute}
+    models = [{"slug": SLUG, "rate_limits": [limit], "usage_limits": []}]
+    return {"metadata": {"external_entity_id": f"acme-{name}"}, "models": models, "hierarchy": hierarchy}
+
+
+async def keys_minted(scene: Scene) -> list[str]:
+    """each team gets a key"""
+    for team in ("blue", "green"):
+        path = f"/v1/gateway/groups/{scene.groups[team]}/api_keys"
+        scene.keys[team] = await scene.operator.call("POST", path, {"name": f"{team}'s first"})
+    return [f"{team}: {minted['prefix']}.… (shown once)" for team, minted in scene.keys.items()]
+
+
+async def answered(scene: Scene) -> list[str]:
+    """the stock OpenAI SDK asks, and is answered"""
+    answer = await _ask(scene, "blue")
+    text = answer.choices[0].message.content
+    alpha, asked = scene.upstreams[0], scene.upstreams[0].asked[-1]
+    expect(text == "".join(alpha.words), f"the answer was {text!r}")
+    expect(answer.model == SLUG, f"the answer's model was {answer.model!r}")
+    expect(asked["body"]["model"] == "alpha-7b", f"upstream was asked for {asked['body']['model']!r}")
+    expect(scene.keys["blue"]["api_key"] not in str(asked), "upstream saw the caller's key")
+    usage = answer.usage
+    expect(usage is not None and usage.prompt_tokens == INPUT_TOKENS, f"the usage was {usage}")
+    return [f"{text!r}, model {answer.model}; upstream was asked for alpha-7b and never saw the caller's key"]
+
+
+async def streamed(scene: Scene) -> list[str]:
+    """and streamed to, at the upstream's pace"""
+    began, pieces, arrived = time.monotonic(), [], []
+    async with scene.caller("blue") as client:
+        stream = await client.chat.completions.create(
+            model=SLUG, messages=[{"role": "user", "content": "Slowly, please."}], stream=True
+        )
+        async for chunk in stream:
+            expect(chunk.usage is None and bool(chunk.choices), f"a chunk that was not asked for: {chunk}")
+            expect(chunk.model == SLUG, f"a chunk's model was {chunk.model!r}")
+            pieces.append(chunk.choices[0].delta.content or "")
+            arrived.append(time.monotonic() - began)
+    scene.answered += 1
+    expect("".join(pieces) == "".join(scene.upstreams[0].words), f"the pieces were {pieces}")
+    expect(arrived[-1] - arrived[0] > scene.upstreams[0].pause_s, "the stream was held back and came at once")
+    at = ", ".join(f"{second * 1000:.0f}" for second in arrived)
+    return [f"{len(pieces)} chunks after {at} ms; usage metered, though the caller had not asked for it"]
+
+
+async def refused_by_parent(scene: Scene) -> list[str]:
+    """the company's limit refuses, while the team's own still has room"""
+    seen = []
+    for team in ("blue", "green", "green"):
+        await _ask(scene, team)
+    seen.append(
+        f"blue has used 3 of its {CHILD_LIMIT}, green 2 of its {CHILD_LIMIT}; the company {scene.answered} of 5"
+    )
+    try:
+        await _ask(scene, "green")
+    except openai.RateLimitError as refusal:
+        told, after = refusal.response.json(), refusal.response.headers.get("retry-after", "")
+    else:
+        raise StepFailedError("the sixth call in a minute was answered")
+    expect(told.get("error_code") == "RATE_LIMITED" and f"{PARENT_LIMIT}" in told["error"], f"the refusal was {told}")
+    expect(after.isdigit() and 1 <= int(after) <= 60, f"Retry-After was {after!r}")
+    expect(scene.groups["company"] not in told["error"], "the refusal names another group")
+    return [*seen, f"429 {told['error']}", f"Retry-After: {after}"]
+
+
+async def usage_read(scene: Scene) -> list[str]:
+    """the day's usage shows at the company and at its teams"""
+    spent = scene.answered * (INPUT_TOKENS + OUTPUT_TOKENS)
+    path = f"/v1/gateway/groups/{scene.groups['green']}/usage"
+
+    async def look() -> Any:
+        items = (await scene.operator.call("GET", path))["items"]
+        return [item for item in items if item["current_usage"] == spent]
+
+    (entry,) = await until(look, f"usage never became {spent}: {await scene.operator.call('GET', path)}")
+    expect(entry["source_group"] == scene.groups["company"], f"the usage entry was {entry}")
+    return [
+        f"{entry['current_usage']} of {entry['threshold']} tokens, until {entry['reset_at']} (limit of the company)"
+    ]
+
+
+async def metrics_scraped(scene: Scene) -> list[str]:
+    """metrics count by external_entity_id and status, summed over the workers"""
+    wanted = {
+        ("acme-blue", "200"): 3.0,
+        ("acme-green", "200"): 2.0,
+        ("acme-green", "429"): 1.0,
+    }
+
+    async def look() -> Any:
+        page = await scene.operator.text(scene.product.admin + "/metrics")
+        lines = [line for line in page.splitlines() if line.startswith("platform_model_api_")]
+        held = all(_counted(lines, entity, status) == count for (entity, status), count in wanted.items())
+        return [line for line in lines if "_created" not in line] if held else None
+
+    return list(await until(look, f"the metrics never showed {wanted}"))
+
+
+def _counted(lines: list[str], entity: str, status: str) -> float:
+    labels = (f'external_entity_id="{entity}"', f'status_code="{status}"', f'model_slug="{SLUG}"')
+    name = "platform_model_api_inference_requests_total{"
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and all(x in line for x in labels))
+
+
+async def events_listed(scene: Scene) -> list[str]:
+    """each answered call is one billing event; the refused one is none"""
+
+    async def look() -> Any:
+        items = (await scene.operator.call("GET", "/v1/gateway/events", start_time=scene.began))["items"]
+        return items if len(items) >= scene.answered else None
+
+    events = await until(look, f"{scene.answered} events never came")
+    expect(len({event["idempotencyKey"] for event in events}) == len(events) == scene.answered, f"{len(events)} events")
+    tokens = {"inputTokens": INPUT_TOKENS, "outputTokens": OUTPUT_TOKENS, "cachedInputTokens": CACHED_TOKENS}
+    expect(all(event["tokens"] == tokens for event in events), f"tokens: {[event['tokens'] for event in events]}")
+    who = [event["externalEntityId"] for event in events]
+    expect(sorted(who) == ["acme-blue"] * 3 + ["acme-green"] * 2, f"billed to {who}")
+    return [f"{e['timestamp']} {e['externalEntityId']:11} {e['idempotencyKey']} {e['tokens']}" for e in events]
+
+
+async def target_swapped(scene: Scene) -> list[str]:
+    """the slug is pointed at the other model, and that is live in under a second"""
+    await _lift_limits(scene)
+    target = {"provider": "PLATFORM", "model_id": scene.models[1], "target_model": "beta-70b"}
+    path = f"/v1/gateway/endpoints/{scene.endpoint_id}"
+    await scene.operator.call("PATCH", path, {"targets": [target]})
+    began = time.monotonic()
+
+    async def look() -> bool:
+        answer = await _ask(scene, "blue")
+        return bool(answer.choices[0].message.content == "".join(scene.upstreams[1].words))
+
+    await until(look, "the other model never answered")
+    took_ms = (time.monotonic() - began) * 1000
+    expect(took_ms < 1000, f"it took {took_ms:.0f} ms")
+    return [f"{scene.upstreams[1].name} answers {took_ms:.0f} ms after the PATCH; slug, keys and limits are the same"]
+
+
+async def _lift_limits(scene: Scene) -> None:
+    """Room for the calls to come: thresholds change on the running window."""
+    for group in ("company", "blue"):
+        models = _group(group, 1000, {})["models"]
+        await scene.operator.call("PATCH", f"/v1/gateway/groups/{scene.groups[group]}", {"models": models})
+
+    async def look() -> bool:
+        try:
+            await _ask(scene, "blue")
+        except openai.RateLimitError:
+            return False
+        return True
+
+    await until(look, "the raised limit never took effect")
+
+
+async def key_revoked(scene: Scene) -> list[str]:
+    """a key is revoked, and that is live in under a second"""
+    path = f"/v1/gateway/groups/{scene.groups['blue']}/api_keys/{scene.keys['blue']['prefix']}"
+    await scene.operator.call("DELETE", path)
+    began = time.monotonic()
+
+    async def look() -> Any:
+        try:
+            await _ask(scene, "blue")
+        except openai.PermissionDeniedError as refusal:
+            return refusal.response.json()
+        return None
+
+    told = await until(look, "the revoked key went on working")
+    took_ms = (time.monotonic() - began) * 1000
+    expect(told == {"error": "Authentication failed"} and took_ms < 1000, f"{told} after {took_ms:.0f} ms")
+    return [f"403 {told['error']}, {took_ms:.0f} ms after the DELETE"]
+
+
+async def product_down(scene: Scene) -> list[str]:
+    """SIGTERM: the product drains and stops"""
+    await scene.operator.close()
+    status = await scene.product.stop()
+    expect(status == 0, f"`tollgate up` ended with {status}:\n{scene.product.last_words()}")
+    return ["exit status 0"]
+
+
+async def _ask(scene: Scene, team: str) -> Any:
+    async with scene.caller(team) as client:
+        answer = await client.chat.completions.create(
+            model=SLUG, messages=[{"role": "user", "content": "Who are you?"}]
+        )
+    scene.answered += 1
+    return answer
+
+
+STEPS: tuple[Step, ...] = (
+    product_up,
+    workspace_made,
+    models_registered,
+    endpoint_made,
+    groups_made,
+    keys_minted,
+    answered,
+    streamed,
+    refused_by_parent,
+    usage_read,
+    metrics_scraped,
+    events_listed,
+    target_swapped,
+    key_revoked,
+    product_down,
+)

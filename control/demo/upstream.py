@@ -1,0 +1,83 @@
+"""A model server that follows a script: speaks the Chat Completions dialect, answers with its own name.
+
+It remembers what it was sent, so that a step can tell what the proxy made of the caller's request.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS = 20, 5, 10
+USAGE = {
+    "prompt_tokens": INPUT_TOKENS,
+    "completion_tokens": OUTPUT_TOKENS,
+    "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+    "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+}
+
+
+@dataclass
+class ScriptedUpstream:
+    """Start it, give `url` to a deployment as its replica, look at `asked`."""
+
+    name: str
+    pause_s: float = 0.0
+    """How long it waits between two pieces of a stream."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._complete)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def words(self) -> list[str]:
+        return ["This ", "is ", self.name, "."]
+
+    async def between_pieces(self) -> None:
+        await asyncio.sleep(self.pause_s)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append({"headers": {k.lower(): v for k, v in request.headers.items()}, "body": body})
+        if body.get("stream"):
+            return await self._stream(request, body)
+        message = {"role": "assistant", "content": "".join(self.words)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return web.json_response(self._frame(body, "chat.completion", [choice]) | {"usage": USAGE})
+
+    async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        wants_usage = (body.get("stream_options") or {}).get("include_usage")
+        extra = {"usage": None} if wants_usage else {}
+        for word in self.words:
+            choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+            await self._send(response, self._frame(body, "chat.completion.chunk", [choice]) | extra)
+            await self.between_pieces()
+        last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        await self._send(response, self._frame(body, "chat.completion.chunk", [last]) | extra)
+        if wants_usage:
+            await self._send(response, self._frame(body, "chat.completion.chunk", []) | {"usage": USAGE})
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    @staticmethod
+    async def _send(response: web.StreamResponse, frame: dict[str, Any]) -> None:
+        await response.write(b"data: " + json.dumps(frame).encode() + b"\n\n")
+
+    @staticmethod
+    def _frame(body: dict[str, Any], kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": body["model"], "choices": choices}

@@ -1,0 +1,142 @@
+"""A child process that cannot outlive its parent, and the questions `tollgate up` asks of the network.
+
+Children stay in the parent's process group. On Linux the kernel kills a child when its parent dies (PR_SET_PDEATHSIG),
+so that even a `kill -9` of the parent leaves no process and no port.
+"""
+
+import asyncio
+import ctypes
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+_PR_SET_PDEATHSIG = 1
+_PORTS_TO_TRY = range(20_000, 30_000)
+"""Below Linux' ephemeral range, so that no outgoing connection takes a port between choosing and binding it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start one child."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    keep_open: tuple[int, ...] = ()
+    """Descriptors that the child inherits: the data directory's lock."""
+    deaf_to: frozenset[signal.Signals] = frozenset()
+    """Signals that never reach the child: those that a terminal or an init system sends to the whole group."""
+
+
+class Child:
+    """A running child."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, launch: Launch) -> "Child":
+        """Its standard output joins our standard error: ours carries the `ready` line alone."""
+        process = await asyncio.create_subprocess_exec(
+            *launch.argv,
+            env=dict(launch.env),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            pass_fds=launch.keep_open,
+            preexec_fn=tie_to_parent(launch.deaf_to),
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit status; negative: the signal that ended it."""
+        return await self._process.wait()
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+
+def tie_to_parent(deaf_to: frozenset[signal.Signals] = frozenset()) -> Callable[[], None]:
+    """What a child does between fork and exec. Everything it needs is looked up here, before the fork."""
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+    def tie() -> None:
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # the parent died before the kernel was told
+                os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, deaf_to)
+
+    return tie
+
+
+def can_bind(host: str, port: int) -> bool:
+    """Whether nobody listens there. SO_REUSEADDR, so that connections of a former run that linger do not count."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now."""
+    for port in random.sample(_PORTS_TO_TRY, 200):
+        if can_bind(host, port):
+            return port
+    raise OSError("no free port between 20000 and 29999")
+
+
+async def answers_ok(url: str) -> bool:
+    """Whether a GET is answered with 200 within a second."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=1)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+async def accepts(host: str, port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 1)
+    except (TimeoutError, OSError):
+        return False
+    writer.close()
+    return True
+
+
+async def says(path: Path, command: bytes, answer: bytes) -> bool:
+    """Whether a unix socket answers `command` with `answer`; also True when it hangs up, if that is what is awaited."""
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(str(path)), 1)
+    except (TimeoutError, OSError):
+        return False
+    try:
+        writer.write(command)
+        return await asyncio.wait_for(reader.read(len(answer) or 1), 5) == answer
+    except (TimeoutError, OSError):
+        return False
+    finally:
+        writer.close()

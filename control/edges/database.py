@@ -1,0 +1,183 @@
+"""Opening and migrating the database (SQLite or PostgreSQL), and telling its failures apart.
+
+Every failure that is not the caller's becomes `DatabaseAwayError`, which the API renders as 503. No parameter of a
+statement ever reaches a log or a message: they hold digests and ciphertext.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from alembic import command
+from alembic.config import Config as AlembicSettings
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+SQLITE_BUSY_TIMEOUT_MS = 5_000
+_MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
+_DRIVERS = {
+    **dict.fromkeys(("sqlite", "sqlite+aiosqlite"), "sqlite+aiosqlite"),
+    **dict.fromkeys(("postgres", "postgresql", "postgresql+asyncpg"), "postgresql+asyncpg"),
+}
+_RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
+
+
+class DatabaseAwayError(Exception):
+    """The database cannot be reached at the moment; try again."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class DatabaseUrlError(ValueError):
+    """TOLLGATE_DATABASE_URL must be sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class TakenError(Exception):
+    """Another row has that value already, and only one may."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(self.__doc__)
+        self.constraint = constraint
+
+    def is_about(self, column: str) -> bool:
+        """PostgreSQL names the constraint, SQLite the columns; our constraints are named after their columns."""
+        return column in self.constraint
+
+
+class DanglingError(Exception):
+    """A row refers to one that is not there, or one that others refer to was to be deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+def open_engine(database_url: str) -> AsyncEngine:
+    """An engine for a `sqlite+aiosqlite://` or `postgresql+asyncpg://` URL. Connects when first used."""
+    url = _parsed(database_url)
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url)
+    settings = {"timeout": 5, "command_timeout": 60, "server_settings": {"application_name": "tollgate-control"}}
+    return create_async_engine(
+        url, hide_parameters=True, pool_pre_ping=True, pool_timeout=5, pool_recycle=1800, connect_args=settings
+    )
+
+
+def _parsed(database_url: str) -> URL:
+    """The URL with our driver. The error does not quote it: it may hold a password."""
+    try:
+        url = make_url(database_url)
+        return url.set(drivername=_DRIVERS[url.drivername])
+    except (ArgumentError, KeyError, ValueError):
+        raise DatabaseUrlError from None
+
+
+def _open_sqlite(url: URL) -> AsyncEngine:
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(url, hide_parameters=True, pool_timeout=30)
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver starts no transactions of its own; `_begin_sqlite` does
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={SQLITE_BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",  # an acknowledged write survives a power cut
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the one write lock at once: a read lock that is upgraded later fails instead of waiting."""
+    immediate = connection.get_execution_options().get("tollgate_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+async def migrate(engine: AsyncEngine) -> None:
+    """Bring the database up to date, all steps in one transaction. Several processes may do this at once."""
+    await _alembic(engine, command.upgrade, "head")
+
+
+async def migrate_down(engine: AsyncEngine, to: str = "base") -> None:
+    """Take the steps after `to` back, in one transaction."""
+    await _alembic(engine, command.downgrade, to)
+
+
+async def _alembic(engine: AsyncEngine, move: Callable[[AlembicSettings, str], None], to: str) -> None:
+    with failures_told_apart():
+        async with engine.connect() as connection:
+            connection = await connection.execution_options(tollgate_writes=True)
+            async with connection.begin():
+                if engine.dialect.name == "postgresql":
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                await connection.run_sync(_run_steps, move, to)
+
+
+def _run_steps(connection: Connection, move: Callable[[AlembicSettings, str], None], to: str) -> None:
+    alembic = AlembicSettings(attributes={"connection": connection})
+    alembic.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    alembic.set_main_option("path_separator", "os")
+    move(alembic, to)
+
+
+@contextmanager
+def failures_told_apart() -> Iterator[None]:
+    """Turn what the drivers raise into `DatabaseAwayError` where the database, not the statement, is at fault."""
+    try:
+        yield
+    except (TimeoutError, PoolTimeoutError, OSError, asyncpg.InterfaceError) as error:
+        raise DatabaseAwayError from error
+    except asyncpg.PostgresError as error:
+        if _is_away_sqlstate(error.sqlstate):
+            raise DatabaseAwayError from error
+        raise
+    except IntegrityError as error:
+        raise _broken_rule(error) from error
+    except DBAPIError as error:
+        if is_away(error):
+            raise DatabaseAwayError from error
+        raise
+
+
+def _broken_rule(error: IntegrityError) -> Exception:
+    message = str(error.orig).partition("\n")[0]  # what PostgreSQL says after the first line quotes values
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate == "23505" or "UNIQUE constraint failed" in message:
+        return TakenError(message)
+    if sqlstate == "23503" or "FOREIGN KEY constraint failed" in message:
+        return DanglingError()
+    return error
+
+
+def is_away(error: DBAPIError) -> bool:
+    """Whether the database is at fault, not the statement."""
+    if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+        return True
+    return _is_away_sqlstate(getattr(error.orig, "sqlstate", None))
+
+
+def _is_away_sqlstate(sqlstate: str | None) -> bool:
+    return sqlstate is not None and sqlstate.startswith(_AWAY_SQLSTATE_CLASSES)
+
+
+def is_retryable(error: DBAPIError) -> bool:
+    """Whether the same transaction may succeed when it is tried again from its start."""
+    if getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES:
+        return True
+    return isinstance(error, OperationalError) and "database is locked" in str(error.orig)

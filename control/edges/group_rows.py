@@ -1,0 +1,149 @@
+"""Queries on `groups`. A tree is locked by its root's row, so that checks across it cannot be overtaken."""
+
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, insert, select, update
+
+from control.edges.store import Connection, WriteTx
+from control.edges.tables import api_keys, groups
+from policy.groups import Enforcement, Group
+from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group as the rules see it, and what only the API shows. `path`: ids from the root to itself, each with `/`."""
+
+    group: Group
+    name: str | None
+    path: str
+    created_at_ms: int
+    updated_at_ms: int
+
+    @property
+    def counting_owner(self) -> str:
+        """The group that the counters' hashes are named after (limits.md, "Data")."""
+        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
+
+    @property
+    def ancestor_ids(self) -> list[str]:
+        """Parent first, root last."""
+        return self.path.split("/")[-3::-1]
+
+
+async def find_group(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord | None:
+    query = select(groups).where(groups.c.id == group_id, groups.c.workspace_id == workspace_id)
+    row = (await conn.execute(query)).one_or_none()
+    return _record(row) if row else None
+
+
+async def list_groups(
+    conn: Connection, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
+) -> list[GroupRecord]:
+    """At most `limit` groups, oldest first, from behind the id `after`."""
+    query = select(groups).where(groups.c.workspace_id == workspace_id).order_by(groups.c.id).limit(limit)
+    if external_entity_id is not None:
+        query = query.where(groups.c.external_entity_id == external_entity_id)
+    if after is not None:
+        query = query.where(groups.c.id > after)
+    return [_record(row) for row in await conn.execute(query)]
+
+
+async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
+    """The groups with these ids; at most a page and its ancestors."""
+    wanted = sorted(set(ids))
+    found: dict[str, Group] = {}
+    for start in range(0, len(wanted), 500):
+        query = select(groups).where(groups.c.id.in_(wanted[start : start + 500]))
+        found |= {row.id: _record(row).group for row in await conn.execute(query)}
+    return found
+
+
+async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:
+    """The group, with its tree locked against every other change until the transaction ends; None when it is gone."""
+    seen = await find_group(tx.conn, workspace_id, group_id)
+    if seen is None:
+        return None
+    root_id = seen.path.partition("/")[0]
+    # Not FOR UPDATE: minting a key, which refers to a group, need not wait.
+    await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
+    return await find_group(tx.conn, workspace_id, group_id)
+
+
+async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
+    """Parent first, root last."""
+    found = await load_groups(conn, record.ancestor_ids)
+    return [found[id] for id in record.ancestor_ids]
+
+
+async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
+    """All groups below, in batches: a tree may be large."""
+    after = record.path
+    while True:
+        inside = and_(groups.c.path > after, _below(record.path)[1])
+        rows = (await conn.execute(select(groups).where(inside).order_by(groups.c.path).limit(500))).all()
+        if not rows:
+            return
+        yield [_record(row).group for row in rows]
+        after = rows[-1].path
+
+
+async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
+    group = record.group
+    values = {
+        "id": group.id,
+        "workspace_id": group.workspace_id,
+        "parent_id": group.parent_id,
+        "root_id": record.path.partition("/")[0],
+        "path": record.path,
+        "enforcement": group.enforcement.value,
+        "external_entity_id": group.external_entity_id,
+        "name": record.name,
+        "models": _models_text(group),
+        "created_at_ms": record.created_at_ms,
+        "updated_at_ms": record.updated_at_ms,
+    }
+    await tx.conn.execute(insert(groups).values(**values))
+    tx.publish(RowKind.GROUP, group.id, group_to_wire(group))
+
+
+async def update_group(tx: WriteTx, record: GroupRecord) -> None:
+    """Write the name and the models of a group whose tree is locked."""
+    values = {"name": record.name, "models": _models_text(record.group), "updated_at_ms": record.updated_at_ms}
+    await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
+    tx.publish(RowKind.GROUP, record.group.id, group_to_wire(record.group))
+
+
+async def delete_subtree(tx: WriteTx, record: GroupRecord) -> list[GroupRecord]:
+    """Delete the group, all below it, and all their keys, with tombstones. Returns all that were deleted.
+
+    The rows are locked first: a key that is being minted meanwhile is either seen here or refused there.
+    """
+    inside = and_(*_below(record.path))
+    ids = select(groups.c.id).where(inside)
+    locked = select(groups).where(inside).order_by(groups.c.path).with_for_update()
+    doomed = [_record(row) for row in await tx.conn.execute(locked)]
+    theirs = api_keys.c.group_id.in_(ids)
+    await tx.bury(RowKind.KEY, api_keys.c.digest, theirs)
+    await tx.bury(RowKind.GROUP, groups.c.id, inside)
+    await tx.conn.execute(delete(api_keys).where(theirs))
+    await tx.conn.execute(delete(groups).where(inside))
+    return doomed
+
+
+def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """A path and all that begin with it. Paths end in `/`, and `0` is the character after it."""
+    return groups.c.path >= path, groups.c.path < f"{path[:-1]}0"
+
+
+def _models_text(group: Group) -> str:
+    return json.dumps([models_entry_to_wire(entry) for entry in group.models], separators=(",", ":"))
+
+
+def _record(row: Any) -> GroupRecord:
+    models = tuple(models_entry_from_wire(entry) for entry in json.loads(row.models))
+    group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
+    return GroupRecord(group, row.name, row.path, row.created_at_ms, row.updated_at_ms)

@@ -1,0 +1,70 @@
+"""Tells the proxies that policy has changed: the revision on Redis channel `tollgate:hints`, after the commit.
+
+A hint is only a hint: the newest one is sent, a lost one costs at most a refresh interval, and no request waits for it.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+CHANNEL = "tollgate:hints"
+_RETRY_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Hints:
+    """Publishes in the background. `tell` may be called at any time, also without a Redis: then it does nothing."""
+
+    def __init__(self, redis: Redis | None) -> None:
+        self._redis = redis
+        self._newest = self._told = 0
+        self._closing = False
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, revision: int) -> None:
+        self._newest = max(self._newest, revision)
+        self._wanted.set()
+
+    async def start(self) -> None:
+        if self._redis is not None:
+            self._task = asyncio.create_task(self._publish_for_ever(self._redis))
+
+    async def close(self) -> None:
+        """Sends what is still to be told, if Redis is there.
+
+        The task is asked to end, not cancelled: redis-py may swallow a cancellation that comes with an answer.
+        """
+        self._closing = True
+        self._wanted.set()
+        if self._task is not None:
+            await self._task
+
+    async def _publish_for_ever(self, redis: Redis) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            sent = self._newest <= self._told or await self._publish(redis, self._newest)
+            if self._closing and not (sent and self._newest > self._told):
+                return
+            if not sent:
+                await _is_set_within(self._wanted, _RETRY_S)
+                self._wanted.set()
+
+    async def _publish(self, redis: Redis, revision: int) -> bool:
+        try:
+            async with asyncio.timeout(2):
+                await redis.publish(CHANNEL, str(revision))
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("hint not sent: %s", type(error).__name__)
+            return False
+        self._told = revision
+        return True
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

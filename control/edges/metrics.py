@@ -1,0 +1,53 @@
+"""Control's own Prometheus metrics: one registry per running control plane, nothing global."""
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """What control counts. Labels are route templates, never paths: ids would be without number."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._answers = Counter(
+            "tollgate_control_requests_total",
+            "Answers of the management API.",
+            ("method", "route", "status_code"),
+            registry=self.registry,
+        )
+        self._durations = Histogram(
+            "tollgate_control_request_duration_seconds",
+            "Time to answer a request to the management API.",
+            ("method", "route"),
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+
+        self._webhook_deliveries = Counter(
+            "tollgate_webhook_deliveries_total",
+            "Attempts to deliver a webhook message: delivered, failed (to be tried again) or dead (given up).",
+            ("outcome",),
+            registry=self.registry,
+        )
+
+    def watch_event_clock(self, behind_s: Callable[[], float]) -> None:
+        Gauge(
+            "tollgate_event_clock_behind_seconds",
+            "How far the database's clock is behind its own latest: events wait for it to catch up.",
+            registry=self.registry,
+        ).set_function(behind_s)
+
+    def webhook_delivery(self, outcome: str) -> None:
+        self._webhook_deliveries.labels(outcome).inc()
+
+    def answered(self, method: str, route: str, status: int, duration_s: float) -> None:
+        self._answers.labels(method, route, str(status)).inc()
+        self._durations.labels(method, route).observe(duration_s)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,46 @@
+"""What upstream names resolve to when a URL is written (decisions 5). The proxy asks again before it dials.
+
+A name that does not resolve, or not in time, is accepted: it may do so tomorrow, and the proxy will look.
+"""
+
+import asyncio
+import socket
+from ipaddress import ip_address
+
+from policy.hosts import (
+    Address,
+    EgressRules,
+    ParsedBase,
+    Reach,
+    check_addresses,
+    check_base_url,
+    check_replica_url,
+)
+
+RESOLVE_TIMEOUT_S = 2.0
+
+
+class UpstreamNames:
+    """Checks upstream URLs by their text and by their addresses. Raises `HostRuleError`."""
+
+    def __init__(self, rules: EgressRules) -> None:
+        self._rules = rules
+
+    async def check_base_url(self, url: str) -> None:
+        await self._check(check_base_url(url, self._rules), Reach.CUSTOMER, "base_url")
+
+    async def check_replica_url(self, url: str) -> None:
+        await self._check(check_replica_url(url, self._rules), Reach.REPLICA, "replicas")
+
+    async def _check(self, parsed: ParsedBase, reach: Reach, field: str) -> None:
+        if parsed.address is None and parsed.host not in self._rules.links:
+            check_addresses(await self.resolve(parsed.host), reach, self._rules, field)
+
+    async def resolve(self, host: str) -> list[Address]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                found = await loop.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, TimeoutError):
+            return []
+        return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]

@@ -1,0 +1,242 @@
+"""Every table of control, as SQLAlchemy Core sees it; migrations make them, the `*_rows` modules and events query them.
+
+Times are epoch milliseconds, JSON is text, ids are compared byte by byte on both databases.
+"""
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+
+naming = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+metadata = MetaData(naming_convention=naming)
+
+# PostgreSQL's default collation orders text by language; keyset paging and prefix ranges need plain bytes.
+Id = String().with_variant(String(collation="C"), "postgresql")
+
+revision = Table(
+    "revision",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", Id, nullable=False),
+    Column("value", BigInteger, nullable=False),
+    Column("floor", BigInteger, nullable=False),  # tombstones up to here are forgotten: an older reader starts over
+)
+
+published = Table(
+    "published",
+    metadata,
+    Column("kind", Id, primary_key=True),
+    Column("id", Id, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("body", Text, nullable=True),  # NULL is a tombstone
+    Column("published_at_ms", BigInteger, nullable=False),
+    Index("ix_published_revision_kind_id", "revision", "kind", "id"),
+)
+Index(
+    "ix_published_tombstones",
+    published.c.published_at_ms,
+    sqlite_where=published.c.body.is_(None),
+    postgresql_where=published.c.body.is_(None),
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", Id, nullable=False, unique=True),
+    Column("tier", Id, nullable=False),
+    Column("billing", Id, nullable=False),
+    Column("onboarded", Boolean, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+)
+
+prefixes = Table(
+    "prefixes",
+    metadata,
+    Column("prefix", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False, index=True),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("parent_id", Id, ForeignKey("groups.id"), nullable=True, index=True),
+    Column("root_id", Id, nullable=False),
+    Column("path", Id, nullable=False, index=True),  # "root/child/grandchild/": a subtree is one range of it
+    Column("enforcement", Id, nullable=False),
+    Column("external_entity_id", Id, nullable=False),
+    Column("name", Text, nullable=True),
+    Column("models", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
+    Index("ix_groups_workspace_id_id", "workspace_id", "id"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("prefix", Id, primary_key=True),
+    Column("digest", Id, nullable=False, unique=True),
+    Column("kind", Id, nullable=False),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("group_id", Id, ForeignKey("groups.id"), nullable=True),  # NULL: a key of the workspace itself
+    Column("name", Text, nullable=True),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("last_used_at_ms", BigInteger, nullable=True),
+    Index("ix_api_keys_group_id", "group_id", "created_at_ms", "prefix"),
+)
+Index(
+    "ix_api_keys_workspace_id",
+    api_keys.c.workspace_id,
+    api_keys.c.created_at_ms,
+    api_keys.c.prefix,
+    sqlite_where=api_keys.c.group_id.is_(None),
+    postgresql_where=api_keys.c.group_id.is_(None),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("name", Id, nullable=False),
+    Column("ciphertext", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    Index("uq_secrets_workspace_id_name", "workspace_id", "name", unique=True),
+    Index("ix_secrets_workspace_id_id", "workspace_id", "id"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Index("ix_models_workspace_id_id", "workspace_id", "id"),
+)
+
+deployments = Table(
+    "deployments",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("model_id", Id, ForeignKey("models.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("status", Id, nullable=False),
+    Column("replicas", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    Index("ix_deployments_model_id_id", "model_id", "id"),
+)
+
+environments = Table(
+    "environments",
+    metadata,
+    Column("model_id", Id, ForeignKey("models.id"), primary_key=True),
+    Column("name", Id, primary_key=True),
+    Column("deployment_id", Id, ForeignKey("deployments.id"), nullable=False, index=True),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+)
+
+endpoints = Table(
+    "endpoints",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("slug", Id, nullable=False, unique=True),
+    Column("target", Text, nullable=False),
+    # Beside being in `target`: the database itself refuses to delete what an endpoint uses.
+    Column("secret_id", Id, ForeignKey("secrets.id"), nullable=True, index=True),
+    Column("model_id", Id, ForeignKey("models.id"), nullable=True, index=True),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    Index("ix_endpoints_workspace_id_id", "workspace_id", "id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("idempotency_key", Id, primary_key=True),
+    Column("workspace_id", Id, nullable=False),
+    Column("group_id", Id, nullable=False),
+    Column("external_entity_id", Id, nullable=False),
+    Column("api_key_prefix", Id, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("model_slug", Id, nullable=False),
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cached_input_tokens", BigInteger, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("request_metadata", Text, nullable=True),
+    Column("ingested_at_ms", BigInteger, nullable=False),
+    Index("ix_events_workspace_time", "workspace_id", "timestamp_ms", "idempotency_key"),
+    Index("ix_events_entity_time", "workspace_id", "external_entity_id", "timestamp_ms", "idempotency_key"),
+    Index(
+        "ix_events_key_entity_time",
+        *("workspace_id", "api_key_prefix", "external_entity_id", "timestamp_ms", "idempotency_key"),
+    ),
+)
+
+event_clock = Table(
+    "event_clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("latest_ms", BigInteger, nullable=False),  # the database's clock when a window was last served, or later
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("description", Text, nullable=True),
+    Column("enabled", Boolean, nullable=False),
+    Column("secret", Text, nullable=False),  # sealed
+    Column("previous_secret", Text, nullable=True),  # sealed; signs too until `previous_until_ms`
+    Column("previous_until_ms", BigInteger, nullable=True),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    Index("ix_webhooks_workspace_id_id", "workspace_id", "id"),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("webhook_id", Id, nullable=False),  # no foreign key: an ingest must not fail because a webhook just went
+    Column("type", Id, nullable=False),
+    Column("event_keys", Text, nullable=False),
+    Column("status", Id, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("attempt_log", Text, nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("retry_since_ms", BigInteger, nullable=False),  # when its three days began: created, or last redelivered
+    Column("next_attempt_at_ms", BigInteger, nullable=False),
+    Column("lease", Id, nullable=True),
+    Column("leased_until_ms", BigInteger, nullable=False),
+    Column("ended_at_ms", BigInteger, nullable=True),
+    Index("ix_webhook_deliveries_webhook_id_id", "webhook_id", "id"),
+    Index("ix_webhook_deliveries_ended", "status", "ended_at_ms"),
+)
+for _name, _column in (
+    ("due", webhook_deliveries.c.next_attempt_at_ms),
+    ("leased", webhook_deliveries.c.leased_until_ms),
+):
+    _pending = webhook_deliveries.c.status == "PENDING"
+    Index(
+        f"ix_webhook_deliveries_{_name}",
+        webhook_deliveries.c.webhook_id,
+        _column,
+        sqlite_where=_pending,
+        postgresql_where=_pending,
+    )

@@ -1,0 +1,74 @@
+"""Rolling windows of the management API's limits: in Redis, and in this process for as long as Redis is away."""
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict, deque
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from control.throttle import Allowance
+
+_MAX_KEYS = 10_000
+_DEADLINE_S = 0.25
+_PAUSE_S = 1.0
+
+# One sorted set per key and row: a member per admitted request, scored by Redis' clock. Decides, then counts.
+_ADMIT = """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local window, allowed = tonumber(ARGV[1]), tonumber(ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - window - 1)
+if redis.call('ZCARD', KEYS[1]) < allowed then
+  redis.call('ZADD', KEYS[1], now, ARGV[3])
+  redis.call('PEXPIRE', KEYS[1], window + 1000)
+  return 0
+end
+local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return oldest[2] + window + 1 - now
+"""
+
+
+class LocalWindows:
+    """Counts in this process. Exact; forgets the keys that were idle longest beyond ten thousand."""
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
+
+    async def admit(self, key_prefix: str, allowance: Allowance) -> int:
+        now_ms = time.monotonic() * 1000
+        times = self._times.setdefault((key_prefix, allowance.name), deque())
+        self._times.move_to_end((key_prefix, allowance.name))
+        if len(self._times) > _MAX_KEYS:
+            self._times.popitem(last=False)
+        while times and times[0] + allowance.window_ms < now_ms:
+            times.popleft()
+        if len(times) < allowance.requests:
+            times.append(now_ms)
+            return 0
+        return int(times[0] + allowance.window_ms - now_ms) + 1
+
+
+class RedisWindows:
+    """Counts in Redis; while that does not answer, in this process, asking Redis again once a second."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._script = redis.register_script(_ADMIT)
+        self._local = LocalWindows()
+        self._pause_until_s = float("-inf")
+
+    async def admit(self, key_prefix: str, allowance: Allowance) -> int:
+        if time.monotonic() < self._pause_until_s:
+            return await self._local.admit(key_prefix, allowance)
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                return await self._ask(key_prefix, allowance)
+        except (RedisError, OSError, TimeoutError):
+            self._pause_until_s = time.monotonic() + _PAUSE_S
+            return await self._local.admit(key_prefix, allowance)
+
+    async def _ask(self, key_prefix: str, allowance: Allowance) -> int:
+        key = f"tg:throttle:{{{key_prefix}}}:{allowance.name}"
+        args: list[str | int] = [allowance.window_ms, allowance.requests, secrets.token_hex(8)]
+        return int(await self._script(keys=[key], args=args))

@@ -1,0 +1,188 @@
+"""The group tree as it changes: load, ask policy, save (spec 2.5, 7.2; decisions 3, 4).
+
+Every check that spans groups runs with the tree locked, inside the transaction that saves. No SQL and no HTTP here.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from control.api.problems import ProblemError, bad_field, conflict, not_found
+from control.edges import group_rows
+from control.edges.database import TakenError
+from control.edges.group_rows import GroupRecord
+from control.edges.store import Connection, Store, WriteTx
+from control.edges.workspace_rows import owned_prefixes
+from control.ids import new_id
+from policy.buckets import bucket_key
+from policy.endpoints import EndpointRuleError, check_slug
+from policy.groups import (
+    ChildExceedsParentError,
+    Enforcement,
+    Group,
+    GroupRuleError,
+    check_below,
+    check_depth,
+    inherit_enforcement,
+)
+from policy.limits import IllegalLimitsError, SlugLimits, check_slug_limits
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup:
+    """What an operator asks for; `enforcement` None: the parent's, or INDEPENDENT."""
+
+    external_entity_id: str
+    name: str | None
+    models: tuple[SlugLimits, ...]
+    enforcement: Enforcement | None
+    parent_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """What PATCH may change. `models` None: as they are. `name` counts only when `renames`."""
+
+    models: tuple[SlugLimits, ...] | None = None
+    renames: bool = False
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A group and its path up the tree, itself first: what `effective_models` is computed from."""
+
+    record: GroupRecord
+    path: tuple[Group, ...]
+
+
+async def create_group(store: Store, workspace_id: str, new: NewGroup) -> Placed:
+    async def work(tx: WriteTx) -> Placed:
+        check_models_of(new.models, await owned_prefixes(tx.conn, workspace_id))
+        parent = await _locked_parent(tx, workspace_id, new.parent_id)
+        ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
+        group = _grown(workspace_id, new, ancestors)
+        path = f"{parent.path if parent else ''}{group.id}/"
+        record = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms)
+        await group_rows.insert_group(tx, record)
+        return Placed(record, (group, *ancestors))
+
+    try:
+        return await store.transact(work)
+    except TakenError:
+        raise conflict("metadata.external_entity_id is taken by another group of this workspace") from None
+
+
+async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> Placed:
+    async def work(tx: WriteTx) -> Placed:
+        if change.models is not None:
+            check_models_of(change.models, await owned_prefixes(tx.conn, workspace_id))
+        old = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
+        ancestors = await group_rows.ancestors_of(tx.conn, old)
+        group = old.group if change.models is None else replace(old.group, models=change.models)
+        name = change.name if change.renames else old.name
+        record = replace(old, group=group, name=name, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        if change.models is not None and group.enforcement is Enforcement.CASCADING:
+            await _check_cascade(tx, record, ancestors)
+        await group_rows.update_group(tx, record)
+        return Placed(record, (group, *ancestors))
+
+    return await store.transact(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A group that was deleted with all below it; `all` has them all, the group itself first."""
+
+    all: Sequence[GroupRecord]
+    deleted_at_ms: int
+
+    @property
+    def buckets(self) -> list[tuple[str, str]]:
+        """(hash, counting group) of everything that they counted."""
+        return [(bucket_key(r.counting_owner, entry.slug), r.group.id) for r in self.all for entry in r.group.models]
+
+
+async def delete_group(store: Store, workspace_id: str, group_id: str) -> Deleted:
+    """Delete the group, all below it and all their keys, or nothing."""
+
+    async def work(tx: WriteTx) -> Deleted:
+        record = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
+        return Deleted(await group_rows.delete_subtree(tx, record), tx.now_ms)
+
+    return await store.transact(work)
+
+
+async def place_group(conn: Connection, workspace_id: str, group_id: str) -> Placed:
+    """The group with its path; 404 when the workspace has no such group."""
+    record = _found(await group_rows.find_group(conn, workspace_id, group_id))
+    return Placed(record, (record.group, *await group_rows.ancestors_of(conn, record)))
+
+
+async def place_all(conn: Connection, records: Sequence[GroupRecord]) -> list[Placed]:
+    """The same for many, with one look at all their ancestors."""
+    known = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
+    return [Placed(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
+
+
+def check_models_of(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
+    """400, with the field's path, unless every entry is legal, names an owned slug, and no slug is named twice."""
+    seen: set[str] = set()
+    for index, entry in enumerate(models):
+        if entry.slug in seen:
+            raise bad_field(f"models.{index}.slug", f"{entry.slug} is named twice in models")
+        seen.add(entry.slug)
+        try:
+            check_slug(entry.slug, prefixes)
+            check_slug_limits(entry)
+        except EndpointRuleError as error:
+            raise bad_field(f"models.{index}.slug", error.message) from None
+        except IllegalLimitsError as error:
+            raise bad_field(f"models.{index}", str(error)) from None
+
+
+def _grown(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
+    """The new group, if policy lets it stand below `ancestors` (parent first)."""
+    parent = ancestors[0] if ancestors else None
+    try:
+        enforcement = inherit_enforcement(new.enforcement, parent)
+    except GroupRuleError as error:
+        raise bad_field("hierarchy.limit_enforcement", str(error)) from None
+    try:
+        check_depth(ancestors)
+    except GroupRuleError as error:
+        raise bad_field("hierarchy.parent_group_id", str(error)) from None
+    if enforcement is Enforcement.CASCADING:
+        _check_limits_below(ancestors, new.models)
+    parent_id = parent.id if parent else None
+    return Group(new_id("grp"), workspace_id, parent_id, new.external_entity_id, enforcement, new.models)
+
+
+async def _check_cascade(tx: WriteTx, record: GroupRecord, ancestors: Sequence[Group]) -> None:
+    _check_limits_below(ancestors, record.group.models)
+    async for batch in group_rows.descendants_of(tx.conn, record):
+        for descendant in batch:
+            _check_limits_below([record.group], descendant.models)
+
+
+def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
+    """400 with the message of spec 7.2 when a threshold in `lower` is above one of `uppers` for the same tuple."""
+    try:
+        for upper in uppers:
+            check_below(upper.models, lower)
+    except ChildExceedsParentError as error:
+        raise ProblemError(400, "CHILD_EXCEEDS_PARENT_LIMIT", str(error)) from None
+
+
+async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) -> GroupRecord | None:
+    if parent_id is None:
+        return None
+    parent = await group_rows.lock_tree(tx, workspace_id, parent_id)
+    if parent is None:
+        raise not_found("parent group")
+    return parent
+
+
+def _found(record: GroupRecord | None) -> GroupRecord:
+    if record is None:
+        raise not_found("group")
+    return record

@@ -1,0 +1,27 @@
+"""New identifiers and new keys: they sort by the time they were made, or nobody can guess them."""
+
+import secrets
+import string
+
+from ulid import ULID
+
+from policy.credentials import PREFIX_CHARS, join_key
+
+_LETTERS_AND_DIGITS = string.ascii_letters + string.digits
+_SECRET_BYTES = 24  # 192 bits
+
+
+def new_id(kind: str) -> str:
+    """`kind` and a ULID: lists that are ordered by id are ordered by creation."""
+    return f"{kind}_{ULID()}"
+
+
+def new_key() -> str:
+    """The plaintext of a new API key."""
+    prefix = "".join(secrets.choice(_LETTERS_AND_DIGITS) for _ in range(PREFIX_CHARS))
+    return join_key(prefix, secrets.token_urlsafe(_SECRET_BYTES))
+
+
+def new_nonce() -> bytes:
+    """For `policy.sealing.seal`."""
+    return secrets.token_bytes(12)

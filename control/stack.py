@@ -1,0 +1,312 @@
+"""`tollgate up`: the whole product on one machine, as children of one process, in one data directory.
+
+Starts Redis, control and proxy in that order and stops them in reverse, the proxy drained first. Until `ready` is
+printed a part that dies is the end; after that it is started again. Serves no request itself.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from control.edges.children import Child, Launch, accepts, answers_ok, can_bind, free_port
+from control.edges.data_directory import DataDirectory
+from control.edges.embedded_redis import EmbeddedRedis
+
+START_TIMEOUT_S = 60.0
+PORT_PATIENCE_S = 1.0
+"""The processes of an `up` that was killed a moment ago may hold its ports a moment longer."""
+_POLL_S = 0.05
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
+_STEADY_S = 30.0
+"""A part that ran this long before it died starts again without the delays of its earlier deaths."""
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
+"""A terminal sends these to the whole group: the planes wait for our SIGTERM, so that the order of stopping holds."""
+
+Say = Callable[[str], None]
+
+
+class StackError(Exception):
+    """The product could not be started; the message says which part and why."""
+
+
+class DatabaseUrlError(StackError):
+    """A database URL begins with sqlite+aiosqlite:/// or postgresql+asyncpg://, and the one given does not."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class PortTakenError(StackError):
+    """A port that the product needs is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the three surfaces listen; 0 asks for a free port."""
+
+    proxy: int
+    control: int
+    admin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `tollgate up` was asked for. `redis_url` None: embedded; `database_url` None: SQLite in `data`."""
+
+    data: Path
+    host: str
+    ports: Ports
+    workers: int
+    redis_url: str | None
+    database_url: str | None
+    environment: Mapping[str, str]
+    drain_timeout_s: float
+
+    def url(self, port: int) -> str:
+        """How this machine reaches one of our ports."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (read, not bound)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One child: how it starts, when it is ready, how it is asked to stop and how long that may take."""
+
+    name: str
+    launch: Launch
+    is_ready: Callable[[], Awaitable[bool]]
+    stop: Callable[[Child], Awaitable[None]]
+    grace_s: float
+
+
+async def up(options: Options, say: Say, announce: Say) -> None:
+    """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
+    stop_asked = _stop_event(say, options.drain_timeout_s)
+    check_database_url(options.database_url)
+    directory = DataDirectory(options.data)
+    directory.make()
+    lock = directory.lock()
+    options = replace(options, ports=await _settle_ports(options))
+    keepers: list[Keeper] = []
+    try:
+        for part in _parts(options, directory, lock):
+            keepers.append(Keeper(part, say))
+            if not await _first(keepers[-1].start(), stop_asked):
+                return
+        announce(_ready_line(options))
+        await stop_asked.wait()
+    finally:
+        for keeper in keepers:
+            keeper.leave()
+        for keeper in reversed(keepers):
+            await keeper.stop()
+        os.close(lock)
+        say("all parts stopped")
+
+
+def check_database_url(url: str | None) -> None:
+    """Raise `DatabaseUrlError`, which does not repeat the URL: there may be a password in it."""
+    if url and not url.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://")):
+        raise DatabaseUrlError
+
+
+def _ready_line(options: Options) -> str:
+    ports = options.ports
+    parts = (("proxy", ports.proxy), ("control", ports.control), ("admin", ports.admin))
+    return "ready " + " ".join(f"{name}={options.url(port)}" for name, port in parts)
+
+
+class Keeper:
+    """Keeps one part running from `start` until `stop`."""
+
+    def __init__(self, part: Part, say: Say) -> None:
+        self._part = part
+        self._say = say
+        self.child: Child | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._spawning = asyncio.Lock()
+        self._leave = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the part and return when it is ready; StackError when it dies before, or takes too long."""
+        name, began = self._part.name, time.monotonic()
+        self._say(f"starting {name}")
+        child = self.child = await Child.start(self._part.launch)
+        died = asyncio.create_task(child.wait())
+        while not await self._part.is_ready():
+            if died.done():
+                raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its own words above")
+            if time.monotonic() - began > START_TIMEOUT_S:
+                raise StackError(f"{name} is not ready after {START_TIMEOUT_S:.0f} s")
+            await asyncio.wait({died}, timeout=_POLL_S)
+        self._say(f"{name} is ready (pid {child.pid}, {time.monotonic() - began:.1f} s)")
+        self._watch = asyncio.create_task(self._keep(child))
+
+    def leave(self) -> None:
+        """From now on a death is not mended."""
+        self._leave.set()
+
+    async def stop(self) -> None:
+        """Ask the part to stop, wait as long as it may take, then make it."""
+        self.leave()
+        async with self._spawning:
+            child, part = self.child, self._part
+        if child is None:
+            return
+        self._say(f"stopping {part.name}")
+        try:
+            await asyncio.wait_for(part.stop(child), part.grace_s)
+            await asyncio.wait_for(child.wait(), part.grace_s)
+        except TimeoutError:
+            self._say(f"{part.name} did not stop within {part.grace_s:.0f} s: killed")
+            child.kill()
+            await child.wait()
+        if self._watch is not None:
+            await self._watch
+
+    async def _keep(self, child: Child) -> None:
+        delay_s = _FIRST_DELAY_S
+        while True:
+            began = time.monotonic()
+            status = await child.wait()
+            if self._leave.is_set():
+                return
+            if time.monotonic() - began > _STEADY_S:
+                delay_s = _FIRST_DELAY_S
+            self._say(f"{self._part.name} {_how_it_ended(status)}; starting it again in {delay_s:.1f} s")
+            if await _is_set_within(self._leave, delay_s):
+                return
+            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+            async with self._spawning:  # a stop that comes now waits, so that it sees the new child
+                child = self.child = await Child.start(self._part.launch)
+
+
+def _parts(options: Options, directory: DataDirectory, lock: int) -> list[Part]:
+    """What to run, in the order of starting; reversed, it is the order of stopping."""
+    environment = dict(options.environment)
+    redis = None if options.redis_url else EmbeddedRedis(directory)
+    ours = environment | _settings(options, directory, redis)
+    parts = [] if redis is None else [_redis_part(redis, environment, lock)]
+    return [*parts, _control_part(options, ours, lock), _proxy_part(options, ours, lock)]
+
+
+def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis | None) -> dict[str, str]:
+    """The environment by which both planes find their places and each other."""
+    given = options.environment
+    return {
+        "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
+        "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
+        "TOLLGATE_CONTROL_URL": options.url(options.ports.control),
+        "TOLLGATE_INTERNAL_TOKEN": given.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
+        "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
+        "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
+        "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+    }
+
+
+def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> Part:
+    return Part("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0)
+
+
+def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+    port = options.ports.control
+    argv = [sys.executable, "-m", "control", "--host", options.host, "--control-port", str(port)]
+    ready_url = options.url(port) + "/readyz"
+    return Part(
+        "control",
+        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        lambda: answers_ok(ready_url),
+        _terminate,
+        15.0,
+    )
+
+
+def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+    ports = options.ports
+    flags = {"host": options.host, "proxy-port": ports.proxy, "admin-port": ports.admin, "workers": options.workers}
+    argv = [
+        sys.executable,
+        "-m",
+        "proxy",
+        *(word for flag, value in flags.items() for word in (f"--{flag}", str(value))),
+    ]
+    ready_url = options.url(ports.admin) + "/readyz"
+    host = "127.0.0.1" if options.host == "0.0.0.0" else options.host  # noqa: S104 (read, not bound)
+
+    async def is_ready() -> bool:
+        return await answers_ok(ready_url) and await accepts(host, ports.proxy)
+
+    return Part(
+        "proxy",
+        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        is_ready,
+        _terminate,
+        options.drain_timeout_s + 5.0,
+    )
+
+
+async def _terminate(child: Child) -> None:
+    child.terminate()
+
+
+async def _settle_ports(options: Options) -> Ports:
+    """The ports asked for, free ones in the place of zeros; PortTakenError when one is taken."""
+    patience = asyncio.get_running_loop().time() + PORT_PATIENCE_S
+    chosen: dict[str, int] = {}
+    for name in ("proxy", "control", "admin"):
+        asked = getattr(options.ports, name)
+        port = asked or free_port(options.host)
+        if port in chosen.values():
+            raise StackError(f"port {port} is asked for twice: proxy, control and admin need one each")
+        while not can_bind(options.host, port):
+            if asyncio.get_running_loop().time() < patience:
+                await asyncio.sleep(_POLL_S)
+                continue
+            raise PortTakenError(f"port {port} on {options.host} is taken; choose another with --{name}-port")
+        chosen[name] = port
+    return Ports(**chosen)
+
+
+def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
+    event = asyncio.Event()
+
+    def ask(name: str) -> None:
+        if not event.is_set():
+            say(f"{name}: draining (at most {drain_timeout_s:.0f} s), then stopping")
+        event.set()
+
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, ask, number.name)
+    return event
+
+
+async def _first(work: Awaitable[None], stop: asyncio.Event) -> bool:
+    """Do `work` unless a stop is asked for first; whether it was done."""
+    working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.wait({working})
+    return False
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _how_it_ended(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -1,0 +1,117 @@
+"""Reading the books: pages of billing events whose windows stay as they were served, and the usage of a group.
+
+A window never reaches beyond *clock − holdback* (decisions 7); what its first page answered is pinned by the cursor.
+No SQL and no HTTP here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from control.edges.counters import Bucket, DayUsage, UsageCounters
+from control.edges.event_clock import EventClock
+from control.edges.event_rows import Place, Window, page_of_events
+from control.edges.store import Store
+from policy.effective import Bound, plan_for
+from policy.groups import Group
+from policy.limits import LimitType
+
+NOTE_SHARE_OF_HOLDBACK = 8
+"""How stale the noted clock may be: stamps lie holdback / 2 behind it, windows end a whole one behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a window, in order. `next`: the last of them, when more follow."""
+
+    window: Window
+    limit: int
+    rows: Sequence[Any]
+    next: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The events of one database."""
+
+    store: Store
+    holdback_s: float
+    clock: EventClock
+
+    async def first_page(self, asked: Window, limit: int) -> Page:
+        """The window cut to what may be served now, and its first page. An empty window ends where it starts."""
+        holdback_ms = int(self.holdback_s * 1000)
+        async with self.store.read() as conn:
+            moment = await self.clock.look(conn)
+        if holdback_ms:
+            await self.clock.note(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
+        end_ms = max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms))
+        return await self._page(replace(asked, end_ms=end_ms), None, limit)
+
+    async def next_page(self, window: Window, after: Place, limit: int) -> Page:
+        """The page behind `after` of a window that was served before."""
+        return await self._page(window, after, limit)
+
+    async def _page(self, window: Window, after: Place | None, limit: int) -> Page:
+        if window.end_ms <= window.start_ms:
+            return Page(window, limit, (), None)
+        async with self.store.read() as conn:
+            rows = await page_of_events(conn, window, after, limit + 1)
+        shown = rows[:limit]
+        more = len(rows) > limit
+        return Page(window, limit, shown, (shown[-1].timestamp_ms, shown[-1].idempotency_key) if more else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One usage limit that binds a group's calls of a slug, and the bucket that counts it."""
+
+    slug: str
+    bound: Bound
+    bucket: Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """One (slug, type, DAY) of a group's effective configuration, and how much of it is used."""
+
+    slug: str
+    type: LimitType
+    threshold: int
+    current_usage: int
+    source_group: str
+
+
+async def usage_of(counters: UsageCounters | None, path: Sequence[Group]) -> list[UsageEntry]:
+    """The entries of the group `path[0]`, by slug and type. Without counters nothing was ever used."""
+    meters = meters_of(path)
+    if counters is None:
+        return usage_entries(meters, [DayUsage(0, 0)] * len(meters))
+    return usage_entries(meters, await counters.day_usage([meter.bucket for meter in meters]))
+
+
+def meters_of(path: Sequence[Group]) -> list[Meter]:
+    """Every usage limit that binds the group; several for one (slug, type) where ancestors cascade."""
+    plans = [plan for entry in path[0].models if (plan := plan_for(path, entry.slug)) is not None]
+    return [
+        Meter(plan.slug, bound, Bucket(plan.key, bound.counting_group))
+        for plan in plans
+        for bound in plan.bounds
+        if not bound.limit.is_rate
+    ]
+
+
+def usage_entries(meters: Sequence[Meter], used: Sequence[DayUsage]) -> list[UsageEntry]:
+    """Of several anchors for one tuple the one with the least left, which will refuse first (decisions 4).
+
+    Of equals the one that is tried first: the nearest to the group.
+    """
+    entries: dict[tuple[str, LimitType], UsageEntry] = {}
+    for meter, usage in zip(meters, used, strict=True):
+        limit = meter.bound.limit
+        current = usage.requests if limit.type is LimitType.REQUEST else usage.tokens
+        entry = UsageEntry(meter.slug, limit.type, limit.threshold, current, meter.bound.source_group)
+        known = entries.setdefault((meter.slug, limit.type), entry)
+        if entry.threshold - entry.current_usage < known.threshold - known.current_usage:
+            entries[meter.slug, limit.type] = entry
+    return [entries[place] for place in sorted(entries)]

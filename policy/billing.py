@@ -1,0 +1,85 @@
+"""The billing event: its fields, its order, its idempotency key (spec 2.3, 6; decisions 7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+EVENT_TYPE = "API_BILLING_USAGE"
+MAX_COUNT = 2**53 - 1
+"""The largest figure of an event: what a JSON number holds exactly, and a BIGINT and a sum of many well below."""
+
+
+class Tokens(NamedTuple):
+    """What a call cost, in tokens. `input` counts cached and uncached input alike; `cached_input` is a part of it."""
+
+    input: int = 0
+    output: int = 0
+    cached_input: int = 0
+
+    @property
+    def total(self) -> int:
+        """What TOKEN limits count: cached input at full weight (decisions 3)."""
+        return self.input + self.output
+
+
+@dataclass(frozen=True, slots=True)
+class BillingEvent:
+    """One admitted and dispatched call through a slug. `idempotency_key` is a ULID, made before dispatch."""
+
+    idempotency_key: str
+    workspace_id: str
+    group_id: str
+    external_entity_id: str
+    api_key_prefix: str
+    request_id: str
+    model_slug: str
+    ended_at_ms: int
+    status: int
+    tokens: Tokens
+    request_metadata: Mapping[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The form in which the proxy hands the event to control's ingest."""
+        return {
+            "idempotency_key": self.idempotency_key,
+            "workspace_id": self.workspace_id,
+            "group_id": self.group_id,
+            "external_entity_id": self.external_entity_id,
+            "api_key_prefix": self.api_key_prefix,
+            "request_id": self.request_id,
+            "model_slug": self.model_slug,
+            "ended_at_ms": self.ended_at_ms,
+            "status": self.status,
+            "tokens": [self.tokens.input, self.tokens.output, self.tokens.cached_input],
+            "request_metadata": self.request_metadata,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "BillingEvent":
+        """The inverse of `to_wire`. KeyError, TypeError or ValueError when the shape is not that."""
+        counts = wire["tokens"]
+        if not isinstance(counts, list) or len(counts) != 3 or not all(_is_count(count) for count in counts):
+            raise ValueError("tokens are three whole numbers of at least 0: input, output, cached input")
+        if not all(isinstance(wire[name], str) for name in _TEXTS):
+            raise TypeError(f"these are text: {', '.join(_TEXTS)}")
+        if not (_is_count(wire["ended_at_ms"]) and _is_count(wire["status"])):
+            raise TypeError("ended_at_ms and status are whole numbers of at least 0")
+        if not isinstance(wire["request_metadata"], Mapping | None):
+            raise TypeError("request_metadata is an object or null")
+        rest = {name: wire[name] for name in cls.__dataclass_fields__ if name != "tokens"}
+        return cls(tokens=Tokens(*counts), **rest)
+
+
+_TEXTS = (
+    "idempotency_key",
+    "workspace_id",
+    "group_id",
+    "external_entity_id",
+    "api_key_prefix",
+    "request_id",
+    "model_slug",
+)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT

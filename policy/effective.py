@@ -1,0 +1,68 @@
+"""Walk the tree: which limits bind (group, slug), each with its source group (spec 2.5, 8.2; decisions 3).
+
+Control renders `effective_models` from this and the proxy admits by it: one function, so they cannot differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policy.buckets import KIND_NUMBER, bucket_key
+from policy.groups import Enforcement, Group
+from policy.limits import Limit, LimitType, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit as it binds a call: what it says, who wrote it, and whose bucket counts it."""
+
+    limit: Limit
+    source_group: str
+    counting_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that admission of one (group, slug) needs. `bounds` are in the order in which they are tried."""
+
+    slug: str
+    group_id: str
+    key: str
+    bounds: tuple[Bound, ...]
+
+
+def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
+    """The limits that bind a call of `path[0]` to `slug`, in order of trial.
+
+    `path` is the group itself, then its parent, and so on to the root. Whether the group may call the slug at all is
+    not asked here: ancestors add limits, never access.
+    """
+    if path[0].enforcement is Enforcement.CASCADING:
+        found = [Bound(limit, group.id, group.id) for group in path for limit in _limits(group, slug)]
+    else:
+        found = _nearest(path, slug)
+    rank = {group.id: depth for depth, group in enumerate(path)}
+    found.sort(key=lambda b: (rank[b.counting_group], KIND_NUMBER[b.limit.type, b.limit.unit]))
+    return tuple(found)
+
+
+def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
+    """The plan of a call of `path[0]` to `slug`; None when the group's own `models` does not name the slug."""
+    caller = path[0]
+    if caller.entry(slug) is None:
+        return None
+    owner = path[-1] if caller.enforcement is Enforcement.CASCADING else caller
+    return Plan(slug, caller.id, bucket_key(owner.id, slug), bounds_of(path, slug))
+
+
+def _nearest(path: Sequence[Group], slug: str) -> list[Bound]:
+    """INDEPENDENT: for each (type, unit) the nearest group that configures it; the caller's own bucket counts."""
+    chosen: dict[tuple[LimitType, Unit], Bound] = {}
+    for group in path:
+        for limit in _limits(group, slug):
+            chosen.setdefault((limit.type, limit.unit), Bound(limit, group.id, path[0].id))
+    return list(chosen.values())
+
+
+def _limits(group: Group, slug: str) -> tuple[Limit, ...]:
+    entry = group.entry(slug)
+    return entry.limits if entry else ()

@@ -1,0 +1,112 @@
+"""Slug → target: the form of a slug and each provider's field rules (spec 2.1, 2.2; decisions 4, 5)."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+
+_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+SLUG_PATTERN = re.compile(rf"(?P<prefix>{_SEGMENT})/(?P<name>{_SEGMENT})")
+PREFIX_PATTERN = re.compile(_SEGMENT)
+_PROJECT_PATTERN = re.compile(r"[A-Za-z0-9.:_-]{1,128}")
+_LOCATION_PATTERN = re.compile(r"[A-Za-z0-9-]{1,63}")
+
+
+class EndpointRuleError(ValueError):
+    """A slug or target breaks a rule; `field` is the path of the field in the request body."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class VendorCConfig:
+    """Where a VENDOR_C target lives in that vendor's cloud."""
+
+    project_id: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a slug leads. `provider` decides which of the other fields are set (spec 2.2)."""
+
+    provider: str
+    model_id: str | None = None
+    environment_name: str | None = None
+    secret_id: str | None = None
+    target_model: str | None = None
+    base_url: str | None = None
+    vendor_c_config: VendorCConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRules:
+    """Which fields a provider needs and knows, whose side its servers are on, and the dialect they speak."""
+
+    category: str
+    dialect: str
+    required: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+
+CHAT_COMPLETIONS = "chat_completions"
+MESSAGES = "messages"
+_HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
+_VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
+
+PROVIDERS: Mapping[str, ProviderRules] = {
+    "PLATFORM": ProviderRules(
+        _HOSTED, CHAT_COMPLETIONS, frozenset({"model_id"}), frozenset({"environment_name", "target_model"})
+    ),
+    "PLATFORM_MODEL_API": ProviderRules(_HOSTED, CHAT_COMPLETIONS, _VENDOR_FIELDS),
+    "VENDOR_A": ProviderRules(_THIRD_PARTY, MESSAGES, _VENDOR_FIELDS),
+    "VENDOR_B": ProviderRules(_THIRD_PARTY, CHAT_COMPLETIONS, _VENDOR_FIELDS),
+    "VENDOR_C": ProviderRules(_THIRD_PARTY, CHAT_COMPLETIONS, _VENDOR_FIELDS | {"vendor_c_config"}),
+    "VENDOR_B_COMPATIBLE": ProviderRules(_CUSTOM, CHAT_COMPLETIONS, _VENDOR_FIELDS | {"base_url"}),
+}
+
+
+def is_platform_hosted(provider: str) -> bool:
+    """Platform targets' own 500s are model code that raised; a third party's are that party's (decisions 2)."""
+    rules = PROVIDERS.get(provider)
+    return rules is not None and rules.category == _HOSTED
+
+
+def check_slug(slug: str, owned_prefixes: Collection[str]) -> None:
+    """Raise unless `slug` is `{org_prefix}/{name}` under a prefix that the workspace owns."""
+    match = SLUG_PATTERN.fullmatch(slug)
+    if match is None:
+        raise EndpointRuleError("slug", "a slug is {org_prefix}/{name}, each [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+    if match["prefix"] not in owned_prefixes:
+        owned = ", ".join(sorted(owned_prefixes)) or "none"
+        raise EndpointRuleError("slug", f"prefix {match['prefix']!r} is not one this workspace owns ({owned})")
+
+
+def check_target(target: Target) -> None:
+    """Raise unless `target` has its provider's required fields and none that the provider does not list.
+
+    The base URL's own rules are in `policy.hosts`; whether the secret and the model exist is the registry's to say.
+    """
+    rules = PROVIDERS.get(target.provider)
+    if rules is None:
+        raise EndpointRuleError("provider", f"provider must be one of {', '.join(PROVIDERS)}")
+    given = {f.name for f in fields(target) if f.name != "provider" and getattr(target, f.name) is not None}
+    for name in sorted(rules.required - given):
+        raise EndpointRuleError(name, f"{target.provider} needs {name}")
+    for name in sorted(given - rules.required - rules.optional):
+        raise EndpointRuleError(name, f"{target.provider} has no field {name}")
+    for name in sorted(given):
+        if isinstance(value := getattr(target, name), str) and not value.strip():
+            raise EndpointRuleError(name, f"{name} must not be empty")
+    if target.vendor_c_config is not None:
+        _check_place(target.vendor_c_config)
+
+
+def _check_place(place: VendorCConfig) -> None:
+    """Both become part of a URL, the location even of its host: nothing that could lead elsewhere."""
+    if not _PROJECT_PATTERN.fullmatch(place.project_id):
+        raise EndpointRuleError("vendor_c_config.project_id", "a project id is 1 to 128 of [A-Za-z0-9.:_-]")
+    if not _LOCATION_PATTERN.fullmatch(place.location):
+        raise EndpointRuleError("vendor_c_config.location", "a location is 1 to 63 of [A-Za-z0-9-]")

@@ -1,0 +1,78 @@
+"""A limit: type, unit, threshold; and which sets of limits are legal (spec 2.6)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_THRESHOLD = 2**53 - 1
+"""The largest threshold: what a JSON number and a Lua number both hold exactly."""
+
+
+class LimitType(StrEnum):
+    """What a limit counts: requests, or tokens (input plus output, cached input at full weight)."""
+
+    REQUEST = "REQUEST"
+    TOKEN = "TOKEN"  # noqa: S105 (a unit of text, not a secret)
+
+
+class Unit(StrEnum):
+    """The window: a rolling second or minute, or the UTC day (spec 3.2)."""
+
+    SECOND = "SECOND"
+    MINUTE = "MINUTE"
+    DAY = "DAY"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `threshold` (≥ 1) of `type` in one `unit`."""
+
+    type: LimitType
+    unit: Unit
+    threshold: int
+
+    @property
+    def is_rate(self) -> bool:
+        """A rate limit has a rolling window; the other kind is the daily usage limit."""
+        return self.unit is not Unit.DAY
+
+
+@dataclass(frozen=True, slots=True)
+class SlugLimits:
+    """What one group says of one slug: that it may be called, and how much (an entry of `models[]`, spec 2.5)."""
+
+    slug: str
+    rate_limits: tuple[Limit, ...] = ()
+    usage_limits: tuple[Limit, ...] = ()
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return self.rate_limits + self.usage_limits
+
+
+class IllegalLimitsError(ValueError):
+    """The set of limits breaks a rule of spec 2.6; the message says which and where."""
+
+
+def check_slug_limits(entry: SlugLimits) -> None:
+    """Raise `IllegalLimitsError` unless `entry` keeps spec 2.6: one limit per type and list, DAY for usage only."""
+    if any(not limit.is_rate for limit in entry.rate_limits):
+        raise IllegalLimitsError(f"{entry.slug}: a rate limit's unit is SECOND or MINUTE; DAY belongs in usage_limits")
+    if any(limit.is_rate for limit in entry.usage_limits):
+        raise IllegalLimitsError(f"{entry.slug}: a usage limit's unit is DAY; SECOND and MINUTE belong in rate_limits")
+    for kind, limits in (("rate", entry.rate_limits), ("usage", entry.usage_limits)):
+        types = [limit.type for limit in limits]
+        if len(types) != len(set(types)):
+            raise IllegalLimitsError(f"{entry.slug}: at most one {kind} limit per type")
+    if any(not 1 <= limit.threshold <= MAX_THRESHOLD for limit in entry.limits):
+        raise IllegalLimitsError(f"{entry.slug}: a threshold is a whole number from 1 to {MAX_THRESHOLD}")
+
+
+def check_models(models: Iterable[SlugLimits]) -> None:
+    """Raise `IllegalLimitsError` unless every entry is legal and no slug is named twice."""
+    seen: set[str] = set()
+    for entry in models:
+        if entry.slug in seen:
+            raise IllegalLimitsError(f"{entry.slug}: named twice in models")
+        seen.add(entry.slug)
+        check_slug_limits(entry)

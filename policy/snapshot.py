@@ -1,0 +1,240 @@
+"""The versioned picture of policy that control publishes and the proxy serves from.
+
+A snapshot is a set of rows, each (kind, id) → body, stamped with the revision of the transaction that wrote it. A body
+of None is a tombstone. Rows are looked up one at a time and compiled on look-up; nobody ever holds them all.
+Unknown fields are ignored and unknown enum values make a row be skipped: an older proxy survives a newer control.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target, VendorCConfig
+from policy.groups import Enforcement, Group
+from policy.limits import Limit, LimitType, SlugLimits, Unit
+
+Wire = dict[str, Any]
+
+
+class RowKind(StrEnum):
+    """What a row describes, and by what its id is looked up."""
+
+    WORKSPACE = "workspace"  # id: workspace id
+    ENDPOINT = "endpoint"  # id: slug
+    GROUP = "group"  # id: group id
+    KEY = "key"  # id: hex SHA-256 of the whole key
+    SECRET = "secret"  # noqa: S105  id: secret id
+    MODEL = "model"  # id: model id
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One change as it travels. `body` None: the thing was deleted at `revision`."""
+
+    kind: str
+    id: str
+    revision: int
+    body: Wire | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One page of "all since revision R".
+
+    `reset`: forget everything first (another epoch, or R older than the tombstones). `revision`: where the reader
+    stands once the page with `next` None has been applied. `next`: opaque, for the following page of this answer.
+    """
+
+    epoch: str
+    revision: int
+    reset: bool
+    rows: tuple[Row, ...]
+    next: str | None = None
+
+    def to_wire(self) -> Wire:
+        rows = [[row.kind, row.id, row.revision, row.body] for row in self.rows]
+        return {
+            "epoch": self.epoch,
+            "revision": self.revision,
+            "reset": self.reset,
+            "rows": rows,
+            "next": self.next,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> "Delta":
+        rows = tuple(Row(*row[:4]) for row in wire["rows"])
+        return cls(wire["epoch"], wire["revision"], wire["reset"], rows, wire.get("next"))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRow:
+    """The tenant. `billing`: `active` or `suspended` (402). `tier`: of the model API's limits."""
+
+    id: str
+    billing: str
+    tier: str
+    onboarded: bool
+
+    def to_wire(self) -> Wire:
+        return {"billing": self.billing, "tier": self.tier, "onboarded": self.onboarded}
+
+    @classmethod
+    def from_wire(cls, id: str, body: Wire) -> "WorkspaceRow":
+        return cls(id, body["billing"], body["tier"], body["onboarded"])
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """A slug and its one target."""
+
+    slug: str
+    id: str
+    workspace_id: str
+    target: Target
+
+    def to_wire(self) -> Wire:
+        return {"id": self.id, "workspace_id": self.workspace_id, "target": target_to_wire(self.target)}
+
+    @classmethod
+    def from_wire(cls, slug: str, body: Wire) -> "EndpointRow":
+        return cls(slug, body["id"], body["workspace_id"], target_from_wire(body["target"]))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """An API key by its digest. `group_id` is set for FEDERATED keys only."""
+
+    digest: str
+    prefix: str
+    kind: KeyKind
+    workspace_id: str
+    group_id: str | None
+
+    def to_wire(self) -> Wire:
+        return {
+            "prefix": self.prefix,
+            "kind": self.kind.value,
+            "workspace_id": self.workspace_id,
+            "group_id": self.group_id,
+        }
+
+    @classmethod
+    def from_wire(cls, digest: str, body: Wire) -> "KeyRow":
+        return cls(digest, body["prefix"], KeyKind(body["kind"]), body["workspace_id"], body["group_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRow:
+    """An upstream credential, encrypted (see `policy/sealing.py`)."""
+
+    id: str
+    workspace_id: str
+    ciphertext: str
+
+    def to_wire(self) -> Wire:
+        return {"workspace_id": self.workspace_id, "ciphertext": self.ciphertext}
+
+    @classmethod
+    def from_wire(cls, id: str, body: Wire) -> "SecretRow":
+        return cls(id, body["workspace_id"], body["ciphertext"])
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One deployment of a platform model: its status (decisions 8) and its replicas' base URLs."""
+
+    id: str
+    status: str
+    replicas: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A platform model: its deployments by id, and which one each environment points to."""
+
+    id: str
+    workspace_id: str
+    deployments: Mapping[str, Deployment] = field(default_factory=dict)
+    environments: Mapping[str, str] = field(default_factory=dict)
+
+    def to_wire(self) -> Wire:
+        deployments = [[d.id, d.status, list(d.replicas)] for d in self.deployments.values()]
+        return {
+            "workspace_id": self.workspace_id,
+            "deployments": deployments,
+            "environments": dict(self.environments),
+        }
+
+    @classmethod
+    def from_wire(cls, id: str, body: Wire) -> "ModelRow":
+        deployments = {did: Deployment(did, status, tuple(urls)) for did, status, urls, *_ in body["deployments"]}
+        return cls(id, body["workspace_id"], deployments, dict(body["environments"]))
+
+
+def group_to_wire(group: Group) -> Wire:
+    return {
+        "workspace_id": group.workspace_id,
+        "parent_id": group.parent_id,
+        "external_entity_id": group.external_entity_id,
+        "enforcement": group.enforcement.value,
+        "models": [models_entry_to_wire(entry) for entry in group.models],
+    }
+
+
+def group_from_wire(id: str, body: Wire) -> Group:
+    models = tuple(models_entry_from_wire(entry) for entry in body["models"])
+    return Group(
+        id,
+        body["workspace_id"],
+        body["parent_id"],
+        body["external_entity_id"],
+        Enforcement(body["enforcement"]),
+        models,
+    )
+
+
+def models_entry_to_wire(entry: SlugLimits) -> Wire:
+    """An entry of `models[]`: the form of the API, of the database column and of the snapshot."""
+    return {
+        "slug": entry.slug,
+        "rate_limits": [_limit_to_wire(limit) for limit in entry.rate_limits],
+        "usage_limits": [_limit_to_wire(limit) for limit in entry.usage_limits],
+    }
+
+
+def models_entry_from_wire(body: Wire) -> SlugLimits:
+    return SlugLimits(
+        body["slug"],
+        tuple(_limit_from_wire(limit) for limit in body["rate_limits"]),
+        tuple(_limit_from_wire(limit) for limit in body["usage_limits"]),
+    )
+
+
+def _limit_to_wire(limit: Limit) -> Wire:
+    return {"type": limit.type.value, "unit": limit.unit.value, "threshold": limit.threshold}
+
+
+def _limit_from_wire(body: Wire) -> Limit:
+    return Limit(LimitType(body["type"]), Unit(body["unit"]), body["threshold"])
+
+
+_TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "base_url")
+
+
+def target_to_wire(target: Target) -> Wire:
+    """A target as the API shows it: the fields of its provider, none that is unset."""
+    wire: Wire = {"provider": target.provider}
+    wire |= {name: value for name in _TARGET_FIELDS if (value := getattr(target, name)) is not None}
+    if target.vendor_c_config is not None:
+        place = target.vendor_c_config
+        wire["vendor_c_config"] = {"project_id": place.project_id, "location": place.location}
+    return wire
+
+
+def target_from_wire(body: Wire) -> Target:
+    place = body.get("vendor_c_config")
+    where = VendorCConfig(place["project_id"], place["location"]) if place else None
+    return Target(body["provider"], **{name: body.get(name) for name in _TARGET_FIELDS}, vendor_c_config=where)

@@ -1,0 +1,109 @@
+"""`python -m proxy`: the data plane of this machine; `python -m proxy snapshot show`: what it would do now.
+
+Settings come from the environment, flags override (decisions 11). This module parses and reports; the supervisor runs.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+
+import click
+
+from proxy.edges.catalogue import Catalogue, NoReplicaError, open_catalogue
+from proxy.edges.lines import log_off_the_loop
+from proxy.edges.replica import ReplicaInUseError
+from proxy.edges.seats import PortInUseError
+from proxy.exchange import PolicyUnavailableError
+from proxy.inspection import endpoint_lines, key_lines, overview
+from proxy.settings import Settings, SettingsError, replica_settings, settings_from
+from proxy.supervisor import Bind, Supervisor
+
+_PORT = click.IntRange(0, 65535)
+_FLAGS = {
+    "data": "TOLLGATE_DATA",
+    "journal_dir": "TOLLGATE_JOURNAL_DIR",
+    "replica_path": "TOLLGATE_REPLICA_PATH",
+    "redis_url": "TOLLGATE_REDIS_URL",
+    "control_url": "TOLLGATE_CONTROL_URL",
+}
+"""Flags that stand for a setting; the workers read them from the same environment."""
+
+
+@click.group(invoke_without_command=True, context_settings={"show_default": True})
+@click.option("--host", default="127.0.0.1", help="Address to listen on, for the proxy and the admin port.")
+@click.option("--proxy-port", default=8080, type=_PORT, help="Where inference calls arrive.")
+@click.option("--admin-port", default=8082, type=_PORT, help="/healthz, /readyz and /metrics.")
+@click.option("--workers", default=1, type=click.IntRange(1, 256), help="Worker processes; one per core is usual.")
+@click.option("--data", metavar="DIR", help="Where journal and replica are, unless they have flags of their own.")
+@click.option("--journal-dir", metavar="DIR", help="Billing events on their way to control.")
+@click.option("--replica-path", metavar="FILE", help="This machine's copy of policy.")
+@click.option("--redis-url", metavar="URL", help="Where the counters are.")
+@click.option("--control-url", metavar="URL", help="Where policy comes from and events go.")
+@click.pass_context
+def main(
+    context: click.Context, /, host: str, proxy_port: int, admin_port: int, workers: int, **flags: str | None
+) -> None:
+    """The data plane: serves inference calls under policy. Settings: TOLLGATE_* (see docs/operating.md)."""
+    environ = _environ_with(flags)
+    if context.invoked_subcommand is not None:
+        context.obj = environ
+        return
+    try:
+        settings = settings_from(environ)
+        with log_off_the_loop():
+            asyncio.run(_supervise(settings, Bind(host, proxy_port, admin_port, workers), environ))
+    except (SettingsError, PortInUseError, ReplicaInUseError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _environ_with(flags: Mapping[str, str | None]) -> dict[str, str]:
+    """The environment with the flags folded in; `--data` also overrides the paths that would have come from it."""
+    given = {_FLAGS[name]: value for name, value in flags.items() if value is not None}
+    environ = dict(os.environ)
+    if "TOLLGATE_DATA" in given:
+        environ.pop("TOLLGATE_JOURNAL_DIR", None)
+        environ.pop("TOLLGATE_REPLICA_PATH", None)
+    return environ | given
+
+
+@main.group()
+def snapshot() -> None:
+    """This machine's copy of policy."""
+
+
+@snapshot.command("show")
+@click.option("--slug", help="Where this slug leads.")
+@click.option("--key-prefix", help="What the key with this prefix may call, and which limits bind.")
+@click.pass_obj
+def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | None) -> None:
+    """What a proxy on this machine would do now, and which limits bind."""
+    try:
+        path, keys = replica_settings(environ)
+        with open_catalogue(path, keys) as catalogue:
+            for line in _shown(catalogue, slug, key_prefix):
+                click.echo(line)
+    except (SettingsError, NoReplicaError, PolicyUnavailableError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _shown(catalogue: Catalogue, slug: str | None, key_prefix: str | None) -> Iterator[str]:
+    yield from overview(catalogue.standing.epoch, catalogue.standing.revision, catalogue.rows())
+    ago_s = catalogue.confirmed_ago_s()
+    yield "not being refreshed now" if ago_s is None else f"confirmed by control {ago_s:.0f} s ago"
+    if key_prefix is not None:
+        prefix = key_prefix.partition(".")[0]  # a whole key is not repeated on the screen
+        key = catalogue.key_with(prefix)
+        if key is None:
+            yield f"key {prefix}: not known here; calls are answered 403 once control has confirmed that"
+        else:
+            yield from key_lines(catalogue.directory, key, slug)
+    if slug is not None:
+        yield from endpoint_lines(catalogue.directory, slug)
+
+
+async def _supervise(settings: Settings, bind: Bind, environ: dict[str, str]) -> None:
+    await Supervisor(settings, bind, environ).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A circuit breaker as a table of states (decisions 8): five failures in a row open it, one trial at a time closes it.
+
+It counts failures to connect and resets, not answers or timeouts. Pure: the caller brings the time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+FAILURES_TO_OPEN = 5
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+class State(Enum):
+    """CLOSED lets all pass, OPEN none until its pause is over, TRYING none while its one trial is under way."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRYING = "trying"
+
+
+class Event(Enum):
+    """How an exchange went: it got a head; it found no connection or lost it; or nothing is known of it."""
+
+    ANSWERED = "answered"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+class Action(Enum):
+    """What a transition does beside changing the state."""
+
+    NOTHING = "nothing"
+    FORGET = "forget"
+    COUNT = "count"
+    LENGTHEN = "lengthen"
+    RETRY_NOW = "retry now"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a transition leads, and what it does on the way."""
+
+    to: State
+    action: Action = Action.NOTHING
+
+
+TABLE: Mapping[tuple[State, Event], Move] = {
+    (State.CLOSED, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
+    (State.CLOSED, Event.FAILED): Move(State.CLOSED, Action.COUNT),  # the fifth in a row opens it
+    (State.CLOSED, Event.ABANDONED): Move(State.CLOSED),
+    (State.OPEN, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),  # sent before it opened: the replica lives
+    (State.OPEN, Event.FAILED): Move(State.OPEN),  # sent before it opened: nothing new
+    (State.OPEN, Event.ABANDONED): Move(State.OPEN),
+    (State.TRYING, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
+    (State.TRYING, Event.FAILED): Move(State.OPEN, Action.LENGTHEN),
+    (State.TRYING, Event.ABANDONED): Move(State.OPEN, Action.RETRY_NOW),
+}
+
+
+@dataclass(slots=True)
+class Breaker:
+    """The breaker of one replica."""
+
+    state: State = State.CLOSED
+    failures: int = 0
+    pause_s: float = FIRST_PAUSE_S
+    retry_at: float = 0.0
+
+    def ready(self, now: float) -> bool:
+        """Whether a call may be sent now."""
+        return self.state is State.CLOSED or (self.state is State.OPEN and now >= self.retry_at)
+
+    def begin(self) -> None:
+        """A call is being sent; the first one after the pause is the trial. Ask `ready` before."""
+        if self.state is State.OPEN:
+            self.state = State.TRYING
+
+    def tell(self, event: Event, now: float) -> None:
+        """How a call went."""
+        move = TABLE[self.state, event]
+        self.state = move.to
+        match move.action:
+            case Action.FORGET:
+                self.failures, self.pause_s = 0, FIRST_PAUSE_S
+            case Action.COUNT:
+                self.failures += 1
+                if self.failures >= FAILURES_TO_OPEN:
+                    self.state, self.retry_at = State.OPEN, now + self.pause_s
+            case Action.LENGTHEN:
+                self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+                self.retry_at = now + self.pause_s
+            case Action.RETRY_NOW:
+                self.retry_at = now
+            case Action.NOTHING:
+                pass

@@ -1,0 +1,105 @@
+"""Answers in the caller's own dialect that are no stream: a JSON body is held whole, whatever else it is passes.
+
+Pure. Above `MAX_BODY_BYTES`, or with very many values, only a body's ends are looked at, where model and usage stand.
+"""
+
+import re
+
+import orjson
+
+from policy.billing import Tokens
+from proxy.dialects.failures import is_failure
+from proxy.dialects.splice import edit_one, last_object_called
+from proxy.dialects.usage import Meter
+from proxy.extent import SMALL_BYTES, is_within_bounds
+
+MAX_BODY_BYTES = 32 << 20
+ENDS_BYTES = 64 << 10
+
+_MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*"model"\s*:\s*("[^"\\]*")')
+_MODEL_LAST = re.compile(rb'.*[{,]\s*"model"\s*:\s*("[^"\\]*")', re.DOTALL)
+
+
+class Untouched:
+    """Bytes that are none of our business: errors, and what is not JSON. Only the last ones wait for `end`."""
+
+    __slots__ = ("_last",)
+    tokens: Tokens | None = None
+    failed = False
+    streams = True
+
+    def __init__(self) -> None:
+        self._last = b""
+
+    def feed(self, data: bytes) -> bytes:
+        passed, self._last = self._last, data
+        return passed
+
+    def end(self) -> bytes:
+        return self._last
+
+
+class Body:
+    """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
+
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "failed", "tokens")
+    streams = False
+
+    def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
+        self._held: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+        self._passing = False
+        self._renamed = False
+        self._slug = orjson.dumps(slug)
+        self._meter = meter
+        self.failed = False
+        self.tokens: Tokens | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        self._held.append(data)
+        self._size += len(data)
+        if self._size <= (2 * ENDS_BYTES if self._passing else self._limit):
+            return b""
+        return self._pass_on()
+
+    def end(self) -> bytes:
+        raw = b"".join(self._held)
+        if self._passing:
+            return self._read_tail(raw)
+        if len(raw) > SMALL_BYTES and not is_within_bounds(raw):
+            passed = self._pass_on()
+            return passed + self._read_tail(b"".join(self._held))
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return raw
+        if not isinstance(answer, dict):
+            return raw
+        self._meter.see(answer)
+        self.tokens = self._meter.tokens
+        self.failed = is_failure(answer)
+        return edit_one(raw, answer, "model", self._slug) if "model" in answer else raw
+
+    def _pass_on(self) -> bytes:
+        raw = b"".join(self._held)
+        if not self._passing:
+            self._passing = True
+            raw = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]) + raw[ENDS_BYTES:]
+        tail = raw[-ENDS_BYTES:]
+        self._held, self._size = [tail], len(tail)
+        return raw[:-ENDS_BYTES]
+
+    def _read_tail(self, tail: bytes) -> bytes:
+        usage = last_object_called(tail, b"usage")
+        if usage is not None:
+            self._meter.see_usage(usage)
+            self.tokens = self._meter.tokens
+        return tail if self._renamed else self._rename(_MODEL_LAST, tail)
+
+    def _rename(self, pattern: re.Pattern[bytes], part: bytes) -> bytes:
+        match = pattern.match(part)
+        if match is None:
+            return part
+        self._renamed = True
+        return part[: match.start(1)] + self._slug + part[match.end(1) :]

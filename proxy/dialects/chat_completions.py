@@ -1,0 +1,66 @@
+"""The Chat Completions dialect and its siblings: Completions, Embeddings and Responses, asked and read back.
+
+Pure. The caller's bytes go upstream but for `model`, and for the usage we ask for where a stream would bring none.
+"""
+
+import re
+
+import orjson
+
+from proxy.dialects.bodies import Body
+from proxy.dialects.seam import HeaderPairs, UntranslatableError
+from proxy.dialects.splice import Json, edit, edit_one
+from proxy.dialects.streams import Shape, Stream
+from proxy.dialects.usage import OpenAiMeter
+
+CHAT_PATH = "/v1/chat/completions"
+RESPONSES_PATH = "/v1/responses"
+PATHS = frozenset((CHAT_PATH, "/v1/completions", "/v1/embeddings", RESPONSES_PATH))
+_PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, "/v1/completions"))
+
+CHUNKS = Shape((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
+_RESPONSE_EVENTS = Shape(
+    (b"response.completed", b"response.incomplete", b"response.failed", b"[DONE]"),
+    re.compile(
+        rb"(?:\A|[\r\n])(?:event: ?response\.(?:completed|incomplete|failed)\b|data: ?\[DONE\]"
+        rb'|data: ?\{\s*"type"\s*:\s*"response\.(?:completed|incomplete|failed)")'
+    ),
+    holder="response",
+)
+
+
+_JSON = ("content-type", "application/json")
+
+
+def headers(credential: str | None) -> HeaderPairs:
+    return [_JSON, ("authorization", f"Bearer {credential}")] if credential else [_JSON]
+
+
+def body(path: str, raw: bytes, parsed: Json, model: str | None) -> bytes:
+    """The request as the target is asked. `model` None: the target serves under the slug's own name."""
+    if parsed.get("stream") is not True or not asks_usage_itself(path, parsed):
+        return raw if model is None else edit_one(raw, parsed, "model", orjson.dumps(model))
+    changes = {"stream_options": orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})}
+    if model is not None:
+        changes["model"] = orjson.dumps(model)
+    return edit(raw, parsed, changes)
+
+
+def asks_usage_itself(path: str, parsed: Json) -> bool:
+    """Whether the usage of this stream is ours alone: it can be asked for, and the caller did not."""
+    if path not in _PATHS_WITH_STREAM_OPTIONS or parsed.get("stream") is not True:
+        return False
+    options = parsed.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise UntranslatableError("stream_options", "must be an object")
+    return not (options or {}).get("include_usage")
+
+
+def stream(path: str, parsed: Json, slug: str) -> Stream:
+    if path == RESPONSES_PATH:
+        return Stream(_RESPONSE_EVENTS, slug, OpenAiMeter(_RESPONSE_EVENTS.holder))
+    return Stream(CHUNKS, slug, OpenAiMeter(), drop_usage=asks_usage_itself(path, parsed))
+
+
+def whole(slug: str) -> Body:
+    return Body(slug, OpenAiMeter())

@@ -1,0 +1,40 @@
+"""An upstream that says under a 200 that it failed: the forms in which servers do so, in bodies and in events.
+
+Pure. Such an answer passes as it came, but is not counted as one, and bills nothing that was not reported.
+"""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+MARK = b'"error"'
+"""In every event or body that tells of a failure. Text of a model cannot hold it: there, quotes are escaped."""
+
+_ANSWERS = ("choices", "content", "data", "output")
+
+
+def tells_failure(event: Json, holder: str | None = None) -> bool:
+    """Whether an event of a stream says that its answer failed. `holder`: the member around the event's answer."""
+    inner = event.get(holder) if holder else None
+    return _has_error(event) or (isinstance(inner, dict) and _has_error(inner))
+
+
+def is_failure(body: Json) -> bool:
+    """Whether a whole body is an error instead of an answer; an answer that says something beside it is one."""
+    if not body.get("error") and body.get("type") != "error" and body.get("object") != "error":
+        return False
+    return not any(body.get(name) for name in _ANSWERS)
+
+
+def told_by(event: Json) -> tuple[str, str]:
+    """Kind and message of the failure that an event tells of."""
+    error = event.get("error")
+    if isinstance(error, str):
+        return "api_error", error
+    told = error if isinstance(error, dict) else event
+    kind, message = told.get("type"), told.get("message")
+    return kind if isinstance(kind, str) else "api_error", message if isinstance(message, str) else ""
+
+
+def _has_error(told: Json) -> bool:
+    return bool(told.get("error")) or told.get("type") == "error" or told.get("object") == "error"

@@ -1,0 +1,45 @@
+"""The Messages dialect, asked and read back in its own terms.
+
+Pure. `anthropic-version` and `anthropic-beta` are the caller's where it sent them: they choose the shape of the answer.
+"""
+
+import re
+from collections.abc import Iterable
+
+import orjson
+
+from proxy.dialects.bodies import Body
+from proxy.dialects.seam import HeaderPairs
+from proxy.dialects.splice import Json, edit_one
+from proxy.dialects.streams import MessagesStream, Shape
+from proxy.dialects.usage import MessagesMeter
+
+PATH = "/v1/messages"
+DEFAULT_VERSION = "2023-06-01"
+
+_EVENTS = Shape(
+    (b"message_stop",),
+    re.compile(rb'(?:\A|[\r\n])(?:event: ?message_stop\b|data: ?\{\s*"type"\s*:\s*"message_stop")'),
+    holder="message",
+)
+
+
+def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderPairs:
+    """`caller`: the request's own headers, of which version and betas count."""
+    own = [(name, value) for name, value in caller if name in ("anthropic-version", "anthropic-beta")]
+    if not any(name == "anthropic-version" for name, _ in own):
+        own.append(("anthropic-version", DEFAULT_VERSION))
+    pairs = [("content-type", "application/json"), *own]
+    return [*pairs, ("x-api-key", credential)] if credential else pairs
+
+
+def body(raw: bytes, parsed: Json, model: str | None) -> bytes:
+    return edit_one(raw, parsed, "model", orjson.dumps(model)) if model is not None else raw
+
+
+def stream(slug: str) -> MessagesStream:
+    return MessagesStream(_EVENTS, slug, MessagesMeter())
+
+
+def whole(slug: str) -> Body:
+    return Body(slug, MessagesMeter())

@@ -1,0 +1,139 @@
+"""Which dialect a path and a target speak, and so how a call is asked and its answer read: the stages' one door.
+
+Pure. The stages bring the credential and dial; nothing here knows a host.
+"""
+
+import orjson
+
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
+from proxy.dialects import chat_completions, messages, vendor_c
+from proxy.dialects.bodies import Untouched
+from proxy.dialects.seam import Asked, UntranslatableError
+from proxy.dialects.splice import Json
+from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
+from proxy.dialects.translate_chat_request import messages_request
+from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
+from proxy.dialects.translate_messages_request import chat_request
+from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s
+from proxy.dialects.usage import MessagesMeter, OpenAiMeter
+from proxy.exchange import AnswerReader, Headers, Received
+
+_SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
+"""The dialect in which a caller speaks on a path; a path that is not here is no inference."""
+_WANTED = {provider: rules.dialect for provider, rules in PROVIDERS.items()}
+"""What a provider's targets speak; those of one that only a newer control plane knows speak what most do."""
+
+
+def dialect_of(path: str) -> str | None:
+    """The dialect in which a caller speaks on `path`; None for a path that is no inference."""
+    return _SPOKEN.get(path)
+
+
+def check(request: Received, target: Target) -> Json | None:
+    """Raises what `ask` would, so that a call that cannot be asked is refused before it counts.
+
+    Gives the request in the target's dialect, for `ask`; None where that is the caller's own.
+    """
+    wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
+    if _SPOKEN.get(request.path) != wanted:
+        return _translated(request, target)
+    if wanted == CHAT_COMPLETIONS and request.streaming:
+        chat_completions.asks_usage_itself(request.path, request.json)
+    return None
+
+
+def ask(request: Received, target: Target, credential: str | None, translation: Json | None = None) -> Asked:
+    """The call as `target` wants it; `translation`: what `check` gave, if it was asked.
+
+    Raises `UntranslatableError` when it cannot be asked there.
+    """
+    wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
+    try:
+        if translation is None and _SPOKEN.get(request.path) != wanted:
+            translation = _translated(request, target)
+        if wanted == MESSAGES:
+            return _ask_messages(request, target, credential, translation)
+        return _ask_chat(request, target, credential, translation)
+    except orjson.JSONEncodeError as error:  # its one reason here: a body is read deeper than one can be written
+        raise UntranslatableError("body", "nested too deeply to be written anew") from error
+
+
+def reader(request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
+    """Who reads this answer. `headers`: upstream's, names in lower case."""
+    form = _form(headers, request.streaming)
+    if not 200 <= status < 300 or form == "other":
+        return Untouched()
+    spoken, given = _SPOKEN.get(request.path), _WANTED.get(target.provider, CHAT_COMPLETIONS)
+    if spoken != given:
+        told = _told_in_chat if spoken == CHAT_COMPLETIONS else _told_in_messages
+        return told(request, form, created_s(headers))
+    if spoken == MESSAGES:
+        return messages.stream(request.slug) if form == "stream" else messages.whole(request.slug)
+    if form == "stream":
+        return chat_completions.stream(request.path, request.json, request.slug)
+    return chat_completions.whole(request.slug)
+
+
+def _ask_messages(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
+    if translation is None:
+        body = messages.body(request.body, request.json, target.target_model)
+        return Asked(messages.PATH, messages.headers(credential, request.incoming.headers), body)
+    return Asked(messages.PATH, messages.headers(credential), orjson.dumps(translation))
+
+
+def _ask_chat(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
+    if translation is not None:
+        path, body = chat_completions.CHAT_PATH, orjson.dumps(translation)
+    else:
+        path = request.path
+        body = chat_completions.body(path, request.body, request.json, target.target_model)
+    place = target.vendor_c_config
+    if place is None:
+        return Asked(path, chat_completions.headers(credential), body)
+    headers = chat_completions.headers(vendor_c.bearer(credential))
+    return Asked(vendor_c.path(place, path), headers, body, place.location)
+
+
+def _translated(request: Received, target: Target) -> Json:
+    """The request in the dialect that it is not in."""
+    model = target.target_model or request.slug
+    if _WANTED.get(target.provider) != MESSAGES:
+        cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
+        return chat_request(request.json, model, cap)
+    if request.path != chat_completions.CHAT_PATH:
+        raise UntranslatableError("model", f"the target of this slug has nothing like {request.path}")
+    return messages_request(request.json, model)
+
+
+def _told_in_chat(request: Received, form: str, created: int) -> AnswerReader:
+    if form == "stream":
+        own_usage = chat_completions.asks_usage_itself(request.path, request.json)
+        return TranslatedStream(ChatStream(request.slug, created, include_usage=not own_usage))
+    meter = MessagesMeter()
+    return TranslatedBody(ChatAnswer(request.slug, created, meter).translate, meter)
+
+
+def _told_in_messages(request: Received, form: str, _created: int) -> AnswerReader:
+    stops = request.json.get("stop_sequences")
+    sequences = [stop for stop in stops if isinstance(stop, str)] if isinstance(stops, list) else []
+    if form == "stream":
+        return TranslatedStream(MessagesStream(request.slug, sequences))
+    meter = OpenAiMeter()
+    return TranslatedBody(MessagesAnswer(request.slug, sequences, meter).translate, meter)
+
+
+def _form(headers: Headers, streaming: bool) -> str:
+    """`stream`, `json` or `other`: what upstream says it is; what was asked for when it does not say."""
+    declared = ""
+    for name, value in headers:
+        if name == "content-type":
+            if value == "application/json":
+                return "json"
+            declared = value
+            break
+    media = declared.partition(";")[0].strip().lower()
+    if not media:
+        return "stream" if streaming else "json"
+    if media == "text/event-stream":
+        return "stream"
+    return "json" if media == "application/json" or media.endswith("+json") else "other"

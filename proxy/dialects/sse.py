@@ -1,0 +1,130 @@
+"""Server-sent events as frames: cut a byte stream at blank lines, however TCP has cut it, and look into one frame.
+
+Pure. Bytes are never rewritten here. A frame above `MAX_FRAME_BYTES` is not collected: it goes on in pieces.
+"""
+
+import re
+
+MAX_FRAME_BYTES = 1 << 20
+
+_LEADING = re.compile(rb"(?:(?::[^\r\n]*)?\r?\n)+")
+_DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
+_EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*)")
+_LEADING_BYTES = b":\r\n"
+CR = 0x0D
+"""As a number, because `in` then costs a tenth."""
+
+Piece = tuple[bytes, int]
+"""Part of the stream, and which part it is."""
+
+COMMENT = 0
+FRAME = 1
+HEAD, MIDDLE, TAIL = 2, 3, 4
+"""The parts of an oversized frame: the head has exactly the limit, the others come as they come."""
+
+
+class Framer:
+    """Bytes as they come → pieces whose concatenation is the stream; the same frames however TCP has cut it.
+
+    `between`: nothing is held back, and what comes next begins a frame.
+    """
+
+    __slots__ = ("_limit", "_oversized", "_rest", "_scanned", "between")
+
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self._rest = b""
+        self._scanned = 0
+        self._oversized = False
+        self._limit = limit
+        self.between = True
+
+    def split(self, data: bytes) -> list[Piece]:
+        """The pieces that `data` completes; what is incomplete stays here."""
+        buffer = self._rest + data if self._rest else data
+        pieces: list[Piece] = []
+        start = 0
+        search_from = max(0, self._scanned - 2)
+        while True:
+            if not self._oversized and start < len(buffer) and buffer[start] in _LEADING_BYTES:
+                start = self._pass_leading(buffer, start, pieces)
+            end = _frame_end(buffer, max(start, search_from))
+            if end < 0:
+                break
+            if self._oversized or end - start > self._limit:
+                self._cut_oversized(buffer, start, end, pieces)
+            else:
+                pieces.append((buffer[start:end], FRAME))
+            start = end
+        self._keep(buffer, start, pieces)
+        return pieces
+
+    def rest(self) -> bytes:
+        """The stream has ended: what came after the last blank line."""
+        rest, self._rest, self._scanned = self._rest, b"", 0
+        return rest
+
+    def _pass_leading(self, buffer: bytes, start: int, pieces: list[Piece]) -> int:
+        """Comments and blank lines before a frame need not wait for it: they are what keeps a connection alive."""
+        match = _LEADING.match(buffer, start)
+        if match is None:
+            return start
+        pieces.append((match[0], COMMENT))
+        return match.end()
+
+    def _cut_oversized(self, buffer: bytes, start: int, end: int, pieces: list[Piece]) -> None:
+        if self._oversized:
+            self._oversized = False
+            pieces.append((buffer[start:end], TAIL))
+        else:
+            middle = start + self._limit
+            pieces += ((buffer[start:middle], HEAD), (buffer[middle:end], TAIL))
+
+    def _keep(self, buffer: bytes, start: int, pieces: list[Piece]) -> None:
+        rest = buffer[start:] if start else buffer
+        if not self._oversized and len(rest) > self._limit + 2:
+            pieces.append((rest[: self._limit], HEAD))
+            rest, self._oversized = rest[self._limit :], True
+        if self._oversized and len(rest) > 2:  # two bytes may yet turn out to begin the blank line
+            pieces.append((rest[:-2], MIDDLE))
+            rest = rest[-2:]
+        self._rest, self._scanned = rest, len(rest)
+        self.between = not rest and not self._oversized
+
+
+def is_one_frame(data: bytes) -> bool:
+    """Whether bytes that begin a frame are just that frame, as nearly all are that come: then no framer need cut them.
+
+    Tells the plain form alone: lines end in line feeds.
+    """
+    if not 0 < data.find(b"\n\n") == len(data) - 2 <= MAX_FRAME_BYTES - 2:
+        return False
+    return CR not in data and data[0] not in _LEADING_BYTES
+
+
+def _frame_end(buffer: bytes, start: int) -> int:
+    """Where the first blank line at or after `start` ends; -1 when there is none. Finding beats matching here."""
+    at = buffer.find(b"\n\n", start)
+    if buffer.find(b"\r", start, at if at >= 0 else len(buffer)) < 0:
+        return at + 2 if at >= 0 else -1
+    ends = [(at, at + 2)] if at >= 0 else []
+    for blank in (b"\n\r\n", b"\r\r"):
+        if (at := buffer.find(blank, start)) >= 0:
+            ends.append((at, at + len(blank)))
+    return min(ends)[1] if ends else -1
+
+
+def data_span(frame: bytes) -> tuple[int, int] | None:
+    """Where the payload of a frame stands; None when the frame has no data, or has it on several lines."""
+    spans = [match.span(1) for match in _DATA.finditer(frame)]
+    return spans[0] if len(spans) == 1 else None
+
+
+def data_of(frame: bytes) -> bytes:
+    """The payload of a frame: its data lines, joined by line feeds; empty when there is none."""
+    return b"\n".join(match[1] for match in _DATA.finditer(frame))
+
+
+def event_of(frame: bytes) -> bytes:
+    """The event's name; empty when the frame has none."""
+    names = _EVENT.findall(frame)
+    return names[-1] if names else b""

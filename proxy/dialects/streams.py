@@ -1,0 +1,221 @@
+"""Streams in the caller's own dialect: frames pass as they come, but for the model's name and a usage we asked for.
+
+Pure. An ordinary frame is not parsed; the final frame, and what follows it, waits for `end`.
+"""
+
+import re
+from dataclasses import dataclass
+
+import orjson
+
+from policy.billing import Tokens
+from proxy.dialects import failures, sse
+from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
+from proxy.dialects.usage import MessagesMeter, Meter
+
+MAX_HELD_BYTES = 1 << 20
+TAIL_BYTES = 64 << 10
+
+# A frame whose model stands before any nesting, as it does in every delta of a Chat Completions stream.
+_MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*:\s*("[^"\\]*")')
+_ANY_MODEL = re.compile(rb'[{,]\s*"model"\s*:\s*("[^"\\]*")')
+_NULL_AT_END = re.compile(rb'"usage"\s*:\s*null\s*(?=\}\s*\Z)')
+_NULL_ENDING = b',"usage":null}\n\n'
+_ENDING = b"}\n\n"
+_NO_OPENING = b"\0"
+_DELTA_OVERHEAD_BYTES = 115
+"""What a `content_block_delta` frame of the Messages dialect has around its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What tells one API's frames from another's.
+
+    `holder`: the member of an event around `model` and `usage`, where they nest. `marks`: one of them is in each frame
+    that `final` then finds to be the last.
+    """
+
+    marks: tuple[bytes, ...]
+    final: re.Pattern[bytes]
+    holder: str | None = None
+
+
+class Stream:
+    """A stream of events: each frame goes on as soon as it is whole; from the final one on they wait for `end`."""
+
+    __slots__ = (
+        *("_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
+        *("_opening", "_opening_as_slug", "failed"),
+    )
+
+    streams = True
+
+    def __init__(self, shape: Shape, slug: str, meter: Meter, *, drop_usage: bool = False) -> None:
+        self.failed = False
+        self._shape = shape
+        self._slug = orjson.dumps(slug)
+        self._meter = meter
+        self._drop_usage = drop_usage
+        self._framer = sse.Framer()
+        self._held: bytes | None = None
+        self._tail = b""
+        self._opening = _NO_OPENING  # the bytes up to the model's name, alike in all deltas of a stream
+        self._opening_as_slug = b""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._meter.tokens
+
+    def feed(self, data: bytes) -> bytes:
+        if not self._framer.between:
+            return self._cut(data)
+        opening = self._opening
+        if data.startswith(opening) and self._held is None:
+            # Nearly all that comes: one delta like the one before it. What is none goes the long way.
+            rest = data[len(opening) :]
+            if self._drop_usage and rest.endswith(_NULL_ENDING):
+                rest = rest[: -len(_NULL_ENDING)] + _ENDING
+            if (
+                0 <= rest.find(b"\n\n") == len(rest) - 2 < TAIL_BYTES
+                and sse.CR not in rest
+                and rest.find(b'"model"') < 0
+                and rest.find(b'"usage"') < 0
+                and rest.find(failures.MARK) < 0
+            ):
+                return self._opening_as_slug + rest
+        if not sse.is_one_frame(data):
+            return self._cut(data)
+        frame = self._frame(data)
+        return frame if self._held is None else self._hold(frame)
+
+    def end(self) -> bytes:
+        rest = self._framer.rest()
+        last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
+        return last + (self._held or b"")
+
+    def _cut(self, data: bytes) -> bytes:
+        return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
+
+    def _passed(self, piece: bytes, kind: int) -> bytes:
+        if kind == sse.FRAME:
+            piece = self._frame(piece)
+        elif kind != sse.COMMENT:
+            piece = self._oversized(piece, kind)
+        return piece if self._held is None else self._hold(piece)
+
+    def _frame(self, frame: bytes) -> bytes:
+        """The frame as the caller may see it. Only what is no ordinary delta is parsed."""
+        if frame.find(failures.MARK) >= 0:
+            return self._examined(frame)
+        at = frame.rfind(b'"usage"')
+        if at >= 0:
+            if _NULL_AT_END.match(frame, at) is None:
+                return self._examined(frame)
+            if self._drop_usage:
+                frame = _without_last_member(frame, at)
+        if frame.startswith(self._opening) and frame.find(b'"model"', len(self._opening)) < 0:
+            return self._opening_as_slug + frame[len(self._opening) :]
+        if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame)):
+            start, end = match.span(1)
+            opening, as_slug = frame[:end], frame[:start] + self._slug
+            if b'"usage"' not in opening:
+                self._opening, self._opening_as_slug = opening, as_slug
+            return as_slug + frame[end:]
+        return self._examined(frame)
+
+    def _examined(self, frame: bytes) -> bytes:
+        self._watch_for_the_end(frame)
+        if b'"model"' not in frame and b'"usage"' not in frame and failures.MARK not in frame:
+            return frame
+        frame, start, end = _on_one_line(frame)
+        payload = frame[start:end]
+        try:
+            event = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            return frame
+        if not isinstance(event, dict):
+            return frame
+        self._meter.see(event)
+        self.failed = self.failed or failures.tells_failure(event, self._shape.holder)
+        if self._drop_usage and "usage" in event:
+            if event["usage"] is not None and event.get("choices") == []:
+                return b""
+            if event["usage"] is None:
+                payload = remove(payload, event, "usage")
+                del event["usage"]
+        return frame[:start] + self._renamed(payload, event) + frame[end:]
+
+    def _watch_for_the_end(self, frame: bytes) -> None:
+        shape = self._shape
+        if self._held is None and any(mark in frame for mark in shape.marks) and shape.final.search(frame):
+            self._held = b""
+
+    def _renamed(self, payload: bytes, event: Json) -> bytes:
+        holder = self._shape.holder
+        inner = event.get(holder) if holder else None
+        if not holder or not isinstance(inner, dict):
+            return edit_one(payload, event, "model", self._slug) if "model" in event else payload
+        if "model" not in inner:
+            return payload
+        member = find(payload, event, holder)
+        raw = payload[member.start : member.end] if member else orjson.dumps(inner)
+        return edit_one(payload, event, holder, edit_one(raw, inner, "model", self._slug))
+
+    def _oversized(self, piece: bytes, kind: int) -> bytes:
+        """Part of a frame that is too large to hold: model at its head, usage at its end, the rest unseen."""
+        if kind == sse.HEAD:
+            self._watch_for_the_end(piece[:TAIL_BYTES])
+            match = (_ANY_MODEL.search if self._shape.holder else _MODEL.match)(piece)
+            piece = piece[: match.start(1)] + self._slug + piece[match.end(1) :] if match else piece
+        self._tail = (self._tail + piece)[-TAIL_BYTES:]
+        if kind == sse.TAIL:
+            usage = last_object_called(self._tail, b"usage")
+            if usage is not None:
+                self._meter.see_usage(usage)
+            self._tail = b""
+        return piece
+
+    def _hold(self, piece: bytes) -> bytes:
+        """What follows the final frame waits with it; of a final frame that is oversized, only the tail can wait."""
+        held = (self._held or b"") + piece
+        keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
+        passed, self._held = held[: len(held) - keep], held[len(held) - keep :]
+        return passed
+
+
+class MessagesStream(Stream):
+    """A Messages stream that also counts the text on its way, for the caller who leaves before the usage comes."""
+
+    __slots__ = ("_counted",)
+
+    def __init__(self, shape: Shape, slug: str, meter: MessagesMeter) -> None:
+        super().__init__(shape, slug, meter)
+        self._counted = meter
+
+    def _frame(self, frame: bytes) -> bytes:
+        if frame.find(b'"content_block_delta"') < 0 or frame.find(b'"usage"') >= 0:
+            return super()._frame(frame)
+        self._counted.streamed(max(1, len(frame) - _DELTA_OVERHEAD_BYTES))
+        return frame
+
+
+def _without_last_member(frame: bytes, key_at: int) -> bytes:
+    """Cut `,"usage":null` where it is the last member; of `{"usage":null}` the only one."""
+    if frame.endswith(_NULL_ENDING):
+        return frame[: -len(_NULL_ENDING)] + _ENDING
+    end = frame.index(b"null", key_at) + 4
+    before = key_at
+    while frame[before - 1] in b" \t\r\n":
+        before -= 1
+    return frame[: before - 1 if frame[before - 1] == ord(",") else key_at] + frame[end:]
+
+
+def _on_one_line(frame: bytes) -> tuple[bytes, int, int]:
+    """The frame with its data on one line (line feeds between JSON tokens mean nothing), and where the data stands."""
+    span = sse.data_span(frame)
+    data = b"" if span else sse.data_of(frame).replace(b"\n", b" ")
+    if span or not data:
+        return (frame, *(span or (0, 0)))
+    event = sse.event_of(frame)
+    head = (b"event: " + event + b"\n" if event else b"") + b"data: "
+    return head + data + b"\n\n", len(head), len(head) + len(data)

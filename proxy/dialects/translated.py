@@ -1,0 +1,154 @@
+"""The two ways an answer is read when it must be told in the other dialect: whole, or event by event.
+
+Pure. What the events mean is a `Translation`'s; here are the framing, the bounds and what waits for `end`.
+"""
+
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+import orjson
+
+from policy.billing import Tokens
+from proxy.dialects import sse
+from proxy.dialects.bodies import MAX_BODY_BYTES
+from proxy.dialects.failures import is_failure, tells_failure
+from proxy.dialects.splice import Json
+from proxy.dialects.usage import Meter
+from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
+from proxy.extent import is_within_bounds
+
+MAX_EVENT_BYTES = 4 << 20
+
+
+class Translation(Protocol):
+    """One answer's events on their way into the other dialect."""
+
+    @property
+    def tokens(self) -> Tokens | None: ...
+
+    def event(self, event: Json) -> bytes:
+        """What the caller is told of it, now."""
+        ...
+
+    def done(self) -> None:
+        """`[DONE]` came."""
+        ...
+
+    def last(self) -> bytes:
+        """What closes the caller's stream; nothing where upstream's own was not closed."""
+        ...
+
+
+class TranslatedStream:
+    """Events of the target's dialect in, events of the caller's out."""
+
+    __slots__ = ("_framer", "_translation", "failed")
+    streams = True
+
+    def __init__(self, translation: Translation) -> None:
+        self._framer = sse.Framer(MAX_EVENT_BYTES)
+        self._translation = translation
+        self.failed = False
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._translation.tokens
+
+    def feed(self, data: bytes) -> bytes:
+        if self._framer.between and sse.is_one_frame(data):
+            return self._piece(data, sse.FRAME)
+        return b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
+
+    def end(self) -> bytes:
+        rest = self._framer.rest()
+        return (self._piece(rest, sse.FRAME) if rest else b"") + self._translation.last()
+
+    def _piece(self, piece: bytes, kind: int) -> bytes:
+        if kind == sse.COMMENT:
+            return piece
+        if kind != sse.FRAME:
+            raise UpstreamCutError("an event is too large to translate")
+        data = sse.data_of(piece)
+        if data.strip() == b"[DONE]":
+            self._translation.done()
+            return b""
+        try:
+            event = orjson.loads(data) if data else None
+        except orjson.JSONDecodeError:
+            raise UpstreamCutError("an event is not JSON") from None
+        if not isinstance(event, dict):
+            return b""
+        self.failed = self.failed or tells_failure(event)
+        return self._translation.event(event)
+
+
+class TranslatedBody:
+    """A whole answer of the target's dialect in, one of the caller's out."""
+
+    __slots__ = ("_held", "_meter", "_size", "_translate", "failed")
+    streams = False
+
+    def __init__(self, translate: Callable[[Json], Json], meter: Meter) -> None:
+        self._translate = translate
+        self._meter = meter
+        self._held: list[bytes] = []
+        self._size = 0
+        self.failed = False
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._meter.tokens
+
+    def feed(self, data: bytes) -> bytes:
+        self._size += len(data)
+        if self._size > MAX_BODY_BYTES:
+            raise UpstreamResetError("the answer is too large to translate")
+        self._held.append(data)
+        return b""
+
+    def end(self) -> bytes:
+        raw = b"".join(self._held)
+        if not is_within_bounds(raw):
+            raise UpstreamResetError("the answer holds too many values to translate")
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            raise UpstreamResetError("the answer is not JSON") from None
+        if not isinstance(answer, dict):
+            raise UpstreamResetError("the answer is no object")
+        self.failed = is_failure(answer)
+        if self.failed:  # no answer could be made of it
+            return raw
+        self._meter.see(answer)
+        return orjson.dumps(self._translate(answer))
+
+
+def created_s(headers: Headers) -> int:
+    """When upstream says that it answered, in Unix seconds; 0 when it does not say."""
+    date = next((value for name, value in headers if name == "date"), "")
+    try:
+        return int(parsedate_to_datetime(date).timestamp())
+    except (ValueError, OverflowError):
+        return 0
+
+
+def text_in(container: object, name: str) -> str:
+    """A member that should be text, of something that should be an object; empty when it is not so."""
+    value = container.get(name) if isinstance(container, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def index_in(container: Json) -> int:
+    value = container.get("index")
+    return value if isinstance(value, int) else 0
+
+
+def object_in(container: object, name: str) -> Json:
+    value = container.get(name) if isinstance(container, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(container: object, name: str) -> list[Json]:
+    value = container.get(name) if isinstance(container, dict) else None
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,127 @@
+"""VENDOR_C: Chat Completions below a project- and location-scoped path, with an OAuth 2.0 token of a service account.
+
+Pure: builds paths, the signed assertion (RFC 7523, RS256) and the token request; an edge sends it and keeps the token.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from policy.endpoints import VendorCConfig
+from proxy.exchange import UpstreamUnreachableError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+ASSERTION_LIFETIME_S = 3600
+
+
+class ServiceAccountError(ValueError):
+    """The secret of a VENDOR_C target is not the base64 encoding of service-account JSON."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class TokenAnswerError(ValueError):
+    """The token endpoint did not answer with an access token."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """Who signs, with what, and where the token is fetched. `repr` leaves the key out."""
+
+    client_email: str
+    key_id: str
+    token_uri: str
+    key: rsa.RSAPrivateKey
+
+    def __repr__(self) -> str:
+        return f"ServiceAccount({self.client_email!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """What the token endpoint gave, and for how long."""
+
+    value: str
+    lifetime_s: int
+
+    def __repr__(self) -> str:
+        return f"AccessToken(lifetime_s={self.lifetime_s})"
+
+
+def path(config: VendorCConfig, request_path: str) -> str:
+    """Where `/v1/chat/completions` and its siblings live for this project and location."""
+    project, location = quote(config.project_id, safe=""), quote(config.location, safe="")
+    return f"/v1/projects/{project}/locations/{location}/endpoints/openapi{request_path.removeprefix('/v1')}"
+
+
+def bearer(credential: str | None) -> str | None:
+    """The credential, unless it is the secret itself: a private key must not leave as if it were a token."""
+    try:
+        raw = base64.b64decode(credential or "", validate=True)
+    except ValueError:
+        return credential
+    if b"private_key" in raw:
+        raise UpstreamUnreachableError("no access token was minted for this target")
+    return credential
+
+
+def service_account(secret: str) -> ServiceAccount:
+    """The account in a secret's value. The error never carries the text: it holds a private key."""
+    try:
+        fields = orjson.loads(base64.b64decode(secret, validate=True))
+        key = load_pem_private_key(fields["private_key"].encode(), password=None)
+        account = fields["client_email"], fields.get("private_key_id", ""), fields["token_uri"]
+    except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, UnsupportedAlgorithm):
+        raise ServiceAccountError from None
+    if not isinstance(key, rsa.RSAPrivateKey) or not all(isinstance(field, str) for field in account):
+        raise ServiceAccountError
+    return ServiceAccount(*account, key)
+
+
+def token_request(account: ServiceAccount, now_s: int) -> bytes:
+    """The form to POST to `account.token_uri`, as `application/x-www-form-urlencoded`."""
+    return urlencode({"grant_type": GRANT_TYPE, "assertion": assertion(account, now_s)}).encode()
+
+
+def assertion(account: ServiceAccount, now_s: int) -> str:
+    """The signed claim that this account asks for a token, good for an hour from `now_s` (Unix seconds)."""
+    header = {"alg": "RS256", "typ": "JWT"} | ({"kid": account.key_id} if account.key_id else {})
+    claims = {
+        "iss": account.client_email,
+        "scope": SCOPE,
+        "aud": account.token_uri,
+        "iat": now_s,
+        "exp": now_s + ASSERTION_LIFETIME_S,
+    }
+    signed = _segment(orjson.dumps(header)) + b"." + _segment(orjson.dumps(claims))
+    signature = account.key.sign(signed, padding.PKCS1v15(), hashes.SHA256())
+    return (signed + b"." + _segment(signature)).decode()
+
+
+def access_token(answer: bytes) -> AccessToken:
+    """The token in the endpoint's answer."""
+    try:
+        fields: Any = orjson.loads(answer)
+        value, lifetime_s = fields["access_token"], fields.get("expires_in", ASSERTION_LIFETIME_S)
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
+            raise TokenAnswerError
+        return AccessToken(value, max(0, int(lifetime_s)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise TokenAnswerError from None
+
+
+def _segment(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")

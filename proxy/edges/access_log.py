@@ -1,0 +1,122 @@
+"""The access log: one JSON line per request, written by a thread: a slow disk or pipe never holds the event loop.
+
+`record` appends to a bounded queue and returns. What does not fit is counted, and the count is logged: losing lines of
+a log is better than losing requests.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from proxy.stages.settle import Finished
+
+GONE_STATUS = 499
+GONE_TEXT = "Client closed connection"
+MAX_PATH_CHARS = 256
+GATHER_S = 0.05
+"""How long lines are gathered for one write."""
+
+
+class AccessLogWriter:
+    """Writes to a file descriptor that stays its owner's. `start` before the first record, `close` after the last."""
+
+    def __init__(self, fd: int, max_pending: int = 100_000) -> None:
+        self._fd = fd
+        self._max_pending = max_pending
+        self._pending: deque[Finished] = deque()
+        self._lost = 0
+        self._wake = threading.Event()
+        self._is_roused = False  # what the event says, cheaper to ask
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def record(self, call: Finished) -> None:
+        if len(self._pending) >= self._max_pending:
+            self._lost += 1
+            return
+        self._pending.append(call)
+        if not self._is_roused:
+            self._is_roused = True
+            self._wake.set()
+
+    def close(self) -> None:
+        """All lines are out when this returns, unless the reader of a pipe has stopped reading."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait()
+            if not self._closing:
+                time.sleep(GATHER_S)
+            self._wake.clear()
+            self._is_roused = False  # before draining: a record that comes meanwhile rouses it again
+            self._drain()
+
+    def _drain(self) -> None:
+        pending = self._pending
+        lines = [line_of(pending.popleft()) for _ in range(len(pending))]
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            lines.append(orjson.dumps({"message": "access log lines lost", "lines": lost}) + b"\n")
+        try:
+            _write_all(self._fd, b"".join(lines))
+        except OSError:
+            self._lost += len(lines)
+
+
+def line_of(call: Finished) -> bytes:
+    """One line: flat, times in milliseconds, what is unknown left out. The thread that makes it shares the GIL."""
+    (ended_at_ms, request_id, method, path, status, cause, workspace, _, group, key_prefix, slug, request_bytes,
+     response_bytes, tokens, duration_s, ours_s, upstream_s, first_byte_s) = call  # fmt: skip
+    second, ms = divmod(ended_at_ms, 1000)
+    line: dict[str, Any] = {
+        "time": f"{_second(second)}.{ms:03d}Z",
+        "message": GONE_TEXT if status == GONE_STATUS else "request",
+        "method": method,
+        "status": status,
+        "request_bytes": request_bytes,
+        "response_bytes": response_bytes,
+        "total_ms": round(duration_s * 1e6) / 1000,
+        "ours_ms": round(ours_s * 1e6) / 1000,
+        "upstream_ms": round(upstream_s * 1e6) / 1000,
+    }
+    if request_id:
+        line["request_id"] = request_id
+    if path := path[:MAX_PATH_CHARS]:
+        line["path"] = path if path.isascii() else path.encode("ascii", "backslashreplace").decode()
+    if cause:
+        line["cause"] = cause
+    if workspace:
+        line["workspace"] = workspace
+        line["key_prefix"] = key_prefix
+    if group:
+        line["group"] = group
+    if slug:
+        line["slug"] = slug
+    if first_byte_s is not None:
+        line["first_byte_ms"] = round(first_byte_s * 1e6) / 1000
+    if tokens is not None:
+        line["input_tokens"], line["output_tokens"], line["cached_input_tokens"] = tokens
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,316 @@
+"""The counters in Redis: `take` before a call, `settle` after it; all limits of a call in one atomic round trip.
+
+What is asked in one tick of the event loop leaves together, three or more checks of one plan as one. A refusal that
+nothing can lift early is repeated from memory. With Redis away: 503 (`closed`), or this worker's share (`local`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hiredis
+
+from policy.effective import Plan
+from policy.settlement import Hold, Settlement
+from policy.windows import lease_ms
+from proxy.edges.checks import Check, CompiledPlan, MergedChecks
+from proxy.edges.local_limits import LocalLimits
+from proxy.edges.redis_address import RedisAddress
+from proxy.edges.redis_connection import Call
+from proxy.edges.redis_wire import RedisWire, WireOptions
+from proxy.edges.roster import Roster
+from proxy.edges.scripts import Scripts
+from proxy.edges.settling import Settler
+from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+
+_log = logging.getLogger(__name__)
+
+MERGE_FROM = 3
+PLANS_KEPT = 10_000
+CLOSE_TIMEOUT_S = 2.0
+_UNJOURNALED = "~"
+"""Settlements that are not in the journal have a marker of their own: a replay must not find its numbers taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountersOptions:
+    """`on_loss`: `closed` or `local`. `request_timeout_s` bounds how long an unsettled DAY reservation is kept.
+
+    `local_refusals`: repeat a refusal from memory while that is sound; off, each check asks Redis. `round_trip` and
+    `decided_alone`: told of each answer of Redis, and of each check that was decided without it.
+    """
+
+    on_loss: str = "closed"
+    request_timeout_s: float = 1200
+    local_refusals: bool = True
+    roster_interval_s: float = 2.0
+    wire: WireOptions = field(default_factory=WireOptions)
+    scripts: Scripts = field(default_factory=Scripts.load)
+    round_trip: Callable[[float], None] | None = None
+    decided_alone: Callable[[], None] | None = None
+
+
+class RedisCounters:
+    """One worker's way to the counters. `incarnation`: this process' name, never used again by another."""
+
+    def __init__(self, redis_url: str, incarnation: str, *, options: CountersOptions | None = None) -> None:
+        self._options = options or CountersOptions()
+        self._incarnation = incarnation
+        self._round_trip = self._options.round_trip
+        self._lease_ms = lease_ms(self._options.request_timeout_s)
+        self._wire = RedisWire(RedisAddress.parse(redis_url), self._options.wire)
+        self._wire.hook(self._flush, self._redis_is_back)
+        self._settler = Settler(self._wire, self._options.scripts.settle, self._lease_ms)
+        self._plans: dict[int, CompiledPlan] = {}
+        self._collected: list[CompiledPlan] = []
+        self._soft_refusals: dict[str, list[CompiledPlan]] = {}
+        self._roster = Roster(self._wire, incarnation, self._options.roster_interval_s)
+        self._local = self._local_limits() if self._options.on_loss == "local" else None
+        self._number = 0
+        self._unjournaled_number = 0
+        self.local_decisions = 0
+        """How many checks were decided without Redis, for want of it, since it was there last."""
+
+    def _local_limits(self) -> LocalLimits:
+        return LocalLimits(self._lease_ms, lambda: self._roster.share, lambda: time.time_ns() // 1_000_000)
+
+    async def start(self) -> None:
+        """Connect; returns within a second, connected or not."""
+        self._loop = asyncio.get_running_loop()
+        await self._wire.start()
+        if self._local is not None:
+            await self._roster.start()
+
+    async def close(self) -> None:
+        """Flush the settlements, with a bound, and disconnect."""
+        await self._settler.close(CLOSE_TIMEOUT_S if self._wire.connected else 0.0)
+        await self._roster.close()
+        await self._wire.close()
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answers, as far as is known."""
+        return self._wire.available and self._wire.connected
+
+    @property
+    def decides(self) -> bool:
+        """Whether a call with limits can be admitted: by Redis, or else by this worker alone."""
+        return self.available or (self._local is not None and self._roster.share is not None)
+
+    @property
+    def pending_settlements(self) -> int:
+        return self._settler.pending
+
+    @property
+    def settled_through(self) -> int:
+        """Up to which number all settlements of this worker are in Redis."""
+        pending = self._settler.oldest_pending(self._incarnation)
+        return self._number if pending is None else pending - 1
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+        """Admit one call against all bounds of `plan`, or say which refused; nothing is consumed then.
+
+        `tier`: the workspace's own ceiling (policy/tiers.py), in another hash: taken first, given back when the plan
+        refuses. A plan without bounds needs no Redis.
+        """
+        if tier is not None:
+            return await self._take_below(tier, plan, estimate_tokens)
+        if not plan.bounds:
+            return Grant()
+        compiled = self._plans.get(id(plan))
+        if compiled is None or compiled.plan is not plan:
+            compiled = self._compile(plan)
+        if compiled.refused_until and (repeated := compiled.repeated(self._loop.time())) is not None:
+            return repeated
+        check = Check(compiled, estimate_tokens, self._loop.create_future(), self._answered)
+        if not compiled.waiting:
+            self._collected.append(compiled)
+            self._wire.schedule_flush()
+        compiled.waiting.append(check)
+        try:
+            return await check.answer
+        except asyncio.CancelledError:
+            self._undo_unseen(check)
+            raise
+
+    def next_number(self, key: str) -> int:
+        """The number of the next settlement of `key`: rising per key, as the scripts need it (one sequence for all)."""
+        self._number += 1
+        return self._number
+
+    def settle(self, settlement: Settlement) -> None:
+        """Put a hold right. Enqueues only; it is sent with this tick, and again until Redis has it."""
+        self._settler.add(self._incarnation, settlement)
+        if self._local is not None:
+            self._local.settled(settlement)
+        if self._soft_refusals:
+            for compiled in self._soft_refusals.pop(settlement.hold.key, ()):
+                compiled.refused_until = 0.0
+
+    async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
+        """Settle what a dead incarnation left behind, under its name and numbers; returns once Redis has it all.
+
+        Raises `CountersUnavailableError` when it cannot be reached. Leave out what is older than a key's expiry.
+        """
+        await self._settler.replay(incarnation, settlements)
+
+    async def _take_below(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Grant | LimitHit:
+        compiled = self._plans.get(id(tier))
+        if compiled is None or compiled.plan is not tier:
+            self._compile(tier, is_tier=True)
+        ceiling = await self.take(tier, estimate_tokens)
+        if isinstance(ceiling, LimitHit):
+            return ceiling
+        admitted = False
+        try:
+            granted = await self.take(plan, estimate_tokens)
+            admitted = isinstance(granted, Grant)
+        finally:
+            if not admitted:
+                self._undo(ceiling.holds, given_back=True)
+        return _both(ceiling, granted) if isinstance(granted, Grant) else granted
+
+    def _undo_unseen(self, check: Check) -> None:
+        """The caller was cancelled between the answer and hearing of it."""
+        if check.answer.done() and not check.answer.cancelled() and check.answer.exception() is None:
+            answer = check.answer.result()
+            if isinstance(answer, Grant):
+                self._undo(answer.holds, given_back=False)
+
+    def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
+        """Known by identity: the directory makes a new plan when policy has changed, and keeps it while it has not."""
+        if len(self._plans) >= PLANS_KEPT:
+            self._plans.clear()
+        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._options.scripts.take, self._lease_ms, is_tier)
+        return compiled
+
+    def _flush(self) -> None:
+        """Turn what was collected in this tick into calls: settlements first, so that they make room for the checks."""
+        if self._settler.ready:
+            self._settler.send_ready()
+        collected, self._collected = self._collected, []
+        for compiled in collected:
+            checks, compiled.waiting = compiled.waiting, []
+            if len(checks) >= MERGE_FROM:
+                checks = [check for check in checks if not check.answer.done()]
+            if len(checks) >= MERGE_FROM:
+                self._wire.call(MergedChecks(compiled.merged_request(checks), checks, self._all_answered))
+                continue
+            for check in checks:
+                if not check.answer.done():
+                    check.request = compiled.request(check.estimate)
+                    self._wire.call(check)
+
+    def _answered(self, check: Check, reply: Any) -> None:
+        """The reply to one check, None when there was none."""
+        if not isinstance(reply, list):
+            self._unanswered(check, [check], reply)
+            return
+        if self._round_trip is not None:
+            self._round_trip(self._loop.time() - check.sent_at)
+        if reply[2]:
+            self._deliver(check, self._refused(check.compiled, reply, check.sent_at))
+        else:
+            self._deliver(check, check.compiled.grant(reply, check.estimate))
+
+    def _all_answered(self, merged: MergedChecks, reply: Any) -> None:
+        """The reply to many: they were admitted in order, as far as they were."""
+        checks = merged.checks
+        if not isinstance(reply, list):
+            self._unanswered(merged, checks, reply)
+            return
+        if self._round_trip is not None:
+            self._round_trip(self._loop.time() - merged.sent_at)
+        compiled, admitted = checks[0].compiled, reply[1]
+        for check in checks[:admitted]:
+            self._deliver(check, compiled.grant(reply, check.estimate))
+        if reply[2]:
+            hit = self._refused(compiled, reply, merged.sent_at)
+            for check in checks[admitted:]:
+                self._deliver(check, hit)
+
+    def _refused(self, compiled: CompiledPlan, reply: list[int], asked_at: float) -> LimitHit:
+        """The refusal, remembered where that is sound: see `CompiledPlan.remember`."""
+        hit = compiled.refused(reply)
+        if self._options.local_refusals and compiled.remember(hit, asked_at):
+            self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
+        return hit
+
+    def _deliver(self, check: Check, answer: Grant | LimitHit) -> None:
+        """Who no longer waits for his grant gives it back."""
+        if check.answer.done():
+            if isinstance(answer, Grant):
+                self._undo(answer.holds, given_back=False)
+            return
+        check.answer.set_result(answer)
+        if self._local is not None and isinstance(answer, Grant):
+            self._local.saw(check.compiled.plan, check.estimate)
+
+    def _unanswered(self, call: Call, checks: list[Check], reply: Any) -> None:
+        compiled = checks[0].compiled
+        if isinstance(reply, hiredis.ReplyError):
+            error = str(reply).split(" ", 1)[0]
+            if error == "NOSCRIPT":
+                call.request = compiled.merged_request(checks, with_text=True)
+                self._wire.call(call)
+                return
+            _log.error("Redis refuses the counters' script: %s", error)
+            if error == "READONLY":
+                self._wire.give_up_connection()
+        for check in checks:
+            if not check.answer.done():
+                self._decide_without_redis(compiled.plan, check)
+
+    def _decide_without_redis(self, plan: Plan, check: Check) -> None:
+        if self._local is None:
+            check.answer.set_exception(CountersUnavailableError())
+            return
+        try:
+            check.answer.set_result(self._local.take(plan, check.estimate))
+        except CountersUnavailableError as error:
+            check.answer.set_exception(error)
+            return
+        if not self.local_decisions:
+            _log.warning("limits are decided by this worker alone, by its share: %s", self._roster.share)
+        self.local_decisions += 1
+        if self._options.decided_alone is not None:
+            self._options.decided_alone()
+
+    def _undo(self, holds: tuple[Hold, ...], *, given_back: bool) -> None:
+        """Settle at zero what nobody will use; `given_back`: the request itself was never made."""
+        for hold in holds:
+            self._unjournaled_number += 1
+            settlement = Settlement(hold, self._unjournaled_number, 0, given_back)
+            if self._local is not None:
+                self._local.settled(settlement)
+            if hold.local and given_back:
+                continue  # Redis never heard of it
+            self._settler.add(self._incarnation + _UNJOURNALED, settlement)
+
+    def _redis_is_back(self) -> None:
+        """After a reconnect: a fail-over may have lost counts, and what Redis would say now nobody knows."""
+        if self._local is not None:
+            self._local.redis_is_back()
+        if self.local_decisions:
+            _log.warning("Redis decides again; %d checks were decided without it", self.local_decisions)
+            self.local_decisions = 0
+        self._soft_refusals.clear()
+        for compiled in self._plans.values():
+            compiled.refused_until = 0.0
+
+
+def _both(ceiling: Grant, granted: Grant) -> Grant:
+    return Grant(
+        ceiling.holds + granted.holds,
+        _tighter(ceiling.requests, granted.requests),
+        _tighter(ceiling.tokens, granted.tokens),
+    )
+
+
+def _tighter(one: Standing | None, other: Standing | None) -> Standing | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.remaining < other.remaining else other

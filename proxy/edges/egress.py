@@ -1,0 +1,209 @@
+"""The one way out: resolve a name, check every address, dial exactly a checked one (decisions 5).
+
+Every outgoing connection of the proxy is made here. Nothing is read from proxy environment variables; TLS trusts the
+system's authorities and TOLLGATE_EGRESS_CA_FILE. Error texts never name a host or an address.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TypeVar
+
+from policy.hosts import Address, EgressRules, Reach, refusal
+from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
+
+Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
+Resolve = Callable[[str], Awaitable[tuple[Address, ...]]]
+
+RESOLVER_THREADS = 32
+"""Above a loop's default, so that one customer's dead name server does not hold up everybody's names."""
+RESOLVED_FOR_S = 10.0
+STAGGER_S = 0.25
+"""RFC 8305 5: how long one address may take before the next is tried beside it."""
+MAX_ADDRESSES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection leads, as the URL says it. `host` has no brackets; `port` is None when the URL has none."""
+
+    scheme: str
+    host: str
+    port: int | None
+    reach: Reach
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme == "https"
+
+
+class Resolver:
+    """Asks the system's resolver in threads; one question per name at a time, answers kept for a moment."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve")
+        self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
+        self._asked: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
+
+    async def __call__(self, host: str) -> tuple[Address, ...]:
+        """The addresses of `host` in the system's order of preference. OSError when there are none."""
+        known = self._known.get(host)
+        if known is not None and time.perf_counter() < known[0]:
+            return known[1]
+        question = self._asked.get(host)
+        if question is None:
+            question = self._asked[host] = asyncio.ensure_future(self._ask(host))
+            question.add_done_callback(lambda done: self._answered(host, done))
+        return await asyncio.shield(question)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _answered(self, host: str, question: asyncio.Future[tuple[Address, ...]]) -> None:
+        del self._asked[host]
+        if not question.cancelled():
+            question.exception()  # seen: whoever asked may have gone, and asyncio would log it as lost
+
+    async def _ask(self, host: str) -> tuple[Address, ...]:
+        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host)
+        now = time.perf_counter()
+        self._known = {name: known for name, known in self._known.items() if now < known[0]}
+        self._known[host] = (now + RESOLVED_FOR_S, addresses)
+        return addresses
+
+
+def _look_up(host: str) -> tuple[Address, ...]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError("not a host name") from None
+    return tuple(dict.fromkeys(ip_address(str(place[4][0]).partition("%")[0]) for place in found))
+
+
+class Egress:
+    """Makes connections under `rules`. `resolve` is replaced in tests only."""
+
+    def __init__(
+        self, rules: EgressRules, connect_timeout_s: float, ca_file: str | None = None, resolve: Resolve | None = None
+    ) -> None:
+        self._rules = rules
+        self._connect_timeout_s = connect_timeout_s
+        self._resolver = Resolver()
+        self._resolve = resolve or self._resolver
+        self._tls = ssl.create_default_context()
+        self._tls.set_alpn_protocols(["http/1.1"])
+        if ca_file is not None:
+            self._tls.load_verify_locations(ca_file)
+
+    def close(self) -> None:
+        self._resolver.close()
+
+    async def connect(self, origin: Origin, protocol: Callable[[socket.socket], Protocol], deadline: float) -> Protocol:
+        """A connected protocol. Raises UpstreamUnreachableError, or UpstreamTimeoutError when `deadline` came first."""
+        left_s = deadline - time.perf_counter()
+        try:
+            async with asyncio.timeout(min(self._connect_timeout_s, left_s)):
+                sock = await _race(await self._places(origin))
+                return await self._wrap(sock, origin, protocol)
+        except TimeoutError:
+            if left_s < self._connect_timeout_s:
+                raise UpstreamTimeoutError("the deadline passed before the upstream was connected") from None
+            raise UpstreamUnreachableError("connecting took too long") from None
+        except ssl.SSLError:
+            raise UpstreamUnreachableError("the TLS handshake failed") from None
+        except OSError:
+            raise UpstreamUnreachableError("the connection was refused or broke off") from None
+
+    async def _places(self, origin: Origin) -> list[tuple[str, int]]:
+        """Where `origin` may be dialled, best first: all its addresses, or an error if one of them is out of bounds."""
+        link = self._rules.links.get(origin.host) if origin.port is None else None
+        if link is not None:
+            return [(str(link.address), link.port)]
+        addresses = await self._addresses(origin.host)
+        if not addresses or any(refusal(address, origin.reach, self._rules) for address in addresses):
+            raise UpstreamUnreachableError("the upstream's address may not be dialled")
+        port = origin.port or (443 if origin.is_tls else 80)
+        return [(str(address), port) for address in addresses[:MAX_ADDRESSES]]
+
+    async def _addresses(self, host: str) -> tuple[Address, ...]:
+        try:
+            return (ip_address(host),)
+        except ValueError:
+            pass
+        try:
+            return await self._resolve(host)
+        except OSError:
+            raise UpstreamUnreachableError("the upstream's name does not resolve") from None
+
+    async def _wrap(
+        self, sock: socket.socket, origin: Origin, protocol: Callable[[socket.socket], Protocol]
+    ) -> Protocol:
+        """Transport and TLS on a connected socket; certificate and SNI go by the URL's name, not by the address."""
+        try:
+            _, made = await asyncio.get_running_loop().create_connection(
+                lambda: protocol(sock),
+                sock=sock,
+                ssl=self._tls if origin.is_tls else None,
+                server_hostname=origin.host if origin.is_tls else None,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return made
+
+
+async def _race(places: list[tuple[str, int]]) -> socket.socket:
+    """A socket connected to the first place that answers; the next is tried when one fails or is slow (RFC 8305)."""
+    if len(places) == 1:
+        return await _dial(*places[0])
+    waiting, running = list(reversed(places)), set[asyncio.Task[socket.socket]]()
+    won: asyncio.Task[socket.socket] | None = None
+    tried: list[asyncio.Task[socket.socket]] = []
+    try:
+        while won is None and (waiting or running):
+            if waiting:
+                tried.append(asyncio.create_task(_dial(*waiting.pop())))
+                running.add(tried[-1])
+            done, running = await asyncio.wait(
+                running, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            won = next((task for task in done if task.exception() is None), None)
+    finally:
+        for task in tried:
+            if task is not won:
+                task.cancel()
+                task.add_done_callback(_discard)
+    if won is None:
+        raise OSError("no address answered")
+    return won.result()
+
+
+def _discard(task: "asyncio.Task[socket.socket]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(sock)
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """A prediction may take 20 minutes of silence: let the kernel notice a peer that is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # not on every platform
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,237 @@
+"""The proxy's front door: aiohttp's low-level server, HTTP/1.1 in, one call of the pipeline per request.
+
+Its four traps are answered here: a handler is cancelled when its caller leaves; the body is capped by `receive`, not at
+1 MiB; `Expect: 100-continue` is answered when the body is wanted; a disconnect is noticed while reading is paused.
+"""
+
+import asyncio
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMethod, InvalidHeader, InvalidURLError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from proxy.edges.wire_call import HttpDate, WireCall, WireOptions
+from proxy.exchange import Incoming, Outgoing
+
+Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
+
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_CANCEL_S = 2.0
+"""How long calls may take to end once they are cancelled."""
+_CLOSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """Limits of the wire. `head_timeout_s`: from a head's first byte to its last."""
+
+    keepalive_timeout_s: float = 75.0
+    head_timeout_s: float = 15.0
+    lingering_s: float = 5.0
+    max_line_bytes: int = 8190
+    max_field_bytes: int = 16_380
+    max_headers: int = 128
+    watch_interval_s: float = 1.0
+    """How often connections whose reading is paused are asked whether their peer is still there."""
+    wire: WireOptions = field(default_factory=WireOptions)
+
+
+class Listener:
+    """Serves one listening socket."""
+
+    def __init__(self, handle: Handle, options: ListenerOptions | None = None) -> None:
+        self._handle = handle
+        self._options = options or ListenerOptions()
+        self._front: _Front | None = None
+        self.server: asyncio.Server | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Accept on `sock`, which is bound and from here on ours."""
+        loop = asyncio.get_running_loop()
+        self._front = _Front(self._handle, self._options)
+        self.server = await loop.create_server(self._front, sock=sock, backlog=1024)
+        self._watch = loop.call_later(self._options.watch_interval_s, self._look_around)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, let what is in flight end within `timeout_s`, then cut the rest. Idempotent."""
+        server, front = self.server, self._front
+        self.server = None
+        if server is None or front is None:
+            return
+        server.close()
+        front.draining = True
+        await asyncio.sleep(0)  # heads that are complete become calls
+        for connection in front.connections:
+            if cast(_Connection, connection).call is None:
+                connection.force_close()
+            else:
+                connection.close()
+        await front.idle_within(timeout_s)
+        if self._watch is not None:
+            self._watch.cancel()
+        for connection in front.connections:
+            if cast(_Connection, connection).call is not None and connection.transport is not None:
+                connection.transport.abort()  # cancels the call, which settles
+        await front.idle_within(_CANCEL_S)
+        await front.shutdown(timeout=_CLOSE_S)
+
+    def _look_around(self) -> None:
+        """Once in a while: cut heads that do not come to their end, and find out who left while reading is paused."""
+        assert self._front is not None
+        loop = asyncio.get_running_loop()
+        patience_ends = loop.time() - self._options.head_timeout_s
+        for connection in self._front.connections:
+            cast(_Connection, connection).look(patience_ends)
+        self._watch = loop.call_later(self._options.watch_interval_s, self._look_around)
+
+
+class _Front(web.Server):
+    """The server: makes one `_Connection` per connection and one `WireCall` per request."""
+
+    def __init__(self, handle: Handle, options: ListenerOptions) -> None:
+        # A WireCall is all that aiohttp touches of a request and of a response, without being either by type.
+        super().__init__(cast(Any, self.serve), request_factory=cast(Any, self._call), handler_cancellation=True)
+        self._handle = handle
+        self._limits = options
+        self._idle: asyncio.Event | None = None  # while somebody waits for it
+        self.busy = 0
+        self.draining = False
+        self.options = options.wire
+        self.date = HttpDate()
+
+    def __call__(self) -> "_Connection":
+        return _Connection(self, self._limits)
+
+    async def idle_within(self, timeout_s: float) -> None:
+        """Returns when nothing is in flight, or when the time is up."""
+        if not self.busy:
+            return
+        self._idle = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return
+
+    def _call(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: "_Connection",
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> WireCall:
+        call = WireCall(self, protocol, message, payload, writer)
+        protocol.head_since = 0.0  # the head is complete
+        protocol.call = call
+        if protocol._messages:
+            call.check_body()
+        return call
+
+    async def serve(self, call: WireCall) -> WireCall:
+        self.busy += 1
+        try:
+            await self._handle(call, call)
+        finally:
+            self.busy -= 1
+            if self._idle is not None and not self.busy:
+                self._idle.set()
+        return call
+
+
+class _Connection(web.RequestHandler):
+    """One connection; knows since when a head is incomplete, and makes calls of malformed ones too."""
+
+    __slots__ = ("call", "head_since")
+
+    def __init__(self, front: _Front, limits: ListenerOptions) -> None:
+        super().__init__(
+            front,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(Any, None),
+            auto_decompress=False,
+            keepalive_timeout=limits.keepalive_timeout_s,
+            lingering_time=limits.lingering_s,
+            max_line_size=limits.max_line_bytes,
+            max_field_size=limits.max_field_bytes,
+            max_headers=limits.max_headers,
+        )
+        self.head_since = 0.0
+        self.call: WireCall | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages:  # the head is complete; beside a call in flight, one more is
+            if self.call is not None:
+                self.call.check_body()
+        elif self.call is None and not self.head_since:
+            self.head_since = self._loop.time()
+
+    def look(self, patience_ends: float) -> None:
+        """Cut the connection if its head began before `patience_ends`, or if its peer left while reading is paused."""
+        transport = self.transport
+        if transport is None:
+            return
+        if self.head_since and self.head_since < patience_ends:
+            transport.write(_TOO_SLOW)
+            self.force_close()
+        elif not transport.is_reading() and _peer_left(transport):
+            transport.abort()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """The base class parses and resumes on every read of a body, also when nothing was ever paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    async def finish_response(self, request: Any, resp: Any, start_time: float | None) -> tuple[Any, bool]:
+        """A WireCall has written its answer already; the base class is needed for declined upgrades only."""
+        self.call = None
+        if self._upgraded:
+            return await super().finish_response(request, resp, start_time)
+        return resp, False
+
+    def _make_error_handler(self, err_info: Any) -> Any:
+        """A head or chunk that breaks HTTP's rules is a call as well: refused, counted and logged like any other."""
+        front = cast(_Front, self._manager)
+
+        async def refuse(call: WireCall) -> WireCall:
+            call.break_off(_fault(err_info.exc))
+            return await front.serve(call)
+
+        return refuse
+
+    def handle_error(
+        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> Any:
+        """A bug of ours: the pipeline has answered and logged what could be."""
+        raise ConnectionResetError
+
+
+def _fault(error: BaseException | None) -> str:
+    match error:
+        case LineTooLong():
+            return "the request line or a header field is too long"
+        case BadHttpMethod():
+            return "the request line has no valid method"
+        case InvalidURLError():
+            return "the request target is malformed"
+        case InvalidHeader():
+            return "a header field is malformed"
+        case _:
+            return "the request breaks a rule of HTTP"
+
+
+def _peer_left(transport: asyncio.Transport) -> bool:
+    """Whether the peer has closed its side, though nobody reads ours."""
+    sock = transport.get_extra_info("socket")
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -1,0 +1,163 @@
+"""Limits without Redis, where the operator has chosen `local`: this worker enforces its share, from memory.
+
+The rolling log is the same one (`policy/admission.py`), charged with what this worker itself admitted in the last
+minute and day. What is admitted here is told to Redis when it is back, by the settlements.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from policy.admission import Book, Counts, Tightest, admit, charge, settle
+from policy.buckets import KIND_NUMBER, has_part, parts_of
+from policy.effective import Bound, Plan
+from policy.limits import LimitType, Unit
+from policy.settlement import Hold, Settlement
+from policy.windows import day_of
+from proxy.edges.roster import Share
+from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+
+_LONGEST_RATE_MS = 60_000
+_MERGED_MS = 20
+_PLANS_KEPT = 20_000
+_NO_SHARE_RETRY_MS = 1000
+_DAY_TOKENS = KIND_NUMBER[LimitType.TOKEN, Unit.DAY]
+
+
+@dataclass(slots=True)
+class _Admitted:
+    """What this worker has admitted under one plan: the last minute in slices, and the day's requests."""
+
+    plan: Plan
+    slices: deque[list[int]] = field(default_factory=deque)
+    day: int = 0
+    day_requests: int = 0
+
+    def add(self, now_ms: int, tokens: int) -> None:
+        if self.slices and now_ms - self.slices[-1][0] < _MERGED_MS:
+            self.slices[-1][1] += 1
+            self.slices[-1][2] += tokens
+        else:
+            self.slices.append([now_ms, 1, tokens])
+            while self.slices[0][0] < now_ms - _LONGEST_RATE_MS:
+                self.slices.popleft()
+        if self.day != day_of(now_ms):
+            self.day, self.day_requests = day_of(now_ms), 0
+        self.day_requests += 1
+
+
+class LocalLimits:
+    """One worker's memory. `share`: the last known one, None while none is known; `clock_ms`: the wall clock."""
+
+    def __init__(self, lease_ms: int, share: Callable[[], Share | None], clock_ms: Callable[[], int]) -> None:
+        self._lease_ms = lease_ms
+        self._share = share
+        self._clock_ms = clock_ms
+        self._admitted: dict[int, _Admitted] = {}
+        self._day_tokens: dict[tuple[str, str], int] = {}
+        self._day = 0
+        self._books: dict[str, Book] = {}
+        self._number = 0
+
+    def saw(self, plan: Plan, tokens: int) -> None:
+        """Redis has admitted a call of this worker."""
+        admitted = self._admitted.get(id(plan))
+        if admitted is None or admitted.plan is not plan:
+            if len(self._admitted) >= _PLANS_KEPT:
+                self._drop_idle()
+            admitted = self._admitted[id(plan)] = _Admitted(plan)
+        admitted.add(self._clock_ms(), tokens)
+
+    def settled(self, settlement: Settlement) -> None:
+        """A call has ended, wherever it was admitted."""
+        hold = settlement.hold
+        self._roll_day()
+        for group, parts in hold.buckets:
+            if has_part(parts, _DAY_TOKENS):
+                pair = (hold.key, group)
+                self._day_tokens[pair] = self._day_tokens.get(pair, 0) + settlement.actual_tokens
+        book = self._books.get(hold.key)
+        if book is not None:
+            self._number += 1
+            here = settlement._replace(hold=hold._replace(local=False), number=self._number)
+            settle(book, "local", (here,), self._clock_ms())
+
+    def redis_is_back(self) -> None:
+        """What was counted here is Redis' business again; the next loss begins with what is known then."""
+        self._books.clear()
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        oldest_ms = self._clock_ms() - _LONGEST_RATE_MS
+        today = day_of(self._clock_ms())
+        kept = {
+            place: one
+            for place, one in self._admitted.items()
+            if one.day == today or (one.slices and one.slices[-1][0] >= oldest_ms)
+        }
+        self._admitted = kept
+
+    def take(self, plan: Plan, estimate: int) -> Grant | LimitHit:
+        """Admit against this worker's share. `CountersUnavailableError` when it never knew one."""
+        share = self._share()
+        if share is None:
+            raise CountersUnavailableError
+        bounds = [replace(b, limit=replace(b.limit, threshold=share.of(b.limit.threshold))) for b in plan.bounds]
+        empty = next((b for b, mine in zip(plan.bounds, bounds, strict=True) if mine.limit.threshold == 0), None)
+        if empty is not None:
+            return LimitHit(empty, _NO_SHARE_RETRY_MS)
+        decision = admit(self._book(plan.key), bounds, (estimate,), self._clock_ms())
+        requests, tokens = _standing(plan, decision.requests), _standing(plan, decision.tokens)
+        if decision.refused_by is not None:
+            waits = decision.retry_after_ms, decision.hard_retry_after_ms
+            return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1])
+        self.saw(plan, estimate)
+        return Grant((Hold(plan.key, _parts(plan), decision.now_ms, estimate, local=True),), requests, tokens)
+
+    def _book(self, key: str) -> Book:
+        book = self._books.get(key)
+        if book is None:
+            book = self._books[key] = self._remembered(key)
+        return book
+
+    def _remembered(self, key: str) -> Book:
+        """A book charged with this worker's own last window."""
+        book, now_ms = Book(self._lease_ms), self._clock_ms()
+        mine = [admitted for admitted in self._admitted.values() if admitted.plan.key == key]
+        slices = [(at_ms, requests, tokens, one.plan) for one in mine for at_ms, requests, tokens in one.slices]
+        for at_ms, requests, tokens, plan in sorted(slices, key=lambda piece: piece[0]):
+            rates = [bound for bound in plan.bounds if bound.limit.is_rate]
+            charge(book, rates, requests, tokens, at_ms)
+        self._roll_day()
+        for admitted in mine:
+            for bound in admitted.plan.bounds:
+                if bound.limit.unit is Unit.DAY:
+                    self._remember_day(book, admitted, bound, now_ms)
+        return book
+
+    def _remember_day(self, book: Book, admitted: _Admitted, bound: Bound, now_ms: int) -> None:
+        counts: Counts = book.at(bound.counting_group, now_ms)
+        if bound.limit.type is LimitType.TOKEN:
+            settled = self._day_tokens.get((admitted.plan.key, bound.counting_group), 0)
+            counts = replace(counts, day_tokens=settled)
+        elif admitted.day == counts.day:
+            counts = replace(counts, day_requests=counts.day_requests + admitted.day_requests)
+        book.groups[bound.counting_group] = counts
+
+    def _roll_day(self) -> None:
+        today = day_of(self._clock_ms())
+        if today != self._day:
+            self._day = today
+            self._day_tokens.clear()
+
+
+def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
+    if tightest is None:
+        return None
+    return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
+
+
+def _parts(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """All that binds, requests too: Redis has yet to be told of them."""
+    groups = dict.fromkeys(bound.counting_group for bound in plan.bounds)
+    return tuple((group, parts_of(b.limit for b in plan.bounds if b.counting_group == group)) for group in groups)

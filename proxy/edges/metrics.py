@@ -1,0 +1,161 @@
+"""A worker's counts: added up in memory on the path, sent to the supervisor within 100 ms (the stages' `Meters`).
+
+Nothing is kept here once it is sent, so a worker's memory does not grow with label values; the sums live in
+`totals.py`, dead workers' shares included. Why not multiprocess files: docs/decisions/0005.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from proxy.stages.settle import Finished
+
+FLUSH_AFTER_S = 0.1
+COUNTED_AT_ONCE = 64
+"""So many calls are noted before they are counted: few enough not to be felt."""
+
+DURATION_BOUNDS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0,
+)  # fmt: skip
+OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+FIRST_BYTE_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+REDIS_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+
+
+class Sums(Protocol):
+    """Where counts go: in a worker, the channel to the supervisor."""
+
+    @property
+    def congested(self) -> bool: ...
+
+    def counted(self, counts: dict[str, Any]) -> None: ...
+
+
+class Watched(Protocol):
+    """What keeps count itself, and is read when counts are sent."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+
+class Spread:
+    """Observations since the last flush: how many at most each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.clear()
+
+    def clear(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, values: Sequence[float]) -> None:
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.sum += sum(values)
+
+
+class PrometheusMeters:
+    """Counts what happens in one worker. On the path things are noted, and counted some at a time: that is cheaper
+    than one by one. A timer looks for news every `FLUSH_AFTER_S`."""
+
+    def __init__(self, sums: Sums) -> None:
+        self._sums = sums
+        self._loop = asyncio.get_running_loop()
+        self._ended: list[Finished] = []
+        self._round_trips: list[float] = []
+        self._calls: dict[tuple[str, str, str, int], list[int]] = {}
+        self._decisions: dict[tuple[str, str, str], int] = {}
+        self._decided_alone = 0
+        self._spreads = {
+            "duration": Spread(DURATION_BOUNDS_S),
+            "overhead": Spread(OVERHEAD_BOUNDS_S),
+            "first_byte": Spread(FIRST_BYTE_BOUNDS_S),
+            "redis": Spread(REDIS_BOUNDS_S),
+        }
+        self._capacity: Watched | None = None
+        self._in_flight_sent = 0
+        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
+
+    def watch(self, capacity: Watched) -> None:
+        """Whose calls in flight are the gauge's."""
+        self._capacity = capacity
+
+    def finished(self, call: Finished) -> None:
+        self._ended.append(call)
+        if len(self._ended) >= COUNTED_AT_ONCE:
+            self._count()
+
+    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
+        key = (outcome, type, unit)
+        self._decisions[key] = self._decisions.get(key, 0) + 1
+
+    def decided_alone(self) -> None:
+        """A limit check was decided without Redis, where the operator has chosen so."""
+        self._decided_alone += 1
+
+    def redis_round_trip(self, seconds: float) -> None:
+        self._round_trips.append(seconds)
+        if len(self._round_trips) >= COUNTED_AT_ONCE:
+            self._count()
+
+    def flush(self) -> None:
+        """Send what has been counted since the last time."""
+        self._count()
+        if not self._sums.congested:
+            self._sums.counted(self._taken())
+
+    def close(self) -> None:
+        """The last counts leave."""
+        self._timer.cancel()
+        self.flush()
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
+        self._count()
+        counted = self._calls or self._decisions or self._decided_alone or self._spreads["redis"].sum
+        if counted or self._in_flight() != self._in_flight_sent:
+            self.flush()
+
+    def _in_flight(self) -> int:
+        return self._capacity.in_flight if self._capacity is not None else 0
+
+    def _count(self) -> None:
+        """Add up what was noted."""
+        ended, self._ended = self._ended, []
+        calls, spreads = self._calls, self._spreads
+        for call in ended:
+            key = (call.workspace_id, call.external_entity_id, call.slug, call.status)
+            tally = calls.get(key)
+            if tally is None:
+                tally = calls[key] = [0, 0, 0, 0]
+            tally[0] += 1
+            if (tokens := call.tokens) is not None:
+                tally[1] += tokens.input - tokens.cached_input
+                tally[2] += tokens.cached_input
+                tally[3] += tokens.output
+        spreads["duration"].observe([call.duration_s for call in ended])
+        spreads["overhead"].observe([call.ours_s for call in ended])
+        spreads["first_byte"].observe([call.first_byte_s for call in ended if call.first_byte_s is not None])
+        spreads["redis"].observe(self._round_trips)
+        self._round_trips.clear()
+
+    def _taken(self) -> dict[str, Any]:
+        calls, self._calls = self._calls, {}
+        decisions, self._decisions = self._decisions, {}
+        alone, self._decided_alone = self._decided_alone, 0
+        spreads = {name: [spread.counts, spread.sum] for name, spread in self._spreads.items() if any(spread.counts)}
+        for name in spreads:
+            self._spreads[name].clear()
+        self._in_flight_sent = self._in_flight()
+        return {
+            "calls": [[*key, *tally] for key, tally in calls.items()],
+            "decisions": [[*key, count] for key, count in decisions.items()],
+            "decided_alone": alone,
+            "spreads": spreads,
+            "gauges": {"in_flight": self._in_flight_sent},
+        }

@@ -1,0 +1,103 @@
+"""The machine's metrics: what all workers have counted, dead ones included, as Prometheus text (decisions 11).
+
+The supervisor's. Counters only grow while the supervisor lives; gauges are sums over the workers that live now. The
+number of `external_entity_id` values is bounded, further ones count as `_other`: labels must not eat the memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.edges.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
+
+OTHER = "_other"
+TOKEN_KINDS = ("uncached_input", "cached_input", "output")
+_SPREADS = {
+    "duration": ("tollgate_request_duration_seconds", "From the request's head to the answer's end", DURATION_BOUNDS_S),
+    "overhead": ("tollgate_overhead_seconds", "Time that was ours, not the upstream's", OVERHEAD_BOUNDS_S),
+    "first_byte": ("tollgate_time_to_first_byte_seconds", "From the head to the first byte", FIRST_BYTE_BOUNDS_S),
+    "redis": ("tollgate_redis_round_trip_seconds", "One admission step in Redis", REDIS_BOUNDS_S),
+}
+
+
+class MeterTotals(Collector):
+    """Adds up what workers send. `readings`: gauges that the supervisor knows itself, read at each scrape."""
+
+    def __init__(self, max_entities: int, readings: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
+        self._max_entities = max_entities
+        self._readings = readings
+        self._entities: set[str] = set()
+        self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._decided_alone = 0
+        self._spreads = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _SPREADS.items()}
+        self._gauges: dict[int, dict[str, float]] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def add(self, worker: int, counts: dict[str, Any]) -> None:
+        """What `worker` has counted since it last sent, and its gauges as they are now."""
+        for workspace, entity, slug, status, calls, *tokens in counts["calls"]:
+            where = (workspace, self._bounded(entity), slug)
+            self._requests[*where, str(status)] += calls
+            for kind, count in zip(TOKEN_KINDS, tokens, strict=True):
+                if count:
+                    self._tokens[*where, kind] += count
+        for *labels, count in counts["decisions"]:
+            self._decisions[tuple(labels)] += count
+        self._decided_alone += counts["decided_alone"]
+        for name, (buckets, total) in counts["spreads"].items():
+            sums, totals = self._spreads[name]
+            sums[:] = map(int.__add__, sums, buckets)
+            totals[0] += total
+        self._gauges[worker] = counts["gauges"]
+
+    def forget_gauges(self, worker: int) -> None:
+        """The worker has died: what it had in flight is gone, what it counted stays."""
+        self._gauges.pop(worker, None)
+
+    def text(self) -> bytes:
+        """May run beside `add`, in a thread: it works on copies."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["workspace", "external_entity_id", "model_slug"]
+        yield _counter(
+            "platform_model_api_inference_requests", "Inference requests", [*labels, "status_code"], self._requests
+        )
+        yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
+        yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
+        about = "Limit checks that workers decided by their shares, Redis being away"
+        yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
+        for key, (name, about, bounds) in _SPREADS.items():
+            counts, total = self._spreads[key]
+            edges = [*(str(bound) for bound in bounds), "+Inf"]
+            yield HistogramMetricFamily(
+                name, about, buckets=list(zip(edges, accumulate(counts), strict=True)), sum_value=total[0]
+            )
+        for name, about, value in (*self._summed_gauges(), *self._readings()):
+            yield GaugeMetricFamily(name, about, value=value)
+
+    def _summed_gauges(self) -> Iterator[tuple[str, str, float]]:
+        in_flight = sum(gauges.get("in_flight", 0) for gauges in list(self._gauges.values()))
+        yield "tollgate_inflight_requests", "Requests being answered now", in_flight
+
+    def _bounded(self, entity: str) -> str:
+        if entity not in self._entities:
+            if len(self._entities) >= self._max_entities:
+                return OTHER
+            self._entities.add(entity)
+        return entity
+
+
+def _counter(name: str, about: str, labels: list[str], values: dict[tuple[str, ...], int]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=labels)
+    for key, value in list(values.items()):
+        family.add_metric(key, value)
+    return family

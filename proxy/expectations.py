@@ -1,0 +1,47 @@
+"""How much output a call of (group, slug) will bring, as this worker has seen it so far (limits.md, "Admission").
+
+Pure and per worker: an estimate only decides how much is reserved; what is charged in the end is the truth.
+"""
+
+from dataclasses import dataclass
+
+UNKNOWN_OUTPUT = 512
+"""Expected of a call without a cap while too few have been seen."""
+CALLS_TO_TRUST = 16
+_MEMORY_CALLS = 256
+"""The mean follows a change: a call counts for a 256th of it at least."""
+_PAIRS_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class _Mean:
+    calls: int = 0
+    output: float = 0.0
+
+
+class Expectations:
+    """Running means, for the pairs that were called last."""
+
+    def __init__(self, pairs_kept: int = _PAIRS_KEPT) -> None:
+        self._means: dict[tuple[str, str], _Mean] = {}
+        self._pairs_kept = pairs_kept
+
+    def expected_output(self, group_id: str, slug: str, cap: int | None) -> int:
+        """Tokens to reserve for the answer. `cap`: the largest of the caller's own output caps; None: none given."""
+        mean = self._means.get((group_id, slug))
+        if mean is None or mean.calls < CALLS_TO_TRUST:
+            return UNKNOWN_OUTPUT if cap is None else cap
+        expected = round(mean.output)
+        return expected if cap is None else min(expected, cap)
+
+    def record(self, group_id: str, slug: str, output_tokens: int) -> None:
+        """A call has settled, with the output that its provider reported."""
+        pair = (group_id, slug)
+        mean = self._means.pop(pair, None)
+        if mean is None:
+            mean = _Mean()
+            if len(self._means) >= self._pairs_kept:
+                del self._means[next(iter(self._means))]
+        self._means[pair] = mean
+        calls = mean.calls = mean.calls + 1
+        mean.output += (output_tokens - mean.output) / (calls if calls < _MEMORY_CALLS else _MEMORY_CALLS)

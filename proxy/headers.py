@@ -1,0 +1,108 @@
+"""Which header fields go on, in both directions, and the ones that are ours (decisions 2). Pure.
+
+Both ways are allow-lists: a credential, a cookie or a host that nobody thought of stays where it came from.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+
+from proxy.exchange import Headers, Incoming, Standing
+
+MAX_METADATA_BYTES = 4096
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+FORWARDED = (
+    "content-type",
+    "accept",
+    "user-agent",
+    "traceparent",
+    "tracestate",
+    "idempotency-key",
+    "openai-beta",
+    "anthropic-version",
+    "anthropic-beta",
+)
+"""What of a request goes upstream, beside what the dialect adds."""
+
+_IDENTITY = ("accept-encoding", "identity")
+
+PASSED = frozenset(("content-type", "content-language", "cache-control", "retry-after", "retry-after-ms"))
+"""What of an upstream's answer goes to the caller."""
+
+
+def kept_request_id(value: str | None) -> str | None:
+    """The caller's request id, if it is one: 1 to 128 visible ASCII characters."""
+    return value if value is not None and _REQUEST_ID.fullmatch(value) else None
+
+
+def forwarded(incoming: Incoming, request_id: str, own: Headers) -> list[tuple[str, str]]:
+    """The fields for upstream: `own` (dialect and credential), then what may go on of the caller's.
+
+    Hop-by-hop fields are none of FORWARDED, but a caller may declare any field one (RFC 9110 7.6.1).
+    """
+    headers = [("x-request-id", request_id), _IDENTITY, *own]
+    header, taken = incoming.header, dict(own)
+    if header("connection") is not None:
+        taken |= dict.fromkeys(_named_in_connection(incoming), "")
+    for name in FORWARDED:
+        value = header(name)
+        if value is not None and name not in taken:
+            headers.append((name, value))
+    return headers
+
+
+def passed(upstream: Headers) -> list[tuple[str, str]]:
+    """The fields of an upstream's answer that the caller gets."""
+    kept: list[tuple[str, str]] = []
+    connection = ""
+    for field in upstream:
+        name = field[0]
+        if name in PASSED:
+            kept.append(field)
+        elif name == "connection":
+            connection += f",{field[1]}"
+    if not connection:
+        return kept
+    dropped = set(_tokens(connection))
+    return [field for field in kept if field[0] not in dropped]
+
+
+def rate_lines(requests: Standing | None, tokens: Standing | None) -> str:
+    """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
+    lines = ""
+    if requests is not None:
+        limit, remaining, reset_ms = requests
+        lines = (
+            f"x-ratelimit-limit-requests: {limit}\r\n"
+            f"x-ratelimit-remaining-requests: {remaining if remaining > 0 else 0}\r\n"
+            f"x-ratelimit-reset-requests: {span(reset_ms)}\r\n"
+        )
+    if tokens is not None:
+        limit, remaining, reset_ms = tokens
+        lines += (
+            f"x-ratelimit-limit-tokens: {limit}\r\n"
+            f"x-ratelimit-remaining-tokens: {remaining if remaining > 0 else 0}\r\n"
+            f"x-ratelimit-reset-tokens: {span(reset_ms)}\r\n"
+        )
+    return lines
+
+
+def span(ms: int) -> str:
+    """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`."""
+    if ms < 1000:
+        return f"{max(0, ms)}ms"
+    seconds, rest_ms = divmod(ms, 1000)
+    if seconds < 60:
+        return f"{ms / 1000:g}s" if rest_ms else f"{seconds}s"
+    minutes, seconds = divmod(seconds + (rest_ms > 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
+
+
+def _named_in_connection(incoming: Incoming) -> Collection[str]:
+    return {token for value in incoming.header_values("connection") for token in _tokens(value)}
+
+
+def _tokens(value: str) -> Iterable[str]:
+    return (token.strip().lower() for token in value.split(","))

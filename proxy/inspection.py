@@ -1,0 +1,120 @@
+"""What a proxy on this machine would do now, in words: `snapshot show`. Pure: reads a directory, returns lines.
+
+It asks the same look-ups as the stages do, so it cannot tell another story than they; it shows no secret and no more
+of a key than its prefix.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from policy.credentials import may_call_slugs
+from policy.effective import Bound, Plan
+from policy.endpoints import Target
+from policy.groups import Group
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow, target_to_wire
+
+DEFAULT_ENVIRONMENT = "production"
+
+
+class Directory(Protocol):
+    """The look-ups whose answers are shown."""
+
+    def endpoint(self, slug: str) -> EndpointRow | None: ...
+
+    def workspace(self, id: str) -> WorkspaceRow | None: ...
+
+    def group(self, id: str) -> Group | None: ...
+
+    def plan(self, group_id: str, slug: str) -> Plan | None: ...
+
+    def slugs(self, group_id: str) -> tuple[str, ...]: ...
+
+    def model(self, id: str) -> ModelRow | None: ...
+
+
+def overview(epoch: str, revision: int, rows: Mapping[str, int]) -> Iterator[str]:
+    """What the replica holds."""
+    yield f"revision {revision} of epoch {epoch}"
+    yield "rows: " + (", ".join(f"{count} {kind}" for kind, count in sorted(rows.items())) or "none")
+
+
+def endpoint_lines(directory: Directory, slug: str) -> Iterator[str]:
+    """Where a slug leads."""
+    endpoint = directory.endpoint(slug)
+    if endpoint is None:
+        yield f"{slug}: no such endpoint; every call is answered 404"
+        return
+    yield f"{slug}: endpoint {endpoint.id} of workspace {endpoint.workspace_id}"
+    fields = {name: value for name, value in target_to_wire(endpoint.target).items() if name != "provider"}
+    yield f"  target {endpoint.target.provider}: " + ", ".join(f"{name} {value}" for name, value in fields.items())
+    yield from _deployment_lines(directory, endpoint.target)
+    yield from _workspace_lines(directory, endpoint.workspace_id)
+
+
+def key_lines(directory: Directory, key: KeyRow, slug: str | None) -> Iterator[str]:
+    """What calls with a key meet: its standing, and for each slug (or for the one asked) the limits that bind."""
+    yield f"key {key.prefix}: {key.kind}, workspace {key.workspace_id}"
+    yield from _workspace_lines(directory, key.workspace_id)
+    if key.group_id is None or not may_call_slugs(key.kind):
+        yield "  a workspace key: calls to slugs are answered 403"
+        return
+    group = directory.group(key.group_id)
+    if group is None:
+        yield f"  its group {key.group_id} is gone: calls are answered 403"
+        return
+    yield from _tree_lines(directory, group)
+    for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
+        yield from _call_lines(directory, key, name)
+
+
+def _workspace_lines(directory: Directory, id: str) -> Iterator[str]:
+    workspace = directory.workspace(id)
+    if workspace is None:
+        yield "  the workspace is not there: calls are answered 403"
+    elif not workspace.onboarded:
+        yield "  the workspace is not onboarded: calls are answered 403"
+    elif workspace.billing == "suspended":
+        yield "  the workspace's billing is suspended: calls are answered 402"
+
+
+def _tree_lines(directory: Directory, group: Group) -> Iterator[str]:
+    yield f"  group {group.id} (external_entity_id {group.external_entity_id}), limits {group.enforcement}"
+    parent = group.parent_id
+    while parent is not None:
+        ancestor = directory.group(parent)
+        yield f"    below {parent}" + (f" ({ancestor.external_entity_id})" if ancestor else " (which is not there)")
+        parent = ancestor.parent_id if ancestor else None
+
+
+def _call_lines(directory: Directory, key: KeyRow, slug: str) -> Iterator[str]:
+    plan = directory.plan(key.group_id or "", slug)
+    endpoint = directory.endpoint(slug)
+    if plan is None:
+        yield f"  {slug}: not among the group's models; answered 404"
+        return
+    if endpoint is None or endpoint.workspace_id != key.workspace_id:
+        yield f"  {slug}: allowed, but there is no such endpoint; answered 404"
+        return
+    yield f"  {slug}: goes to {endpoint.target.provider}" + ("" if plan.bounds else "; no limit binds")
+    for bound in plan.bounds:
+        yield "    at most " + _bound_text(bound)
+
+
+def _bound_text(bound: Bound) -> str:
+    limit = bound.limit
+    counted = "" if bound.counting_group == bound.source_group else f", counted for {bound.counting_group}"
+    return f"{limit.threshold} {limit.type} per {limit.unit}, set by {bound.source_group}{counted}"
+
+
+def _deployment_lines(directory: Directory, target: Target) -> Iterator[str]:
+    if target.model_id is None:
+        return
+    model = directory.model(target.model_id)
+    environment = target.environment_name or DEFAULT_ENVIRONMENT
+    deployment_id = model.environments.get(environment) if model else None
+    deployment = model.deployments.get(deployment_id) if model and deployment_id else None
+    if deployment is None:
+        yield f"  no deployment serves {environment}: calls are answered 404"
+        return
+    replicas = ", ".join(deployment.replicas) or "no replica"
+    yield f"  {environment} is deployment {deployment.id}, {deployment.status}: {replicas}"

@@ -1,0 +1,184 @@
+"""THE REQUEST'S PATH: seven steps on one screen; settle always runs.
+
+`handle` is called once per request, by the listener, in a task that is cancelled when the caller goes away. Whatever
+happens, the call is booked before its last byte leaves, and told of after it.
+"""
+
+import logging
+import random
+import secrets
+from asyncio import CancelledError
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import time_ns
+from typing import Protocol
+
+from policy.tiers import DEFAULT_TIERS, Tier
+from proxy.capacity import Capacity, CapacityLimits, Fleet
+from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
+from proxy.refusals import BUG, render, row_of
+from proxy.stages import admit, authenticate, dispatch, relay, route, settle
+from proxy.stages.receive import Receive
+from proxy.ulids import Ulids
+
+log = logging.getLogger(__name__)
+
+
+class Directory(authenticate.Directory, route.Directory, dispatch.Directory, Protocol):
+    """The replica of policy, as all stages together see it."""
+
+
+class Counters(admit.Counters, settle.Counters, Protocol):
+    """The buckets."""
+
+
+class Journal(dispatch.Journal, relay.Journal, settle.Journal, Protocol):
+    """The books."""
+
+
+class Dialects(route.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
+    """How providers are asked and read."""
+
+
+class Expectations(admit.Expectations, settle.Expectations, Protocol):
+    """How much output calls bring."""
+
+
+class Meters(admit.Meters, settle.Meters, Protocol):
+    """The metrics."""
+
+    def watch(self, capacity: Capacity) -> None:
+        """Told once, of what knows how many calls are in flight."""
+        ...
+
+
+class Tokens(dispatch.Tokens, Protocol):
+    """Short-lived credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that the path works with; `proxy/app.py` puts it together."""
+
+    directory: Directory
+    counters: Counters
+    journal: Journal
+    upstream: dispatch.UpstreamClient
+    dialects: Dialects
+    expectations: Expectations
+    meters: Meters
+    access_log: settle.AccessLog
+    dispatch: dispatch.DispatchSettings
+    max_body_bytes: int = 100_000_000
+    capacity: CapacityLimits = field(default_factory=CapacityLimits)
+    tokens: Tokens | None = None
+    tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
+
+
+class Pipeline:
+    """One worker's path for all requests."""
+
+    def __init__(self, parts: Parts) -> None:
+        ulids = Ulids(time_ns, secrets.token_bytes)
+        self._capacity = Capacity(parts.capacity)
+        parts.meters.watch(self._capacity)
+        self._receive = Receive(ulids, self._capacity, parts.max_body_bytes)
+        self._authenticate = authenticate.Authenticate(parts.directory)
+        self._route = route.Route(parts.directory, parts.dialects)
+        self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
+        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts, self._capacity))
+        self._relay = relay.Relay(parts.journal, parts.dialects, self._capacity)
+        self._settle = settle.Settle(_settle_parts(parts))
+
+    async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
+        """Serve one request to its end."""
+        call = Call(incoming, outgoing)
+        try:
+            await self._answer(call)
+        except (CancelledError, CallerGoneError) as gone:
+            _mark(call, CallerGoneError())
+            if isinstance(gone, CancelledError):
+                raise
+        finally:
+            self._end(call)
+
+    async def _steps(self, call: Call) -> Answered:
+        """The path. Each step's value is the next one's ticket; what a step may refuse with stands beside it."""
+        self._capacity.enter()  # 529
+        arrived = self._receive.head(call)  # 400
+        call.identified = identified = await self._authenticate(arrived)  # 401 402 403 503
+        if arrived.incoming.method == "GET" and arrived.purpose is Purpose.LIST:
+            return self._route.listing(identified)
+        received = await self._receive.body(call, identified)  # 400 404 405 408 413 415 529
+        call.routed = routed = self._route(identified, received)  # 400 404
+        call.admitted = admitted = await self._admit(call, routed)  # 429 503
+        answering = await self._dispatch(call, admitted)  # 404 500 502 503 504 529
+        return await self._relay(call, answering)  # 499 502 504
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            answered = await self._steps(call)
+            call.outcome.status = answered.status
+            self._settle.book(call)
+        except CallerGoneError:
+            raise
+        # The one broad except: whatever else goes wrong, a bug of ours included, the caller gets an answer from the
+        # table, the call is booked, and the trace is in the log. Nothing is swallowed.
+        except Exception as error:  # noqa: BLE001
+            answered = self._refused(call, error)
+            if call.outgoing.started:  # nothing else can be said: the connection is cut, so that it shows
+                call.outgoing.abort()
+                return
+        outgoing = call.outgoing
+        if not outgoing.started:
+            relay.begin(call, answered)
+        await outgoing.finish(answered.final)
+
+    def _refused(self, call: Call, error: Exception) -> Answered:
+        request_id = call.arrived.request_id if call.arrived else ""
+        if row_of(error) is BUG:
+            log.error("a bug of ours ended request %s", request_id, exc_info=error)
+        _mark(call, error)
+        self._settle.book(call)
+        return render(error, request_id)
+
+    def _end(self, call: Call) -> None:
+        """Nothing here waits: the task may be cancelled."""
+        try:
+            if not call.booked:
+                self._settle.book(call)
+        finally:
+            if call.upstream is not None:
+                call.upstream.close()
+            if call.place is not None:
+                call.place.leave()
+            self._capacity.leave(call.held_bytes)
+            self._settle.tell(call)
+
+
+def _mark(call: Call, error: Exception) -> None:
+    row = row_of(error)
+    call.outcome.status, call.outcome.cause = row.status, row.cause
+
+
+def _dispatch_parts(parts: Parts, capacity: Capacity) -> dispatch.DispatchParts:
+    return dispatch.DispatchParts(
+        directory=parts.directory,
+        journal=parts.journal,
+        upstream=parts.upstream,
+        dialects=parts.dialects,
+        fleet=Fleet(random.SystemRandom().randrange),
+        capacity=capacity,
+        settings=parts.dispatch,
+        tokens=parts.tokens,
+    )
+
+
+def _settle_parts(parts: Parts) -> settle.SettleParts:
+    return settle.SettleParts(
+        journal=parts.journal,
+        counters=parts.counters,
+        expectations=parts.expectations,
+        meters=parts.meters,
+        access_log=parts.access_log,
+    )

@@ -1,0 +1,190 @@
+"""When the replica follows control: at the latest every interval, on each hint, and when a worker asks.
+
+One refresh runs at a time; whatever asks meanwhile shares the next one. It promises that a failed refresh leaves the
+last good picture standing, and that whoever waits for one learns the truth. Sockets and files are the edges'.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+from policy.snapshot import Delta, Row
+
+MIN_GAP_S = 0.05
+"""Between two refreshes, so that a burst of hints becomes a few refreshes and not one for each."""
+DEMAND_GAP_S = 1.0
+"""Between two refreshes caused by keys that are not known, over the whole machine."""
+FIRST_RETRY_S = 0.5
+_JITTER = 0.1
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class ControlUnreachableError(Exception):
+    """Control could not be asked, or its answer could not be used; the last good picture stays."""
+
+
+class ReplicaUnwritableError(Exception):
+    """The replica could not take over a change (disk full, file damaged); the last good picture stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Up to where the replica has followed control. An empty epoch: it never has."""
+
+    epoch: str = ""
+    revision: int = 0
+
+    @property
+    def loaded(self) -> bool:
+        return bool(self.epoch)
+
+
+class Feed(Protocol):
+    async def page(self, since: Standing, after: str | None) -> Delta: ...
+
+
+class Draft(Protocol):
+    """One answer of control on its way into the replica; invisible to readers until `commit`."""
+
+    def add(self, rows: Iterable[Row]) -> None: ...
+
+    def commit(self, standing: Standing) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class Replica(Protocol):
+    @property
+    def standing(self) -> Standing: ...
+
+    def draft(self, *, reset: bool) -> Draft: ...
+
+    def confirm(self, now_s: float) -> None:
+        """Tell all readers that control has confirmed the picture as of `now_s` (`time.monotonic`)."""
+        ...
+
+
+class Refresher:
+    """Keeps `replica` in step with `feed`. `run` is its life; `hint` and `demand` may be called at any time."""
+
+    def __init__(self, replica: Replica, feed: Feed, interval_s: float) -> None:
+        self._replica = replica
+        self._feed = feed
+        self._interval_s = interval_s
+        self._wanted = asyncio.Event()
+        self._following_round: asyncio.Future[bool] | None = None
+        self._demanded_at_s = float("-inf")
+        self._failures = 0
+        self._failed_at_s = float("-inf")
+
+    async def run(self) -> None:
+        """Refresh for ever; the first time at once."""
+        while True:
+            started_s = time.monotonic()
+            await self._one_round(started_s)
+            await asyncio.sleep(MIN_GAP_S)
+            try:
+                async with asyncio.timeout(self._wait_s() - (time.monotonic() - started_s)):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+
+    def hint(self, revision: int | None = None) -> None:
+        """Control has committed `revision`; None: something may have been missed, look."""
+        if revision is None or revision != self._replica.standing.revision:
+            self._wanted.set()
+
+    async def demand(self) -> bool:
+        """For a key that is not known: whether control has confirmed the picture since it was asked for.
+
+        Demands cause about one refresh a second and wait for it: a key may be younger than the last one. A refresh that
+        a hint causes meanwhile, as the minting of a key does, serves them too.
+        """
+        now_s = time.monotonic()
+        if now_s - self._failed_at_s <= DEMAND_GAP_S:
+            return False
+        if self._following_round is None:
+            loop = asyncio.get_running_loop()
+            self._following_round = loop.create_future()
+            wait_s = max(0.0, self._demanded_at_s + DEMAND_GAP_S - now_s)
+            loop.call_later(wait_s, self._begin, self._following_round)
+        return await asyncio.shield(self._following_round)
+
+    def _begin(self, demanded: asyncio.Future[bool]) -> None:
+        """The round that was demanded, unless a hint's has taken its place."""
+        if demanded is self._following_round:
+            self._demanded_at_s = time.monotonic()
+            self._wanted.set()
+
+    async def _one_round(self, started_s: float) -> None:
+        """One refresh. Those who asked before it began hear of it; those who ask while it runs wait for the next."""
+        self._wanted.clear()
+        waiting, self._following_round = self._following_round, None
+        ok = False
+        try:
+            ok = await self._refresh(started_s)
+        finally:
+            if waiting is not None:
+                waiting.set_result(ok)
+
+    async def _refresh(self, started_s: float) -> bool:
+        try:
+            await self._follow()
+        except (ControlUnreachableError, ReplicaUnwritableError) as error:
+            if not self._failures:
+                log.warning("policy is not refreshed, the last good picture stays: %s", error)
+            self._failures += 1
+            self._failed_at_s = time.monotonic()
+            return False
+        if self._failures:
+            log.info("policy is refreshed again after %d failures", self._failures)
+        self._failures = 0
+        self._failed_at_s = float("-inf")
+        self._replica.confirm(started_s)
+        return True
+
+    async def _follow(self) -> None:
+        """Take over all that changed since the replica's standing: every page of it, or nothing."""
+        since = self._replica.standing
+        page = await self._feed.page(since, None)
+        draft = await _in_thread(lambda: self._replica.draft(reset=page.reset or not since.loaded))
+        try:
+            await _in_thread(draft.add, page.rows)
+            while page.next is not None:
+                page = await self._page_after(page, since)
+                await _in_thread(draft.add, page.rows)
+            await _in_thread(draft.commit, Standing(page.epoch, page.revision))
+        except BaseException:
+            draft.drop()
+            raise
+
+    async def _page_after(self, page: Delta, since: Standing) -> Delta:
+        following = await self._feed.page(since, page.next)
+        if following.epoch != page.epoch:
+            raise ControlUnreachableError("control's epoch changed between two pages")
+        return following
+
+    def _wait_s(self) -> float:
+        """From one refresh to the next: jitter is subtracted, so the interval holds; after failures sooner."""
+        chance = random.random()  # noqa: S311 (spreads load, keeps no secret)
+        regular_s: float = self._interval_s * (1 - _JITTER * chance)
+        if not self._failures:
+            return regular_s
+        return min(regular_s, FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 10) * (1 - chance / 2))
+
+
+async def _in_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    """Disk work off the loop. Cancelled, it still waits for the thread: nobody closes a file under its hands."""
+    job = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        raise

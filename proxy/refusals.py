@@ -1,0 +1,204 @@
+"""Every way to say no: status, error code, label, message, in one table (spec 7.4; decisions 2, "Errors").
+
+A refusal is an exception wherever it is noticed and a row here; `render` is the only place that turns one into bytes.
+Pure. An exception without a row is a bug of ours and answers 502.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from proxy.dialects.seam import UntranslatableError
+from proxy.exchange import (
+    Answered,
+    CallerGoneError,
+    CountersUnavailableError,
+    Headers,
+    JournalUnavailableError,
+    PolicyUnavailableError,
+    UpstreamCutError,
+    UpstreamResetError,
+    UpstreamTimeoutError,
+    UpstreamUnreachableError,
+)
+
+
+class RefusalError(Exception):
+    """The request is refused; the subclass says why, the instance may say it more precisely."""
+
+    def __init__(self, message: str = "", headers: Headers = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.headers = headers
+
+
+class MalformedRequestError(RefusalError):
+    """The head or the body is not what it must be; the message names the fault."""
+
+
+class MalformedBodyError(MalformedRequestError):
+    """The body broke a rule of its framing."""
+
+
+class NoCredentialError(RefusalError):
+    """The request presents no API key, or more than one."""
+
+
+class BillingSuspendedError(RefusalError):
+    """The workspace is suspended for billing."""
+
+
+class BadCredentialError(RefusalError):
+    """The key is unknown or revoked, or its kind may not use this path."""
+
+
+class NotOnboardedError(RefusalError):
+    """The key's workspace is not onboarded to the gateway."""
+
+
+class NoSuchPathError(RefusalError):
+    """There is nothing at this path."""
+
+
+class NoSuchSlugError(RefusalError):
+    """The slug does not exist, or the group may not call it: the two answer alike."""
+
+
+class NoSuchModelError(RefusalError):
+    """The model, the environment or the deployment behind the slug does not exist."""
+
+
+class WrongMethodError(RefusalError):
+    """The path is there, the method is not."""
+
+
+class SlowBodyError(RefusalError):
+    """The body does not come, or comes by drops."""
+
+
+class BodyTooLargeError(RefusalError):
+    """The body is above the cap, declared or streamed."""
+
+    def __init__(self, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(f"payload size of {size_bytes} bytes exceeds maximum size of {max_bytes} bytes")
+
+
+class EncodedBodyError(RefusalError):
+    """The body is compressed."""
+
+
+class LimitExceededError(RefusalError):
+    """A limit of the caller's group, or of a group above it, is reached."""
+
+
+class ModelRaisedError(RefusalError):
+    """The model's code raised, and said nothing."""
+
+
+class NotRoutedError(RefusalError):
+    """The call was parked for a replica, and none came in time."""
+
+
+class TargetCredentialError(RefusalError):
+    """The vendor refused the target's credential; the caller's key is fine."""
+
+
+class BadUpstreamAnswerError(RefusalError):
+    """The upstream answered with something that is no answer: a redirect, an encoding we did not ask for."""
+
+
+class TargetSecretError(RefusalError):
+    """The secret that the target names is not here, or cannot be opened with our keys."""
+
+
+class NoReplicaError(RefusalError):
+    """The deployment has no healthy replica, or is in no state to serve."""
+
+
+class ShedError(RefusalError):
+    """There is no room for this request in this worker."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message, (("retry-after", "1"),))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one refusal looks. `code` None: the body is `error` alone. `message` None: the exception's own text."""
+
+    status: int
+    code: str | None
+    cause: str
+    message: str | None = None
+
+
+TABLE: Mapping[type[Exception], Row] = {
+    MalformedRequestError: Row(400, "MALFORMED_REQUEST", "malformed"),
+    UntranslatableError: Row(400, "UNTRANSLATABLE_REQUEST", "untranslatable"),
+    NoCredentialError: Row(401, None, "no_credential", "Unauthorized"),
+    BillingSuspendedError: Row(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
+    BadCredentialError: Row(403, None, "bad_credential", "Authentication failed"),
+    NotOnboardedError: Row(403, None, "not_onboarded", "Authentication failed"),
+    NoSuchPathError: Row(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),
+    NoSuchSlugError: Row(404, "MODEL_NOT_FOUND", "no_such_slug"),
+    NoSuchModelError: Row(404, "MODEL_NOT_FOUND", "no_such_model", "The model or deployment does not exist"),
+    WrongMethodError: Row(405, "METHOD_NOT_ALLOWED", "wrong_method"),
+    SlowBodyError: Row(408, "REQUEST_TIMEOUT", "slow_body", "The request did not arrive in time"),
+    BodyTooLargeError: Row(413, "PAYLOAD_TOO_LARGE", "too_large"),
+    EncodedBodyError: Row(415, "UNSUPPORTED_ENCODING", "encoded_body", "content-encoding must be identity"),
+    LimitExceededError: Row(429, "RATE_LIMITED", "limit"),
+    CallerGoneError: Row(499, "CLIENT_CLOSED_REQUEST", "caller_gone", "Client closed connection"),
+    ModelRaisedError: Row(500, "MODEL_ERROR", "model_raised", "Internal Server Error (in model/chainlet)."),
+    NotRoutedError: Row(500, "NOT_ROUTED", "parking_timeout", "Failed to route request"),
+    UpstreamResetError: Row(502, "UPSTREAM_ERROR", "upstream_reset", "Error making prediction"),
+    UpstreamCutError: Row(502, "UPSTREAM_ERROR", "upstream_cut", "Error making prediction"),
+    BadUpstreamAnswerError: Row(502, "UPSTREAM_ERROR", "bad_upstream_answer", "Error making prediction"),
+    TargetCredentialError: Row(
+        502, "TARGET_CREDENTIAL_REJECTED", "target_credential", "Upstream rejected the target's credential"
+    ),
+    UpstreamUnreachableError: Row(503, "UPSTREAM_UNREACHABLE", "unreachable", "The upstream cannot be reached"),
+    NoReplicaError: Row(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
+    TargetSecretError: Row(503, "TARGET_SECRET_UNAVAILABLE", "no_secret", "The target's credential is not available"),
+    PolicyUnavailableError: Row(503, "POLICY_UNAVAILABLE", "no_policy", "The gateway has no policy to answer from"),
+    CountersUnavailableError: Row(503, "LIMITS_UNAVAILABLE", "no_counters", "Limits cannot be checked right now"),
+    JournalUnavailableError: Row(503, "METERING_UNAVAILABLE", "no_journal", "The call cannot be recorded right now"),
+    UpstreamTimeoutError: Row(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
+    ShedError: Row(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
+}
+
+BUG = Row(502, "INTERNAL_GATEWAY_ERROR", "bug")
+
+UPSTREAM_MESSAGES: Mapping[int, str] = {
+    400: "The upstream refused the request as malformed",
+    404: "The upstream does not know the model",
+    413: "The upstream refused the request as too large",
+    422: "The upstream could not process the request",
+    429: "The upstream's rate limit is exceeded",
+    500: "The upstream failed",
+    502: "Error making prediction",
+    503: "The upstream is not available",
+    504: "The upstream timed out",
+    529: "Capacity exhausted, try again later",
+}
+"""What an upstream's error says to the caller when its own body was empty."""
+
+
+def row_of(error: Exception) -> Row:
+    """The row of the error's class, or of its nearest base that has one."""
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), BUG)
+
+
+def render(error: Exception, request_id: str) -> Answered:
+    """The answer that says no; its headers do not hold `x-request-id`."""
+    row = row_of(error)
+    if row is BUG:
+        return flat(BUG.status, f"Internal gateway error (request id: {request_id})", BUG.code)
+    headers = error.headers if isinstance(error, RefusalError) else ()
+    return flat(row.status, row.message or str(error), row.code, headers)
+
+
+def flat(status: int, message: str, code: str | None, headers: Headers = ()) -> Answered:
+    """An error of the proxy's own form: flat, `error_code` beside it except for 401 and 403."""
+    body = {"error": message} if code is None else {"error": message, "error_code": code}
+    return Answered(status, (("content-type", "application/json"), *headers), orjson.dumps(body))

@@ -1,0 +1,121 @@
+"""Step 4: take from every bucket at once, or from none (429; 503 when the counters are away).
+
+The only maker of `Admitted`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from policy.billing import MAX_COUNT, Tokens
+from policy.effective import Plan
+from policy.snapshot import WorkspaceRow
+from policy.tiers import Tier, tier_plan
+from proxy.exchange import Admitted, Call, CountersUnavailableError, Grant, LimitHit, Routed
+from proxy.headers import rate_lines
+from proxy.refusals import LimitExceededError
+from proxy.ulids import Ulids
+
+OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+BYTES_PER_TOKEN = 4
+LONGEST_GUESS_MS = 60_001
+"""A day's reservation lapses after the request timeout, 20 minutes, but is settled when its call ends: a caller who is
+refused only for such is not sent away for longer than any rate limit's window."""
+MODEL_API = "PLATFORM_MODEL_API"
+LOWEST_TIER = "basic"
+MAX_TIER_PLANS = 10_000
+
+
+class Counters(Protocol):
+    """The buckets."""
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+        """All or nothing, the workspace's `tier` included. Raises `CountersUnavailableError`.
+
+        A take that is cancelled gives back by itself what is granted later: nobody else will ever see that grant.
+        """
+        ...
+
+
+class Expectations(Protocol):
+    """How much output a call of (group, slug) brings, as this worker has seen it so far."""
+
+    def expected_output(self, group_id: str, slug: str, cap: int | None) -> int: ...
+
+
+class Meters(Protocol):
+    """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
+
+    def limit_decision(self, outcome: str, type: str, unit: str) -> None: ...
+
+
+class Tiers:
+    """The model API's ceilings per workspace. The same plan each time: the counters know plans by identity."""
+
+    def __init__(self, tiers: Mapping[str, Tier]) -> None:
+        self._tiers = tiers
+        self._plans: dict[tuple[str, str], Plan] = {}
+
+    def plan(self, workspace: WorkspaceRow) -> Plan:
+        """A tier that nobody has set figures for is the lowest one, never "unlimited"."""
+        key = (workspace.id, workspace.tier)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MAX_TIER_PLANS:
+                self._plans.clear()
+            tier = self._tiers.get(workspace.tier) or self._tiers[LOWEST_TIER]
+            plan = self._plans[key] = tier_plan(workspace.id, tier)
+        return plan
+
+
+class Admit:
+    """Asks every limit up the tree."""
+
+    def __init__(
+        self, counters: Counters, expectations: Expectations, meters: Meters, ulids: Ulids, tiers: Tiers
+    ) -> None:
+        self._counters = counters
+        self._tiers = tiers
+        self._expectations = expectations
+        self._meters = meters
+        self._ulids = ulids
+
+    async def __call__(self, call: Call, routed: Routed) -> Admitted:
+        plan, received, tier = routed.plan, routed.received, None
+        if routed.endpoint.target.provider == MODEL_API:
+            # The route's spare capacity does not bypass the target's own ceiling (spec 8.2).
+            tier = self._tiers.plan(routed.identified.workspace)
+        # Request bytes / 4 + expected output (limits.md, "Admission"); no sum is larger than what an event may tell.
+        asked = -(-len(received.body) // BYTES_PER_TOKEN)
+        expected = self._expectations.expected_output(plan.group_id, plan.slug, output_cap(received.json))
+        reserved = min(asked + expected, MAX_COUNT)
+        try:
+            answer = await self._counters.take(plan, reserved, tier)
+        except CountersUnavailableError:
+            self._meters.limit_decision("unavailable", "", "")
+            raise
+        call.rate_lines = rate_lines(answer.requests, answer.tokens)
+        if isinstance(answer, LimitHit):
+            raise self._refusal(routed, answer)
+        self._meters.limit_decision("admitted", "", "")
+        return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
+
+    def _refusal(self, routed: Routed, hit: LimitHit) -> LimitExceededError:
+        """Names type, unit, threshold and slug, never a group: it may be another's (decisions 2)."""
+        limit = hit.bound.limit
+        self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
+        per = f"{limit.threshold} {limit.type.value} per {limit.unit.value}"
+        wait_ms = max(hit.hard_retry_after_ms, min(hit.retry_after_ms, LONGEST_GUESS_MS))
+        seconds = max(1, -(-wait_ms // 1000))
+        kind = "Rate limit" if limit.is_rate else "Usage limit"
+        message = f"{kind} exceeded for {routed.plan.slug}: {per}"
+        return LimitExceededError(message, (("retry-after", str(seconds)),))
+
+
+def output_cap(json: dict[str, Any]) -> int | None:
+    """The largest of the caller's output caps; a `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
+    largest: int | None = None
+    for name in OUTPUT_CAPS:
+        cap = json.get(name)
+        if type(cap) is int and cap >= 0 and (largest is None or cap > largest):
+            largest = cap
+    return largest

@@ -1,0 +1,251 @@
+"""Step 5: find capacity, shape the request, send it (404 500 502 503 504 529).
+
+Takes nothing but an `Admitted`. Writes the journal's `open` before anything leaves. Sends a request to a second replica
+only when no byte of it reached the first.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter, time_ns
+from typing import Any, Protocol
+
+from policy.endpoints import Target
+from policy.hosts import Reach
+from policy.snapshot import Deployment, EndpointRow, ModelRow
+from proxy.breaker import Event
+from proxy.capacity import Capacity, Fleet, Seat
+from proxy.dialects.seam import Asked
+from proxy.exchange import (
+    Admitted,
+    Answering,
+    Call,
+    Received,
+    UpstreamAnswer,
+    UpstreamCall,
+    UpstreamResetError,
+    UpstreamUnreachableError,
+)
+from proxy.headers import forwarded
+from proxy.recovery import OpenCall
+from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
+
+PLATFORM = "PLATFORM"
+VENDOR_C = "VENDOR_C"
+DEFAULT_ENVIRONMENT = "production"
+PARKING = frozenset(("SCALED_TO_ZERO", "WAKING_UP", "DEPLOYING", "LOADING_MODEL"))
+NOT_SERVING = frozenset(("BUILDING", "FAILED", "DEPLOY_FAILED", "DEACTIVATING", "INACTIVE"))
+"""A status that is in neither set, a newer control plane's included, serves from the replicas it has."""
+MAX_REPLICAS_TRIED = 3
+FIRST_LOOK_S = 0.05
+LONGEST_LOOK_S = 0.5
+
+
+class Directory(Protocol):
+    """The replica of policy. Every method raises `PolicyUnavailableError` when there is none to serve from."""
+
+    def model(self, id: str) -> ModelRow | None: ...
+
+    def secret(self, id: str) -> str | None: ...
+
+
+class Journal(Protocol):
+    """Where a call is written down before it is dispatched."""
+
+    def open(self, call: OpenCall) -> None:
+        """Raises `JournalUnavailableError`."""
+        ...
+
+
+class UpstreamClient(Protocol):
+    """The way out."""
+
+    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
+        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
+        ...
+
+
+class Tokens(Protocol):
+    """Short-lived credentials, for the providers that want one in place of the secret."""
+
+    async def token(self, secret_value: str) -> str:
+        """Raises `TargetCredentialError` or an `UpstreamError`."""
+        ...
+
+
+class Dialects(Protocol):
+    """How each provider wants to be asked."""
+
+    def ask(
+        self, request: Received, target: Target, credential: str | None, translation: dict[str, Any] | None
+    ) -> Asked:
+        """Raises `UntranslatableError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """`base_urls`: by provider, for those whose base URL is the operator's. The deadline runs from dispatch."""
+
+    base_urls: Mapping[str, str]
+    request_timeout_s: float = 1200.0
+    parking_timeout_s: float = 1200.0
+    stream_idle_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchParts:
+    """What dispatch works with."""
+
+    directory: Directory
+    journal: Journal
+    upstream: UpstreamClient
+    dialects: Dialects
+    fleet: Fleet
+    capacity: Capacity
+    settings: DispatchSettings
+    tokens: Tokens | None = None
+
+
+class Dispatch:
+    """Sends admitted calls out."""
+
+    def __init__(self, parts: DispatchParts) -> None:
+        self._parts = parts
+
+    async def __call__(self, call: Call, admitted: Admitted) -> Answering:
+        parts, routed = self._parts, admitted.routed
+        received, target = routed.received, routed.endpoint.target
+        credential = None
+        if target.secret_id is not None:
+            credential = parts.directory.secret(target.secret_id)
+            if credential is None:
+                raise TargetSecretError
+            if target.provider == VENDOR_C:
+                credential = await self._token(call, credential)
+        asked = parts.dialects.ask(received, target, credential, routed.translation)
+        routed.translation = None  # an answer may take minutes
+        headers = forwarded(received.incoming, received.request_id, asked.headers)
+        idle_timeout_s = parts.settings.stream_idle_timeout_s
+        going = UpstreamCall("", "POST", headers, asked.body, 0.0, idle_timeout_s, Reach.REPLICA)
+        if target.provider == PLATFORM:
+            upstream = await self._to_replica(call, admitted, asked, going)
+        else:
+            self._address(going, asked, target)
+            upstream = await self._send(call, admitted, going)
+        return Answering(admitted, upstream, credential, going.url)
+
+    async def _token(self, call: Call, secret: str) -> str:
+        """The secret itself, a private key, must never be presented."""
+        if self._parts.tokens is None:
+            raise TargetSecretError
+        started = perf_counter()
+        try:
+            return await self._parts.tokens.token(secret)
+        finally:
+            call.outcome.upstream_s += perf_counter() - started
+
+    def _address(self, going: UpstreamCall, asked: Asked, target: Target) -> None:
+        base_url, going.reach = target.base_url, Reach.CUSTOMER
+        if base_url is None:
+            base_url, going.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
+        if base_url is None:  # a provider that only a newer control plane knows
+            raise NoReplicaError
+        going.url = asked.below(base_url)
+
+    async def _send(self, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
+        """`going.deadline` 0: nothing was sent yet."""
+        parts = self._parts
+        if not call.opened:
+            parts.journal.open(_open_call(admitted))
+            call.opened = True
+        started = perf_counter()
+        if not going.deadline:
+            going.deadline = started + parts.settings.request_timeout_s
+        try:
+            call.upstream = upstream = await parts.upstream.send(going)
+        finally:
+            call.outcome.upstream_s += perf_counter() - started
+        return upstream
+
+    # Platform models: a deployment's replicas, parked calls, breakers.
+
+    async def _to_replica(self, call: Call, admitted: Admitted, asked: Asked, going: UpstreamCall) -> UpstreamAnswer:
+        deployment = await self._serving(call, admitted.routed.endpoint)
+        urls = list(deployment.replicas)
+        for _ in range(MAX_REPLICAS_TRIED):
+            seat = self._parts.fleet.seat(urls, perf_counter())
+            if seat is None:
+                break
+            call.place = seat
+            going.url = asked.below(seat.replica.url)
+            try:
+                return await self._through(seat, call, admitted, going)
+            except UpstreamUnreachableError:
+                seat.leave()
+                urls.remove(seat.replica.url)
+        raise NoReplicaError
+
+    async def _through(self, seat: Seat, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
+        try:
+            upstream = await self._send(call, admitted, going)
+        except (UpstreamUnreachableError, UpstreamResetError):
+            seat.tell(Event.FAILED, perf_counter())
+            raise
+        seat.tell(Event.ANSWERED, perf_counter())
+        return upstream
+
+    async def _serving(self, call: Call, endpoint: EndpointRow) -> Deployment:
+        """The deployment behind the slug, once it serves; parks the call while it is on its way up."""
+        deployment = self._deployment(endpoint)
+        if deployment.status in PARKING:
+            started = perf_counter()
+            self._parts.capacity.park()
+            try:
+                deployment = await self._parked(endpoint, started + self._parts.settings.parking_timeout_s)
+            finally:
+                self._parts.capacity.unpark()
+                call.outcome.upstream_s += perf_counter() - started
+        if deployment.status in NOT_SERVING:
+            raise NoReplicaError
+        return deployment
+
+    async def _parked(self, endpoint: EndpointRow, until: float) -> Deployment:
+        """Looks again and again, ever less often: a look costs one dict-shaped look-up, a subscription a mechanism."""
+        pause_s = FIRST_LOOK_S
+        while (left_s := until - perf_counter()) > 0:
+            await asyncio.sleep(min(pause_s, left_s))
+            deployment = self._deployment(endpoint)
+            if deployment.status not in PARKING:
+                return deployment
+            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+        raise NotRoutedError
+
+    def _deployment(self, endpoint: EndpointRow) -> Deployment:
+        target = endpoint.target
+        model = self._parts.directory.model(target.model_id) if target.model_id is not None else None
+        if model is None or model.workspace_id != endpoint.workspace_id:
+            raise NoSuchModelError
+        deployment_id = model.environments.get(target.environment_name or DEFAULT_ENVIRONMENT)
+        deployment = model.deployments.get(deployment_id) if deployment_id is not None else None
+        if deployment is None:
+            raise NoSuchModelError
+        return deployment
+
+
+def _open_call(admitted: Admitted) -> OpenCall:
+    routed, received = admitted.routed, admitted.received
+    key = routed.identified.key
+    return OpenCall(  # by place: names cost as much again
+        admitted.event_key,
+        key.workspace_id,
+        routed.plan.group_id,
+        routed.external_entity_id,
+        key.prefix,
+        received.request_id,
+        routed.plan.slug,
+        received.metadata,
+        time_ns() // 1_000_000,
+        admitted.estimate,
+        admitted.grant.holds,
+    )

@@ -1,0 +1,155 @@
+"""Step 1, in two halves: the head before the caller is known, the bounded body after (400 404 405 408 413 415 529).
+
+An unauthenticated caller costs us no body. Of the body, just enough is read to know slug and streaming.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from proxy.capacity import Capacity
+from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
+from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
+from proxy.headers import MAX_METADATA_BYTES, kept_request_id
+from proxy.refusals import (
+    BodyTooLargeError,
+    EncodedBodyError,
+    MalformedRequestError,
+    NoSuchPathError,
+    WrongMethodError,
+)
+from proxy.ulids import Ulids
+
+_INFER, _LIST = Purpose.INFER, Purpose.LIST  # a member looked up anew takes ten times as long
+_INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
+_PURPOSES = dict.fromkeys(_INFERENCE_PATHS, _INFER) | {"/v1/models": _LIST}
+_INVOKE_PREFIXES = ("/models/", "/async_request/")
+
+MAX_BODY_METADATA_BYTES = 65_536
+"""A body's `metadata` goes into the journal and the event: its size must have a bound that no stock client meets."""
+
+
+class Receive:
+    """Takes requests in. `max_body_bytes`: the edge cap (spec 8.3)."""
+
+    def __init__(self, ulids: Ulids, capacity: Capacity, max_body_bytes: int) -> None:
+        self._ulids = ulids
+        self._capacity = capacity
+        self._max_body_bytes = max_body_bytes
+
+    def head(self, call: Call) -> Arrived:
+        """Refuses only what is no HTTP: all else that is wrong waits until the caller has shown a credential."""
+        incoming = call.incoming
+        given = incoming.header("x-request-id")
+        request_id = (kept_request_id(given) if given is not None else None) or self._ulids()
+        path = incoming.target
+        purpose = _PURPOSES.get(path)
+        if purpose is None:
+            path = path.partition("?")[0]
+            purpose = _purpose(path)
+        call.arrived = arrived = Arrived(incoming, request_id, path, purpose)
+        if incoming.fault is not None:
+            raise incoming.fault
+        return arrived
+
+    async def body(self, call: Call, identified: Identified) -> Received:
+        arrived = identified.arrived
+        incoming = arrived.incoming
+        if arrived.purpose is not _INFER or incoming.method != "POST":
+            raise _unserved(arrived)
+        if incoming.header("content-encoding") not in (None, "identity"):
+            raise EncodedBodyError
+        described = incoming.header("x-request-metadata")
+        metadata = _header_metadata(described) if described is not None else None
+        declared = incoming.declared_bytes
+        if declared is not None:
+            if declared > self._max_body_bytes:
+                raise BodyTooLargeError(declared, self._max_body_bytes)
+            self._capacity.hold(declared)
+            call.held_bytes = declared
+        body = await incoming.read()
+        if len(body) != declared:  # nearly every body is here at once
+            body = await self._whole(call, incoming, body)
+        call.outcome.request_bytes = len(body)
+        json = _parsed(body)
+        slug = json.get("model")
+        if not isinstance(slug, str) or not slug:
+            raise MalformedRequestError("the body must have a member 'model' that is a string")
+        streaming = json.get("stream") is True
+        if metadata is None and "metadata" in json:
+            metadata = _body_metadata(json)
+        return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata)
+
+    async def _whole(self, call: Call, incoming: Incoming, part: bytes) -> bytes:
+        """The body that begins with `part`: never more of it than the cap, and counted once per byte."""
+        parts: list[bytes] = []
+        size = 0
+        while part:
+            size += len(part)
+            if size > self._max_body_bytes:
+                raise BodyTooLargeError(size, self._max_body_bytes)
+            if size > call.held_bytes:
+                self._capacity.hold(size - call.held_bytes)
+                call.held_bytes = size
+            parts.append(part)
+            part = await incoming.read()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _purpose(path: str) -> Purpose:
+    return _PURPOSES.get(path) or (Purpose.INVOKE if path.startswith(_INVOKE_PREFIXES) else Purpose.UNKNOWN)
+
+
+def _unserved(arrived: Arrived) -> Exception:
+    """Why a call that is no inference is not one."""
+    if arrived.purpose is _INFER:
+        allowed = "POST"
+    elif arrived.purpose is _LIST:
+        allowed = "GET"
+    else:
+        return NoSuchPathError()
+    return WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    if len(body) > SMALL_BYTES and not is_within_bounds(body):
+        raise MalformedRequestError(f"the body holds more than {MAX_VALUES} values")
+    try:
+        json = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise MalformedRequestError("the body is not valid JSON") from None
+    if not isinstance(json, dict):
+        raise MalformedRequestError("the body must be a JSON object")
+    return json
+
+
+def _header_metadata(value: str) -> Mapping[str, Any]:
+    raw = value.encode("utf-8", "surrogateescape")
+    if len(raw) > MAX_METADATA_BYTES:
+        raise MalformedRequestError(f"x-request-metadata is larger than {MAX_METADATA_BYTES} bytes")
+    try:
+        metadata = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise MalformedRequestError("x-request-metadata must be a JSON object")
+    _metadata_bytes(metadata)
+    return metadata
+
+
+def _body_metadata(json: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    metadata = json.get("metadata")
+    if not isinstance(metadata, dict):
+        return None
+    if _metadata_bytes(metadata) > MAX_BODY_METADATA_BYTES:
+        raise MalformedRequestError(f"metadata is larger than {MAX_BODY_METADATA_BYTES} bytes")
+    return metadata
+
+
+def _metadata_bytes(metadata: Mapping[str, Any]) -> int:
+    """Its size. Written eight levels down: as deep as the journal, a batch and a webhook later need, and more."""
+    try:
+        return len(orjson.dumps([[[[[[[[metadata]]]]]]]]))
+    except orjson.JSONEncodeError as error:
+        raise MalformedRequestError("metadata is nested too deeply") from error

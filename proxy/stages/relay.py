@@ -1,0 +1,163 @@
+"""Step 6: pass the answer on as it comes, metering tokens; withhold its last bytes (499 502 504).
+
+Upstream's bytes are read no faster than the caller takes them. Errors of an upstream become the caller's here.
+"""
+
+from collections.abc import Coroutine
+from time import perf_counter
+from typing import Any, Protocol
+
+from policy.endpoints import Target
+from proxy.capacity import Capacity
+from proxy.exchange import (
+    Answered,
+    Answering,
+    AnswerReader,
+    Call,
+    Headers,
+    Received,
+    UpstreamAnswer,
+    UpstreamCutError,
+)
+from proxy.headers import passed
+from proxy.refusals import BadUpstreamAnswerError
+from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
+
+BAD_GATEWAY = 502
+FAILED = "error_in_answer"
+"""The cause in metrics and log where an upstream said under a 2xx that it failed."""
+MAX_ERROR_BYTES = 1 << 20
+"""Of an upstream's error body no more is read."""
+
+
+class Journal(Protocol):
+    """Where a call is marked as answered."""
+
+    def answered(self, event_key: str) -> None:
+        """The first bytes of a streamed answer are about to leave."""
+        ...
+
+
+class Dialects(Protocol):
+    """How each provider's answers are read."""
+
+    def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader: ...
+
+
+class Relay:
+    """Brings answers to callers."""
+
+    def __init__(self, journal: Journal, dialects: Dialects, capacity: Capacity) -> None:
+        self._journal = journal
+        self._dialects = dialects
+        self._capacity = capacity
+
+    def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
+        """Not a coroutine itself: each one between the loop and a stream's reader is gone through with every piece."""
+        upstream, routed = answering.upstream, answering.admitted.routed
+        if not 200 <= upstream.status < 300:
+            return self._error(call, answering)
+        if _is_encoded(upstream):
+            raise BadUpstreamAnswerError  # we asked for identity; what we cannot read we cannot meter
+        received, target = routed.received, routed.endpoint.target
+        call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers)
+        # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
+        received.body, received.json = b"", {}
+        self._capacity.drop(call.held_bytes)
+        call.held_bytes = 0
+        return self._pass_on(call, answering, reader)
+
+    async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader) -> Answered:
+        """An answer that is no stream is held by its reader until its end."""
+        upstream, outgoing, outcome = answering.upstream, call.outgoing, call.outcome
+        head = Answered(upstream.status, passed(upstream.headers), b"")
+        streaming = reader.streams and answering.admitted.routed.received.streaming
+        while True:
+            waiting_since = perf_counter()
+            try:
+                data = await upstream.read()
+            finally:
+                outcome.upstream_s += perf_counter() - waiting_since
+            if not data:
+                break
+            if not reader.streams and not outgoing.started:
+                # What a reader holds until its end counts against the worker's memory, as requests do (529).
+                self._capacity.hold(len(data))
+                call.held_bytes += len(data)
+            some = reader.feed(data)
+            if reader.failed:
+                some = _discreet(answering, some)
+            elif some and not outcome.answered:
+                self._journal.answered(answering.admitted.event_key)
+                outcome.answered = True
+            if some or (streaming and not outgoing.started):
+                if not outgoing.started:
+                    begin(call, head)
+                await outgoing.write(some)
+            if upstream.ended:
+                break
+        head.final = reader.end()
+        if reader.failed:
+            return _failed(call, answering, head)
+        outcome.answered = True
+        return head
+
+    async def _error(self, call: Call, answering: Answering) -> Answered:
+        """The upstream's error as the caller gets it."""
+        upstream = answering.upstream
+        target = answering.admitted.routed.endpoint.target
+        refuse_if_ours(upstream.status, target)
+        body = b"" if _is_encoded(upstream) else _discreet(answering, await _read_error(call, upstream))
+        return passed_on(upstream.status, upstream.headers, body, target)
+
+
+def _is_encoded(upstream: UpstreamAnswer) -> bool:
+    """We asked for identity: this nobody here can read, let alone look through for what must not be told."""
+    for name, value in upstream.headers:  # noqa: SIM110  # a generator costs a call per field
+        if name == "content-encoding" and value != "identity":
+            return True
+    return False
+
+
+def begin(call: Call, head: Answered) -> None:
+    """Send the head of an answer with the fields that each answer has."""
+    assert call.arrived is not None
+    call.outcome.status = head.status
+    call.outcome.first_byte_s = perf_counter() - call.incoming.received_at
+    lines = f"x-request-id: {call.arrived.request_id}\r\n{call.rate_lines}"
+    call.outgoing.start(head.status, head.headers, lines)
+
+
+def _failed(call: Call, answering: Answering, head: Answered) -> Answered:
+    """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
+    call.outcome.cause = FAILED
+    final = _discreet(answering, head.final)
+    if not call.outgoing.started:
+        target = answering.admitted.routed.endpoint.target
+        return passed_on(BAD_GATEWAY, answering.upstream.headers, final, target)
+    return Answered(BAD_GATEWAY, head.headers, final)
+
+
+def _discreet(answering: Answering, body: bytes) -> bytes:
+    return without(body, answering.credential, host_of(answering.url))
+
+
+async def _read(call: Call, upstream: UpstreamAnswer) -> bytes:
+    started = perf_counter()
+    try:
+        return await upstream.read()
+    finally:
+        call.outcome.upstream_s += perf_counter() - started
+
+
+async def _read_error(call: Call, upstream: UpstreamAnswer) -> bytes:
+    """The error's body, as far as it came: a body that breaks off does not make the status another one."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size < MAX_ERROR_BYTES and (data := await _read(call, upstream)):
+            parts.append(data)
+            size += len(data)
+    except UpstreamCutError:
+        pass
+    return b"".join(parts)[:MAX_ERROR_BYTES]

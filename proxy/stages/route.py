@@ -1,0 +1,80 @@
+"""Step 3: slug → target; may this group call it (404), can the target be asked this (400).
+
+Also what `GET /v1/models` lists: the same rule, asked per slug.
+A slug that does not exist and one the group may not call answer alike, so nobody can probe for others' slugs.
+"""
+
+from typing import Any, Protocol
+
+import orjson
+
+from policy.endpoints import Target
+from policy.groups import Group
+from policy.snapshot import EndpointRow, KeyRow
+from proxy.exchange import Answered, Identified, Received, Routed, Way
+from proxy.refusals import BadCredentialError, NoSuchSlugError
+
+MAX_SLUG_CHARS = 257
+"""No slug is longer (decisions 4); what a caller sent instead is echoed no further."""
+
+
+class Directory(Protocol):
+    """The replica of policy. Every method raises `PolicyUnavailableError` when there is none to serve from."""
+
+    def endpoint(self, slug: str) -> EndpointRow | None: ...
+
+    def way(self, group_id: str, slug: str) -> Way | None:
+        """None when there is no such slug, or the group may not call it."""
+        ...
+
+    def slugs(self, group_id: str) -> tuple[str, ...]: ...
+
+
+class Dialects(Protocol):
+    """How each provider wants to be asked."""
+
+    def check(self, request: Received, target: Target) -> dict[str, Any] | None:
+        """The request in the target's dialect, where that is another than the caller's.
+
+        Raises `UntranslatableError`: here, since an admitted call counts whatever comes of it.
+        """
+        ...
+
+
+class Route:
+    """Finds where a slug leads for this caller."""
+
+    def __init__(self, directory: Directory, dialects: Dialects) -> None:
+        self._directory = directory
+        self._dialects = dialects
+
+    def __call__(self, identified: Identified, received: Received) -> Routed:
+        group = identified.group
+        if group is None:
+            raise BadCredentialError
+        way = self._directory.way(group.id, received.slug)
+        if way is None or way.endpoint.workspace_id != identified.key.workspace_id:
+            named = received.slug[:MAX_SLUG_CHARS]
+            raise NoSuchSlugError(f"The model {named!r} does not exist, or this key may not call it")
+        endpoint, plan = way
+        translation = self._dialects.check(received, endpoint.target)
+        return Routed(identified, received, endpoint, group.external_entity_id, plan, translation)
+
+    def listing(self, identified: Identified) -> Answered:
+        """The slugs that this key may call, in the OpenAI list shape."""
+        key = identified.key
+        slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
+        data = [{"id": s, "object": "model", "created": 0, "owned_by": s.partition("/")[0]} for s in sorted(slugs)]
+        body = orjson.dumps({"object": "list", "data": data})
+        return Answered(200, (("content-type", "application/json"),), body)
+
+    def _endpoint(self, key: KeyRow, slug: str) -> EndpointRow | None:
+        endpoint = self._directory.endpoint(slug)
+        return endpoint if endpoint is not None and endpoint.workspace_id == key.workspace_id else None
+
+
+def _group(identified: Identified) -> Group:
+    """Slug paths are for federated keys, so there is one; a key without a group has no business here."""
+    if identified.group is None:
+        raise BadCredentialError
+    return identified.group

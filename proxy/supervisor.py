@@ -1,0 +1,216 @@
+"""The proxy's first process: one per machine. It keeps policy fresh, workers alive, and tells how things stand.
+
+It opens the listeners, follows control into the replica, and serves the admin port; no request passes through it. It
+promises that SIGTERM drains (workers finish, then journals are shipped) and that nothing survives it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from proxy.edges.admin import Check, admin_app
+from proxy.edges.control_feed import ControlFeed
+from proxy.edges.counters import CountersOptions, RedisCounters
+from proxy.edges.hints import Hints
+from proxy.edges.ingest_client import HttpIngest
+from proxy.edges.replica import Replica
+from proxy.edges.seats import Foreman, PortInUseError, Seat, open_listeners
+from proxy.edges.shipper import Shipper
+from proxy.edges.totals import MeterTotals
+from proxy.refresher import Refresher
+from proxy.settings import Settings
+
+WIND_UP_S = 2.0
+"""What a worker gets beyond the drain timeout to write down what it cut off, before it is killed."""
+SHIP_S = 2.0
+"""What the last events get on their way to control; what does not arrive stays in the journal for the next start."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Where the proxy listens, and with how many workers."""
+
+    host: str
+    proxy_port: int
+    admin_port: int
+    workers: int
+
+
+class Supervisor:
+    """Composition root of the first process; `run` is all of its life."""
+
+    def __init__(self, settings: Settings, bind: Bind, worker_environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._bind = bind
+        self._environ = worker_environ
+        self._seats: list[Seat] = []
+        self._draining = False
+        self._stop = asyncio.Event()
+        self._totals = MeterTotals(settings.metrics_max_entities, self._readings)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._open(stack)
+            await stack.enter_async_context(_kept_running(self._refresher.run, self._hints.run))
+            self._shipper.start(lambda: [seat.incarnation for seat in self._seats], self._settled)
+            seats = [asyncio.create_task(seat.run()) for seat in self._seats]
+            await self._stop.wait()
+            await self._drain(seats)
+            if not await self._shipper.drain(SHIP_S):
+                log.warning("some events have not reached control; they are in the journal for the next start")
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        """Everything in order; the stack closes it in reverse.
+
+        The admin port is taken first, as it is taken by one alone, and served last: who asks early waits a moment.
+        """
+        admin = self._take_admin_port()
+        stack.callback(admin.close)
+        self._replica = Replica(self._settings.replica_path)
+        stack.callback(self._replica.close)
+        feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
+        stack.push_async_callback(feed.close)
+        self._refresher = Refresher(self._replica, feed, self._settings.refresh_interval_s)
+        self._hints = Hints(self._settings.redis_url, self._refresher.hint)
+        stack.push_async_callback(self._hints.close)
+        await self._open_shipper(stack)
+        listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
+        for listener in listeners:
+            stack.callback(listener.close)
+        foreman = Foreman(self._totals.add, self._worker_died, self._refresher.demand, self._check_replica)
+        self._seats = [Seat(n, listener, self._environ, foreman) for n, listener in enumerate(listeners)]
+        await self._serve_admin(stack, admin)
+        log.info("proxy on %s:%d, admin on port %d", self._bind.host, self._bind.proxy_port, self._bind.admin_port)
+
+    async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        ingest = HttpIngest(settings.control_url, settings.internal_token)
+        stack.push_async_callback(ingest.close)
+        options = CountersOptions(on_loss="closed", request_timeout_s=settings.request_timeout_s)
+        counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)
+        await counters.start()
+        stack.push_async_callback(counters.close)
+        self._shipper = Shipper(settings.journal_dir, ingest, counters)
+
+    def _take_admin_port(self) -> socket.socket:
+        host, port = self._bind.host, self._bind.admin_port
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError:
+            raise PortInUseError(host, port) from None
+
+    async def _serve_admin(self, stack: contextlib.AsyncExitStack, admin: socket.socket) -> None:
+        runner = web.AppRunner(admin_app(self._checks(), self._metrics_text), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, admin).start()
+
+    async def _drain(self, seats: Iterable[asyncio.Task[None]]) -> None:
+        self._draining = True
+        log.info("draining: workers finish what they have, at most %g s", self._settings.drain_timeout_s)
+        for seat in self._seats:
+            seat.retire()
+        _, late = await asyncio.wait(seats, timeout=self._settings.drain_timeout_s + WIND_UP_S)
+        for seat in self._seats:
+            seat.kill()
+        if late:
+            log.error("%d workers did not end in time and were killed", len(late))
+            await asyncio.wait(late)
+
+    def _checks(self) -> dict[str, Check]:
+        return {
+            "policy": self._policy_fault,
+            "workers": self._workers_fault,  # what follows rests on the workers' answers to this
+            "journal": self._journal_fault,
+            "redis": self._redis_fault,
+        }
+
+    async def _policy_fault(self) -> str:
+        return "" if self._replica.standing.loaded else "no policy from control yet"
+
+    async def _workers_fault(self) -> str:
+        if self._draining:
+            return "draining"
+        answers = await asyncio.gather(*(seat.flush() for seat in self._seats))
+        return "" if all(answers) else f"{sum(answers)} of {len(answers)} serve"
+
+    async def _journal_fault(self) -> str:
+        return "; ".join(dict.fromkeys(text for seat in self._seats for text in seat.health.get("journal", ())))
+
+    async def _redis_fault(self) -> str:
+        """Asked here, and of the workers, whose connections are others (they answered just now).
+
+        Where limits are enforced without Redis, only a worker that has never known its share is at fault.
+        """
+        if self._settings.limits_on_redis_loss == "closed" and not await self._hints.reachable():
+            return "Redis does not answer"
+        return "" if all(seat.health.get("limits") for seat in self._seats) else "Redis does not answer every worker"
+
+    async def _metrics_text(self) -> bytes:
+        await asyncio.gather(*(seat.flush() for seat in self._seats))
+        return await asyncio.to_thread(self._totals.text)
+
+    def _readings(self) -> Iterable[tuple[str, str, float]]:
+        confirmed_at_s = self._replica.confirmed_at_s
+        age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
+        yield "tollgate_snapshot_age_seconds", "Since control last confirmed the policy served", age_s
+        shipper, troubled = self._shipper, sum(bool(seat.health.get("journal")) for seat in self._seats)
+        yield "tollgate_journal_pending_events", "Events that control has not confirmed yet", shipper.pending
+        yield "tollgate_journal_troubled_workers", "Workers whose journal refuses calls, or soon will", troubled
+        yield (
+            "tollgate_journal_damaged_places",
+            "Records that the disk spoilt, found since start",
+            shipper.damaged,
+        )
+        yield "tollgate_journal_rejected_events", "Events that control called malformed, since start", shipper.rejected
+
+    async def _settled(self, incarnation: str) -> int:
+        """The shipper's question. Who has died meanwhile, and was replaced, has said nothing."""
+        for seat in self._seats:
+            if seat.incarnation == incarnation:
+                settled = await seat.settled()
+                return settled if seat.incarnation == incarnation else 0
+        return 0
+
+    def _worker_died(self, seat: int, incarnation: str) -> None:
+        self._totals.forget_gauges(seat)
+        self._shipper.worker_died(incarnation)
+
+    async def _check_replica(self) -> None:
+        """A worker could not read the file: look at it, and have it rebuilt when it is damaged."""
+        if await asyncio.to_thread(self._replica.forget_if_damaged):
+            self._refresher.hint()
+
+
+@contextlib.asynccontextmanager
+async def _kept_running(*lives: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run these beside the block, until it ends."""
+    tasks = [asyncio.create_task(_kept(life)) for life in lives]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _kept(life: Callable[[], Awaitable[None]]) -> None:
+    """A bug in what keeps policy fresh must not end what serves from the last good picture."""
+    while True:
+        try:
+            await life()
+        except Exception:
+            log.exception("a part of the supervisor failed; it is started anew")
+        await asyncio.sleep(1)

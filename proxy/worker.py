@@ -1,0 +1,31 @@
+"""A worker process: takes its listener and its line to the supervisor, runs the app under uvloop, and ends with it.
+
+Started by `proxy/edges/seats.py` as `python -m proxy.worker LISTEN_FD CHANNEL_FD INCARNATION`, never by hand.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import uvloop
+
+from proxy.app import Place, serve
+from proxy.edges.lines import log_off_the_loop
+from proxy.settings import settings_from
+
+
+def main(arguments: list[str]) -> None:
+    # ^C in a terminal reaches the whole process group; the supervisor alone decides when workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listen_fd, channel_fd, incarnation = arguments
+    listener = socket.socket(fileno=int(listen_fd))
+    channel = socket.socket(fileno=int(channel_fd))
+    place = Place(incarnation, listener, channel)
+    with log_off_the_loop(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings_from(os.environ), place))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

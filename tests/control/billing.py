@@ -1,0 +1,93 @@
+"""Nouns for tests of the books: billing events, and a clock to set."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from control.edges.event_clock import EventClock
+from control.edges.event_rows import Window
+from control.edges.ingest import Ingest, Outbox
+from control.edges.store import Store
+from control.statements import Statements
+from policy.billing import BillingEvent, Tokens
+
+HOLDBACK_S = 60.0
+FAR_MS = 1 << 60
+
+
+def event_key(number: int) -> str:
+    return f"01K{number:023d}"
+
+
+def event(number: int, ended_at_ms: int = 0, **more: Any) -> BillingEvent:
+    fields: dict[str, Any] = {
+        "idempotency_key": event_key(number),
+        "workspace_id": "ws_1",
+        "group_id": "grp_1",
+        "external_entity_id": "customer-1",
+        "api_key_prefix": "tg_aaaaaaaaaaaa",
+        "request_id": f"req-{number}",
+        "model_slug": "acme/chat",
+        "ended_at_ms": ended_at_ms,
+        "status": 200,
+        "tokens": Tokens(100 + number, 20, 30),
+        "request_metadata": None,
+    }
+    return BillingEvent(**{**fields, **more})
+
+
+async def fill_events(store: Store, workspace_id: str, first: int, beyond: int) -> None:
+    """Very many: one each millisecond, of a thousand entities with a key each, written by the database itself."""
+    for start in range(first, beyond, _ROWS_AT_ONCE):
+        async with store.write() as tx:
+            numbers = {"workspace": workspace_id, "first": start, "last": min(start + _ROWS_AT_ONCE, beyond) - 1}
+            await tx.conn.execute(text(_FILLS[tx.conn.dialect.name]), numbers)
+    async with store.write() as tx:
+        await tx.conn.execute(text("ANALYZE events"))
+
+
+_ROWS_AT_ONCE = 250_000
+_ROW = (
+    "SELECT {key}, :workspace, 'grp_1', 'customer-' || (n % 1000), {prefix}, '0123456789abcdef0123456789abcdef',"
+    " 'acme/chat', n, 100, 500, 20, 200, NULL, n"
+)
+_LITE_ROW = _ROW.format(key="printf('01K%023d', n)", prefix="printf('tg_key%08d', n % 1000)")
+_POSTGRES_ROW = _ROW.format(
+    key="'01K' || lpad(CAST(n AS text), 23, '0')", prefix="'tg_key' || lpad(CAST(n % 1000 AS text), 8, '0')"
+)
+_FILLS = {
+    "sqlite": "WITH RECURSIVE numbers(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last)"
+    f" INSERT INTO events {_LITE_ROW} FROM numbers",
+    "postgresql": f"INSERT INTO events {_POSTGRES_ROW}"
+    " FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n",
+}
+
+
+def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, Statements]:
+    """The way in and the way out, by one clock."""
+    clock: EventClock = more.get("clock", EventClock())
+    outbox: Outbox | None = more.get("outbox")
+    return Ingest(store, holdback_s, clock, outbox), Statements(store, holdback_s, clock)
+
+
+async def clock_ms(store: Store) -> int:
+    async with store.read() as conn:
+        return (await EventClock().look(conn)).clock_ms
+
+
+async def all_pages(statements: Statements, asked: Window, limit: int) -> tuple[Window, list[str]]:
+    """The window that was answered, and the keys of all its pages."""
+    page = await statements.first_page(asked, limit)
+    window, rows = page.window, list(page.rows)
+    while page.next is not None:
+        page = await statements.next_page(window, page.next, page.limit)
+        assert page.rows
+        rows += page.rows
+    assert_ordered(rows)
+    return window, [row.idempotency_key for row in rows]
+
+
+def assert_ordered(rows: Sequence[Any]) -> None:
+    order = [(row.timestamp_ms, row.idempotency_key) for row in rows]
+    assert order == sorted(set(order))

@@ -1,0 +1,109 @@
+"""Fixtures for control: a database of each kind, and a running control plane on it with a workspace of its own.
+
+Databases are copies of one that was migrated once, and are dropped again: there are hundreds of them in a run.
+"""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from control.edges.database import migrate
+from control.edges.store import Store
+from tests.control.plane import ControlPlane, running_plane
+from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
+
+_numbers = itertools.count()
+KINDS = ("sqlite", "postgresql")
+MIGRATED = "migrated"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One private server for all tests that need one."""
+    if find_binaries() is None:
+        pytest.skip(MISSING)
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: PostgresServer) -> PostgresServer:
+    """The server, with a migrated database to copy."""
+    asyncio.run(_migrate(asyncio.run(postgres.create_database(MIGRATED))))
+    return postgres
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite database to copy."""
+    path = tmp_path_factory.mktemp("migrated") / "control.db"
+    asyncio.run(_migrate(_sqlite_url(path)))
+    return path
+
+
+@pytest.fixture(params=KINDS)
+def original(request: pytest.FixtureRequest) -> PostgresServer | Path:
+    """What to copy, once of each kind. Not async: the originals are made in event loops of their own."""
+    name = "migrated_file" if request.param == "sqlite" else "migrated_postgres"
+    found: PostgresServer | Path = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture
+async def database_url(original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+    """A migrated database, once of each kind."""
+    if isinstance(original, Path):
+        shutil.copy(original, tmp_path / "control.db")
+        yield _sqlite_url(tmp_path / "control.db")
+        return
+    name = f"t{next(_numbers)}"
+    yield await original.create_database(name, template=MIGRATED)
+    await original.drop_database(name)
+
+
+@pytest.fixture
+async def empty_url(original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+    """An empty database, once of each kind."""
+    if isinstance(original, Path):
+        yield _sqlite_url(tmp_path / "empty.db")
+        return
+    name = f"t{next(_numbers)}"
+    yield await original.create_database(name)
+    await original.drop_database(name)
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """A store on a migrated database."""
+    found = Store.at(database_url)
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
+    """A running control plane on each kind of database."""
+    async with running_plane(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+async def lite(migrated_file: Path, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    """A running control plane on SQLite alone, for what does not depend on the database."""
+    shutil.copy(migrated_file, tmp_path / "control.db")
+    async with running_plane(_sqlite_url(tmp_path / "control.db")) as found:
+        yield found
+
+
+def _sqlite_url(path: Path) -> str:
+    return f"sqlite+aiosqlite:///{path}"
+
+
+async def _migrate(url: str) -> None:
+    store = Store.at(url)
+    await migrate(store.engine)
+    await store.close()

@@ -1,0 +1,119 @@
+"""A control plane that runs in the test's event loop, and a client that speaks to it over a real socket."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from control.api.parts import PARTS
+from control.app import build
+from control.edges.http_front import FrontRunner
+from control.edges.store import Store
+from control.settings import Settings
+from control.workspaces import create_workspace
+
+TOKEN = "internal-token-of-the-tests"
+SECRET_KEYS = (base64.b64decode("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),)
+Json = dict[str, Any]
+SLUG = "acme/chat"
+
+
+@dataclass
+class Answer:
+    """A status, a body, the headers."""
+
+    status: int
+    body: Any
+    headers: Any
+
+    def ok(self) -> Any:
+        assert self.status == 200, (self.status, self.body)
+        return self.body
+
+    def refused(self, status: int, code: str | None = None) -> Json:
+        assert self.status == status, (self.status, self.body)
+        assert code is None or self.body["code"] == code, self.body
+        assert isinstance(self.body["error"], str)
+        found: Json = self.body
+        return found
+
+
+@dataclass
+class ControlPlane:
+    """One running control plane, with the key of workspace `acme`."""
+
+    client: "TestClient[web.Request, web.Application]"
+    store: Store
+    key: str
+    workspace_id: str
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        headers = {"Authorization": f"Bearer {more.pop('key', self.key)}", **more.pop("headers", {})}
+        given = {"json": body} if body is not None else {}
+        async with self.client.request(method, path, headers=headers, **given, **more) as answer:
+            is_json = answer.content_type == "application/json"
+            found = await answer.json() if is_json else await answer.text()
+            return Answer(answer.status, found, answer.headers)
+
+    async def get(self, path: str, **more: Any) -> Answer:
+        return await self.call("GET", path, **more)
+
+    async def post(self, path: str, body: Any = None, **more: Any) -> Answer:
+        return await self.call("POST", path, body, **more)
+
+    async def patch(self, path: str, body: Any, **more: Any) -> Answer:
+        return await self.call("PATCH", path, body, **more)
+
+    async def put(self, path: str, body: Any, **more: Any) -> Answer:
+        return await self.call("PUT", path, body, **more)
+
+    async def delete(self, path: str, **more: Any) -> Answer:
+        return await self.call("DELETE", path, **more)
+
+    async def another_workspace(self, name: str = "other", prefix: str = "other", onboarded: bool = True) -> Json:
+        return await create_workspace(self.store, name, [prefix], onboarded=onboarded)
+
+    async def secret(self, name: str = "vendor") -> str:
+        answer = await self.post("/v1/secrets", {"name": name, "value": "sk-upstream"})
+        found: str = answer.ok()["id"]
+        return found
+
+    async def group(self, entity: str, parent: str | None = None, **more: Any) -> Json:
+        return (await self.try_group(entity, parent, **more)).ok()  # type: ignore[no-any-return]  # JSON
+
+    async def try_group(self, entity: str, parent: str | None = None, **more: Any) -> Answer:
+        hierarchy = {"parent_group_id": parent} if parent else {}
+        if "mode" in more:
+            hierarchy["limit_enforcement"] = more["mode"]
+        models = more.get("models", [{"slug": SLUG}])
+        body = {"metadata": {"external_entity_id": entity}, "models": models, "hierarchy": hierarchy}
+        return await self.post("/v1/gateway/groups", body)
+
+
+def rate(threshold: Any, type: str = "REQUEST", unit: str = "MINUTE", slug: str = SLUG) -> Json:
+    """An entry of `models` with one rate limit."""
+    return {"slug": slug, "rate_limits": [{"type": type, "unit": unit, "threshold": threshold}]}
+
+
+def settings_on(database_url: str, **more: Any) -> Settings:
+    return Settings(database_url=database_url, internal_token=TOKEN, secret_keys=SECRET_KEYS, **more)
+
+
+class _PlaneServer(TestServer):
+    """The application behind the same front as `python -m control` puts before it."""
+
+    async def _make_runner(self, **_kwargs: Any) -> FrontRunner:
+        return FrontRunner(self.app)
+
+
+@asynccontextmanager
+async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
+    app = build(settings_on(database_url, **more))
+    async with TestClient(_PlaneServer(app)) as client:
+        store = app[PARTS].store
+        made = await create_workspace(store, f"workspace {prefix}", [prefix])
+        yield ControlPlane(client, store, made["api_key"], made["workspace_id"])

@@ -1,0 +1,175 @@
+"""`/v1/gateway/endpoints` over HTTP, on both databases (spec 2.1, 2.2, 3.1, 4.2; decisions 5)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.control.plane import ControlPlane
+
+PATH = "/v1/gateway/endpoints"
+
+
+async def vendor_b(plane: ControlPlane) -> dict[str, Any]:
+    return {"provider": "VENDOR_B", "secret_id": await plane.secret(), "target_model": "big-1"}
+
+
+async def test_an_endpoint_lives_and_dies(plane: ControlPlane) -> None:
+    target = await vendor_b(plane)
+    made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
+    assert made["slug"] == "acme/chat"
+    assert made["targets"] == [target]
+    assert made["created_at"] == made["updated_at"]
+    one = f"{PATH}/{made['id']}"
+    assert (await plane.get(one)).ok() == made
+    changed = (await plane.patch(one, {"targets": [{**target, "target_model": "big-2"}]})).ok()
+    assert changed["targets"][0]["target_model"] == "big-2"
+    assert changed["slug"] == "acme/chat"
+    assert changed["updated_at"] > made["updated_at"]
+    assert (await plane.delete(one)).ok() == {"id": made["id"], "slug": "acme/chat"}
+    (await plane.get(one)).refused(404)
+    (await plane.delete(one)).refused(404)
+    assert (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).status == 200, "the slug is free again"
+
+
+async def test_a_slug_is_unique_under_concurrent_creates(plane: ControlPlane) -> None:
+    target = await vendor_b(plane)
+    answers = await asyncio.gather(*(plane.post(PATH, {"slug": "acme/one", "targets": [target]}) for _ in range(8)))
+    assert sorted(answer.status for answer in answers) == [200] + [409] * 7
+    assert {answer.body["code"] for answer in answers if answer.status == 409} == {"CONFLICT"}
+
+
+async def test_a_list_drains_in_pages(plane: ControlPlane) -> None:
+    target = await vendor_b(plane)
+    for number in range(5):
+        (await plane.post(PATH, {"slug": f"acme/m{number}", "targets": [target]})).ok()
+    slugs, url = [], f"{PATH}?limit=2"
+    for _ in range(3):
+        page = (await plane.get(url)).ok()
+        slugs += [item["slug"] for item in page["items"]]
+        if not page["pagination"]["has_more"]:
+            break
+        url = f"{PATH}?cursor={page['pagination']['cursor']}&limit=nonsense&whatever=1"
+    assert page["pagination"] == {"has_more": False, "cursor": None}
+    assert slugs == [f"acme/m{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "ten", "1.5", "", "9" * 30])
+async def test_a_page_has_1_to_1000_items(lite: ControlPlane, limit: str) -> None:
+    body = (await lite.get(f"{PATH}?limit={limit}")).refused(400)
+    assert body["details"][0]["field"] == "limit"
+
+
+async def test_other_workspaces_see_nothing(plane: ControlPlane) -> None:
+    made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [await vendor_b(plane)]})).ok()
+    key = (await plane.another_workspace())["api_key"]
+    one = f"{PATH}/{made['id']}"
+    (await plane.get(one, key=key)).refused(404)
+    (await plane.call("PATCH", one, {"targets": made["targets"]}, key=key)).refused(400)
+    (await plane.delete(one, key=key)).refused(404)
+    assert (await plane.get(PATH, key=key)).ok()["items"] == []
+
+
+PROVIDERS: dict[str, dict[str, Any]] = {
+    "PLATFORM_MODEL_API": {"secret_id": "S", "target_model": "m"},
+    "VENDOR_A": {"secret_id": "S", "target_model": "m"},
+    "VENDOR_B": {"secret_id": "S", "target_model": "m"},
+    "VENDOR_C": {
+        "secret_id": "S",
+        "target_model": "m",
+        "vendor_c_config": {"project_id": "p", "location": "eu-1"},
+    },
+    "VENDOR_B_COMPATIBLE": {"secret_id": "S", "target_model": "m", "base_url": "https://203.0.113.1.invalid"},
+    "PLATFORM": {"model_id": "M"},
+}
+
+
+async def filled(plane: ControlPlane, provider: str) -> dict[str, Any]:
+    fields = {"provider": provider, **PROVIDERS[provider]}
+    if "secret_id" in fields:
+        fields["secret_id"] = await plane.secret()
+    if "model_id" in fields:
+        fields["model_id"] = (await plane.post("/v1/models", {"name": "own"})).ok()["id"]
+    return fields
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_each_provider_needs_its_fields_and_knows_no_others(lite: ControlPlane, provider: str) -> None:
+    target = await filled(lite, provider)
+    made = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
+    assert made["targets"] == [target]
+    for name in PROVIDERS[provider]:
+        less = {field: value for field, value in target.items() if field != name}
+        body = (await lite.post(PATH, {"slug": "acme/y", "targets": [less]})).refused(400)
+        assert {"field": f"targets.0.{name}", "message": "required"} in body["details"]
+    foreign = "base_url" if provider != "VENDOR_B_COMPATIBLE" else "model_id"
+    more = {**target, foreign: "https://example.com"}
+    body = (await lite.post(PATH, {"slug": "acme/y", "targets": [more]})).refused(400)
+    assert body["details"] == [{"field": f"targets.0.{foreign}", "message": "unknown field"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"slug": "acme", "targets": 1}, "slug"),
+        ({"slug": "other/x", "targets": 1}, "slug"),
+        ({"slug": "acme/x/y", "targets": 1}, "slug"),
+        ({"slug": "acme/ümlaut", "targets": 1}, "slug"),
+        ({"slug": "acme/" + "x" * 129, "targets": 1}, "slug"),
+        ({"slug": "acme/x\n", "targets": 1}, "slug"),
+        ({"slug": 7, "targets": 1}, "slug"),
+        ({"targets": 1}, "slug"),
+        ({"slug": "acme/x"}, "targets"),
+        ({"slug": "acme/x", "targets": 0}, "targets"),
+        ({"slug": "acme/x", "targets": 2}, "targets"),
+        ({"slug": "acme/x", "targets": {}}, "targets"),
+        ({"slug": "acme/x", "targets": 1, "extra": 1}, "extra"),
+    ],
+)
+async def test_a_wrong_body_names_the_field(lite: ControlPlane, body: dict[str, Any], field: str) -> None:
+    if isinstance(body.get("targets"), int):
+        body = {**body, "targets": [await vendor_b(lite)] * body["targets"]}
+    details = (await lite.post(PATH, body)).refused(400, "INVALID_REQUEST")["details"]
+    assert [detail["field"] for detail in details] == [field]
+
+
+async def test_references_must_be_of_this_workspace(plane: ControlPlane) -> None:
+    key = (await plane.another_workspace())["api_key"]
+    theirs = (await plane.post("/v1/secrets", {"name": "x", "value": "y"}, key=key)).ok()["id"]
+    model = (await plane.post("/v1/models", {"name": "x"}, key=key)).ok()["id"]
+    for secret_id in (theirs, "sec_none"):
+        target = {"provider": "VENDOR_B", "secret_id": secret_id, "target_model": "m"}
+        body = (await plane.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
+        assert body["details"][0]["field"] == "targets.0.secret_id"
+    for model_id in (model, "mdl_none"):
+        target = {"provider": "PLATFORM", "model_id": model_id}
+        body = (await plane.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
+        assert body["details"][0]["field"] == "targets.0.model_id"
+
+
+async def test_the_slug_is_immutable(lite: ControlPlane) -> None:
+    target = await vendor_b(lite)
+    made = (await lite.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
+    body = (await lite.patch(f"{PATH}/{made['id']}", {"slug": "acme/new", "targets": [target]})).refused(400)
+    assert body["details"] == [{"field": "slug", "message": "unknown field"}]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://example.com", "https://example.com:443", "https://u:p@example.com", "https://127.0.0.1"),
+        *(
+            "https://0x7f.1",
+            "https://[::1]",
+            "https://10.0.0.1",
+            "https://localhost",
+            "https://x.internal",
+            "ftp://x.com",
+        ),
+        *("https://169.254.169.254", "https://[::ffff:127.0.0.1]", "https://example.com:", "https://", "example.com"),
+    ],
+)
+async def test_base_urls_are_public(lite: ControlPlane, url: str) -> None:
+    target = {**await filled(lite, "VENDOR_B_COMPATIBLE"), "base_url": url}
+    body = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
+    assert [detail["field"] for detail in body["details"]] == ["targets.0.base_url"]

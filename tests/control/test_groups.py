@@ -1,0 +1,252 @@
+"""`/v1/gateway/groups` over HTTP, on both databases (spec 2.5, 2.6, 7.2, 8.2; decisions 3, 4)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.control.plane import SLUG, ControlPlane, rate
+
+PATH = "/v1/gateway/groups"
+EXCEEDS = "Child group exceeds parent group limit."
+Json = dict[str, Any]
+
+
+def limits(entry: Json) -> set[tuple[str, str, int, str]]:
+    found = entry["rate_limits"] + entry["usage_limits"]
+    return {(limit["type"], limit["unit"], limit["threshold"], limit["source_group"]) for limit in found}
+
+
+def day(threshold: int, type: str = "TOKEN", slug: str = SLUG) -> Json:
+    return {"slug": slug, "usage_limits": [{"type": type, "unit": "DAY", "threshold": threshold}]}
+
+
+async def test_a_group_lives_and_dies(plane: ControlPlane) -> None:
+    body = {"metadata": {"external_entity_id": "c-1", "name": "First"}, "models": [rate(10)]}
+    made = (await plane.post(PATH, body)).ok()
+    assert made["metadata"] == {"external_entity_id": "c-1", "name": "First"}
+    assert made["hierarchy"] == {"limit_enforcement": "INDEPENDENT", "parent_group_id": None}
+    assert made["models"] == [{**rate(10), "usage_limits": []}]
+    assert limits(made["effective_models"][0]) == {("REQUEST", "MINUTE", 10, made["id"])}
+    one = f"{PATH}/{made['id']}"
+    assert (await plane.get(one)).ok() == made
+    changed = (await plane.patch(one, {"models": [rate(20)], "metadata": {"name": None}})).ok()
+    assert changed["metadata"] == {"external_entity_id": "c-1", "name": None}
+    assert changed["updated_at"] > made["updated_at"]
+    assert (await plane.patch(one, {"metadata": {"name": "Again"}})).ok()["models"] == changed["models"]
+    assert (await plane.patch(one, {"models": []})).ok()["effective_models"] == []
+    gone = (await plane.delete(one)).ok()
+    assert gone.keys() == {"id", "metadata", "deleted_at"}
+    for method in ("GET", "DELETE"):
+        (await plane.call(method, one)).refused(404)
+    (await plane.patch(one, {"models": []})).refused(404)
+    assert (await plane.try_group("c-1")).status == 200, "the external id is free again"
+
+
+async def test_effective_models_when_independent(plane: ControlPlane) -> None:
+    root = await plane.group("root", models=[{**rate(100), **day(9)}])
+    child = await plane.group("child", root["id"], models=[rate(500)])
+    assert limits(child["effective_models"][0]) == {
+        ("REQUEST", "MINUTE", 500, child["id"]),
+        ("TOKEN", "DAY", 9, root["id"]),
+    }
+
+
+async def test_effective_models_when_cascading(plane: ControlPlane) -> None:
+    root = await plane.group("root", models=[{**rate(100), **day(9)}], mode="CASCADING")
+    child = await plane.group("child", root["id"], models=[rate(50)])
+    assert child["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": root["id"]}
+    assert limits(child["effective_models"][0]) == {
+        ("REQUEST", "MINUTE", 50, child["id"]),
+        ("REQUEST", "MINUTE", 100, root["id"]),
+        ("TOKEN", "DAY", 9, root["id"]),
+    }
+    listed = (await plane.get(PATH)).ok()["items"]
+    assert listed == [root, child]
+
+
+async def test_a_child_may_not_exceed_an_ancestor(plane: ControlPlane) -> None:
+    """The three cases of spec 7.2, with a level in between that has no limit of its own."""
+    root = await plane.group("root", models=[rate(100)], mode="CASCADING")
+    middle = await plane.group("middle", root["id"])
+    body = (await plane.try_group("above", middle["id"], models=[rate(101)])).refused(400)
+    assert body["error"] == EXCEEDS
+    leaf = await plane.group("leaf", middle["id"], models=[rate(100)])
+    raised = await plane.patch(f"{PATH}/{leaf['id']}", {"models": [rate(101)]})
+    assert raised.refused(400)["error"] == EXCEEDS
+    lowered = await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(99)]})
+    assert lowered.refused(400)["error"] == EXCEEDS
+    added = await plane.patch(f"{PATH}/{middle['id']}", {"models": [rate(99)]})
+    assert added.refused(400)["error"] == EXCEEDS
+    (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(100), rate(1, slug="acme/else")]})).ok()
+    (await plane.patch(f"{PATH}/{leaf['id']}", {"models": [rate(101, unit="SECOND")]})).ok()
+    (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(99)]})).ok()
+
+
+async def test_an_independent_child_may_exceed(plane: ControlPlane) -> None:
+    root = await plane.group("root", models=[rate(100)])
+    await plane.group("child", root["id"], models=[rate(1000)])
+    (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(1)]})).ok()
+
+
+@pytest.mark.parametrize("round", range(4))
+async def test_parent_and_child_changed_at_once_never_cross(plane: ControlPlane, round: int) -> None:
+    """Lowering the parent, raising a child and creating one, all at the same time: whoever wins, the rule holds."""
+    root = await plane.group("root", models=[rate(100)], mode="CASCADING")
+    child = await plane.group("child", root["id"], models=[rate(10)])
+    await asyncio.gather(
+        plane.patch(f"{PATH}/{child['id']}", {"models": [rate(90 + round)]}),
+        plane.patch(f"{PATH}/{root['id']}", {"models": [rate(50)]}),
+        plane.try_group("second", root["id"], models=[rate(80)]),
+        plane.try_group("third", child["id"], models=[rate(60)]),
+    )
+    groups = {group["id"]: group for group in (await plane.get(PATH)).ok()["items"]}
+    for group in groups.values():
+        parent = groups.get(group["hierarchy"]["parent_group_id"])
+        if parent:
+            threshold = group["models"][0]["rate_limits"][0]["threshold"]
+            assert threshold <= parent["models"][0]["rate_limits"][0]["threshold"]
+
+
+async def test_a_tree_has_five_levels(plane: ControlPlane) -> None:
+    parent = None
+    for level in range(5):
+        parent = (await plane.group(f"g{level}", parent))["id"]
+    body = (await plane.try_group("g5", parent)).refused(400)
+    assert body["details"][0]["field"] == "hierarchy.parent_group_id"
+
+
+async def test_the_mode_is_inherited_and_immutable(plane: ControlPlane) -> None:
+    root = await plane.group("root", mode="CASCADING")
+    body = (await plane.try_group("other", root["id"], mode="INDEPENDENT")).refused(400)
+    assert body["details"][0]["field"] == "hierarchy.limit_enforcement"
+    await plane.group("same", root["id"], mode="CASCADING")
+    hierarchy = {"hierarchy": {"limit_enforcement": "INDEPENDENT"}}
+    body = (await plane.patch(f"{PATH}/{root['id']}", {"models": [], **hierarchy})).refused(400)
+    assert body["details"] == [{"field": "hierarchy", "message": "unknown field"}]
+
+
+async def test_an_external_id_is_unique_in_its_workspace(plane: ControlPlane) -> None:
+    answers = await asyncio.gather(*(plane.try_group("same") for _ in range(6)))
+    assert sorted(answer.status for answer in answers) == [200] + [409] * 5
+    key = (await plane.another_workspace())["api_key"]
+    body = {"metadata": {"external_entity_id": "same"}, "models": [{"slug": "other/x"}]}
+    (await plane.post(PATH, body, key=key)).ok()
+
+
+async def test_foreign_groups_do_not_exist(plane: ControlPlane) -> None:
+    group = await plane.group("mine")
+    key = (await plane.another_workspace())["api_key"]
+    one = f"{PATH}/{group['id']}"
+    for method, path, body in (
+        ("GET", one, None),
+        ("PATCH", one, {"metadata": {"name": "x"}}),
+        ("DELETE", one, None),
+        ("POST", f"{one}/api_keys", {}),
+        ("GET", f"{one}/api_keys", None),
+        ("GET", f"{one}/api_keys/tg_000000000000", None),
+        ("DELETE", f"{one}/api_keys/tg_000000000000", None),
+    ):
+        (await plane.call(method, path, body, key=key)).refused(404, "NOT_FOUND")
+    child: Json = {"metadata": {"external_entity_id": "x"}, "models": [{"slug": "other/x"}]}
+    body = {**child, "hierarchy": {"parent_group_id": group["id"]}}
+    (await plane.post(PATH, body, key=key)).refused(404)
+    assert (await plane.get(PATH, key=key)).ok()["items"] == []
+    (await plane.get(one)).ok()
+
+
+async def test_deleting_takes_the_subtree_and_its_keys(plane: ControlPlane) -> None:
+    root = await plane.group("root")
+    beside = await plane.group("beside")
+    child = await plane.group("child", root["id"])
+    leaf = await plane.group("leaf", child["id"])
+    keys = [(await plane.post(f"{PATH}/{id}/api_keys", {})).ok()["api_key"] for id in (root["id"], leaf["id"])]
+    kept = (await plane.post(f"{PATH}/{beside['id']}/api_keys", {})).ok()["api_key"]
+    for key in (*keys, kept):
+        (await plane.get(PATH, key=key)).refused(403, "FEDERATED_KEY")
+    (await plane.delete(f"{PATH}/{root['id']}")).ok()
+    for key in keys:
+        (await plane.get(PATH, key=key)).refused(403, "AUTHENTICATION_FAILED")
+    (await plane.get(PATH, key=kept)).refused(403, "FEDERATED_KEY")
+    assert [group["id"] for group in (await plane.get(PATH)).ok()["items"]] == [beside["id"]]
+
+
+async def test_minting_while_deleting_leaves_no_key_behind(plane: ControlPlane) -> None:
+    for number in range(5):
+        group = await plane.group(f"g{number}")
+        one = f"{PATH}/{group['id']}"
+        minted, deleted, child = await asyncio.gather(
+            plane.post(f"{one}/api_keys", {}), plane.delete(one), plane.try_group(f"c{number}", group["id"])
+        )
+        assert deleted.status == 200
+        assert minted.status in (200, 404)
+        assert child.status in (200, 404)
+        if minted.status == 200:
+            (await plane.get(PATH, key=minted.body["api_key"])).refused(403, "AUTHENTICATION_FAILED")
+
+
+async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
+    made = [await plane.group(f"g{number}") for number in range(5)]
+    found, url = [], f"{PATH}?limit=2"
+    for _ in range(3):
+        page = (await plane.get(url)).ok()
+        found += page["items"]
+        url = f"{PATH}?cursor={page['pagination']['cursor']}"
+    assert found == made
+    assert page["pagination"] == {"has_more": False, "cursor": None}
+    assert (await plane.get(f"{PATH}?external_entity_id=g3")).ok()["items"] == [made[3]]
+    assert (await plane.get(f"{PATH}?external_entity_id=none")).ok()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("models", "field"),
+    [
+        ([], "models"),
+        ([{"slug": "other/x"}], "models.0.slug"),
+        ([{"slug": SLUG}, {"slug": SLUG}], "models.1.slug"),
+        ([{"slug": SLUG}, {"slug": "acme/y", "limits": []}], "models.1.limits"),
+        ([rate(0)], "models.0.rate_limits.0.threshold"),
+        ([rate(2**53)], "models.0.rate_limits.0.threshold"),
+        ([rate(10**400)], "models.0.rate_limits.0.threshold"),
+        ([rate(1, unit="DAY")], "models.0.rate_limits.0.unit"),
+        ([rate(1, type="BYTE")], "models.0.rate_limits.0.type"),
+        (
+            [{"slug": SLUG, "rate_limits": rate(1)["rate_limits"] + rate(2, unit="SECOND")["rate_limits"]}],
+            "models.0",
+        ),
+        ([{"slug": SLUG, "usage_limits": rate(1)["rate_limits"]}], "models.0.usage_limits.0.unit"),
+        ([rate("5")], "models.0.rate_limits.0.threshold"),
+        ([rate(True)], "models.0.rate_limits.0.threshold"),
+        ([rate(1.5)], "models.0.rate_limits.0.threshold"),
+        ("acme/chat", "models"),
+        (None, "models"),
+    ],
+)
+async def test_wrong_models_name_the_field(lite: ControlPlane, models: Any, field: str) -> None:
+    body = (await lite.try_group("x", models=models)).refused(400, "INVALID_REQUEST")
+    assert [detail["field"] for detail in body["details"]] == [field]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"models": None}, {"metadata": None}, {"metadata": {}}, {"metadata": {"external_entity_id": "x"}}, []]
+)
+async def test_an_empty_or_wrong_patch_is_refused(lite: ControlPlane, body: Any) -> None:
+    group = await lite.group("x")
+    (await lite.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("entity", ["", "x" * 256, None, 7, "nul\0"])
+async def test_external_ids_have_1_to_255_characters(lite: ControlPlane, entity: Any) -> None:
+    (await lite.try_group(entity)).refused(400, "INVALID_REQUEST")
+
+
+async def test_one_limit_of_each_type_and_list_is_allowed(lite: ControlPlane) -> None:
+    entry = {
+        "slug": SLUG,
+        "rate_limits": [
+            {"type": "TOKEN", "unit": "MINUTE", "threshold": 2**53 - 1},
+            {"type": "REQUEST", "unit": "SECOND", "threshold": 1.0},
+        ],
+        "usage_limits": [{"type": kind, "unit": "DAY", "threshold": 5} for kind in ("TOKEN", "REQUEST")],
+    }
+    assert len(limits((await lite.group("x", models=[entry]))["effective_models"][0])) == 4

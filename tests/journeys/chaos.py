@@ -1,0 +1,336 @@
+"""The chaos program: the real product under load, its processes killed at random moments, and every call accounted for.
+
+`python -m tests.journeys.chaos --minutes 10 --seed 7` prints its progress and a verdict; exit 0 only without a fault.
+First Redis is spared, and the day's usage must equal the events to the token; then nothing is.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.journeys.books import REDIS_MAY_FORGET_S, Death, faults_of_events, may_be_forgotten, usage_by_entity
+from tests.journeys.callers import Callers
+from tests.journeys.counted_upstream import CountedUpstream
+from tests.journeys.product import Desk, Product, kill, models
+
+SLUG = "acme/chaos"
+CALLERS = 10
+WORKERS = 2
+PLENTY = 1_000_000_000
+TIGHT_PER_MINUTE = 100
+DRAIN_S = 60.0
+FELT_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
+"""For how long after a blow settlements may have to wait; the others end when they are over."""
+HOLDBACK_S = 2.0
+SPARING_REDIS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
+SPARING_NOTHING = (*SPARING_REDIS, "redis", "redis", "all", "all", "all twice", "stop cut short")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. `seconds`: of chaos, drains not counted."""
+
+    seconds: float
+    seed: int
+    pause_s: tuple[float, float] = (0.3, 2.5)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Stand:
+    """A product with callers at it, and the operator's way in."""
+
+    product: Product
+    desk: Desk
+    callers: Callers
+    groups: dict[str, str]
+    """Group ids by external entity id."""
+    upstream: CountedUpstream
+    began: str
+
+    async def items(self) -> list[Any]:
+        """All billing events there are."""
+        page = await self.desk.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
+        items = list(page["items"])
+        while page["pagination"]["has_more"]:
+            page = await self.desk.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
+            items += page["items"]
+        return items
+
+    async def usage(self) -> dict[str, int]:
+        """Tokens of the running day by entity."""
+        used: dict[str, int] = {}
+        for entity, group_id in self.groups.items():
+            answer = await self.desk.call("GET", f"/v1/gateway/groups/{group_id}/usage")
+            (used[entity],) = (one["current_usage"] for one in answer["items"] if one["type"] == "TOKEN")
+        return used
+
+    async def metrics(self) -> dict[str, float]:
+        """The proxy's metrics, those with labels summed."""
+        async with self.callers.session.get(self.product.admin + "/metrics") as answer:
+            text = await answer.text()
+        values: dict[str, float] = defaultdict(float)
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                values[line.partition("{")[0].split(" ")[0]] += float(line.rpartition(" ")[2])
+        return values
+
+    async def drained(self) -> bool:
+        """Whether control has everything, and nothing is left of the dead."""
+        try:
+            pending = (await self.metrics())["tollgate_journal_pending_events"]
+        except aiohttp.ClientError:
+            return False
+        root = Path(self.product.environment.get("TOLLGATE_JOURNAL_DIR") or self.product.data / "journal")
+        journals = [path for path in root.iterdir() if path.is_dir()]
+        return pending == 0 and len(journals) == WORKERS
+
+    async def until(self, look: Callable[[], Awaitable[Any]], what: str, within_s: float = DRAIN_S) -> Any:
+        give_up_at = time.monotonic() + within_s
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, AssertionError):
+                if found := await look():
+                    return found
+            assert time.monotonic() < give_up_at, f"never happened: {what}\n{self.product.last_words()}"
+            await asyncio.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def standing(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Stand]:
+    """The product, one tree of groups, a key for each of its leaves, and callers that have not begun."""
+    upstream = CountedUpstream()
+    product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
+    async with aiohttp.ClientSession() as session:
+        await upstream.start()
+        try:
+            await asyncio.to_thread(product.start)
+            made = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
+            desk = Desk(session, product, made["api_key"])
+            groups, keys = await _tree(desk, upstream.url)
+            callers = Callers(session, lambda: product.proxy, SLUG, keys, random.Random(seed))
+            began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
+            yield Stand(product, desk, callers, groups, upstream, began)
+        finally:
+            await asyncio.to_thread(product.kill)
+            await upstream.stop()
+
+
+async def _tree(desk: Desk, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Groups and keys by entity: two with room for all, one that is often refused, below one parent."""
+    await desk.endpoint(SLUG, await desk.model("chaos", upstream_url))
+    daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
+    root = await desk.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
+    limits = {"even": daily, "odd": daily, "tight": [*daily, ("REQUEST", "MINUTE", TIGHT_PER_MINUTE)]}
+    groups = {name: await desk.group(name, models(SLUG, *own), parent_group_id=root) for name, own in limits.items()}
+    return groups | {"root": root}, {name: await desk.key(group) for name, group in groups.items()}
+
+
+@dataclass
+class Storm:
+    """Who is killed when. The seed decides; what was done is kept."""
+
+    stand: Stand
+    plan: Plan
+    chance: random.Random
+    say: Say
+    done: Counter[str] = field(default_factory=Counter)
+    deaths: list[Death] = field(default_factory=list)
+    felt: list[tuple[float, float]] = field(default_factory=list)
+    """When what kept settlements waiting began, and when it was over."""
+
+    async def rage(self, seconds: float, blows: Sequence[str]) -> None:
+        ends_at = time.monotonic() + seconds
+        while time.monotonic() < ends_at:
+            await asyncio.sleep(self.chance.uniform(*self.plan.pause_s))
+            blow = self.chance.choice(blows)
+            self.done[blow] += 1
+            began = time.time()
+            self.say(f"{blow} (calls so far: {len(self.stand.callers.told)})")
+            await getattr(self, "_" + blow.replace(" ", "_"))()
+            self.felt.append((began, time.time() + FELT_S.get(blow, 1.0)))
+
+    def _kill_one(self, named: str) -> None:
+        """Nobody, when it is dead already and not back yet."""
+        for pid in self.stand.product.processes(named)[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid)
+
+    async def _worker(self) -> None:
+        workers = self.stand.product.processes("proxy.worker")
+        for pid in self.chance.sample(workers, min(len(workers), self.chance.choice((1, 1, 2)))):
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid)
+
+    async def _supervisor(self) -> None:
+        self._kill_one("-m proxy --")
+
+    async def _control(self) -> None:
+        self._kill_one("-m control --")
+
+    async def _redis(self) -> None:
+        self._redis_dies()
+        self._kill_one("redis-server")
+
+    async def _freeze(self) -> None:
+        """Redis stands still; on the way, maybe, somebody dies who was waiting for it."""
+        with _still(self.stand.product.processes("redis-server")):
+            await asyncio.sleep(self.chance.choice((0.03, 0.3, 1.5)))
+            if self.chance.random() < 0.3:
+                await self._worker()
+            await asyncio.sleep(self.chance.choice((0.03, 0.3)))
+
+    async def _stall(self) -> None:
+        """Any of ours stands still, and goes on as if nothing had been."""
+        named = self.chance.choice(("proxy.worker", "-m proxy --", "-m control --"))
+        with _still(self.stand.product.processes(named)[: self.chance.choice((1, 2))]):
+            await asyncio.sleep(self.chance.choice((0.1, 0.5, 2.0)))
+
+    async def _restart(self) -> None:
+        """In order, so that nothing may be forgotten."""
+        assert await asyncio.to_thread(self.stand.product.stop) == 0
+        await asyncio.to_thread(self.stand.product.start)
+
+    async def _all(self) -> None:
+        self._redis_dies()
+        await asyncio.to_thread(self.stand.product.kill)
+        await asyncio.to_thread(self.stand.product.start)
+
+    async def _all_twice(self) -> None:
+        """The second time while it starts."""
+        self._redis_dies()
+        product = self.stand.product
+        await asyncio.to_thread(product.kill)
+        product.launch()
+        await asyncio.sleep(self.chance.uniform(0, 3))
+        self._redis_dies()
+        await self._all()
+
+    async def _stop_cut_short(self) -> None:
+        self.stand.product.up.terminate()
+        await asyncio.sleep(self.chance.uniform(0, 1.5))
+        await self._all()
+
+    def _redis_dies(self) -> None:
+        """Settlements may have waited while Redis, or their worker, was troubled: count from when that began."""
+        now = since = time.time()
+        for began, over in reversed(self.felt):
+            if over >= since - REDIS_MAY_FORGET_S:
+                since = min(since, began)
+        self.deaths.append(Death(now, since))
+
+
+@contextlib.contextmanager
+def _still(pids: Sequence[int]) -> Iterator[None]:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
+    """One run; its faults."""
+    async with standing(directory, plan.seed, plan.settings) as stand:
+        storm = Storm(stand, plan, random.Random(plan.seed + 1), say)
+        faults: list[str] = []
+        for blows in (SPARING_REDIS, SPARING_NOTHING):
+            stand.callers.start(CALLERS)
+            await storm.rage(plan.seconds / 2, blows)
+            await stand.callers.stop()
+            faults += await verdict(stand, storm.deaths, say)
+            storm.felt.clear()  # all is settled by now
+        say("once more from the disk: a replay doubles nothing")
+        await storm._all()
+        faults += await verdict(stand, storm.deaths, say)
+        say(summary(stand, storm))
+        return faults
+
+
+async def verdict(stand: Stand, deaths: Sequence[Death], say: Say = print) -> list[str]:
+    """The faults in the books, once everything has arrived."""
+    told = stand.callers.told
+    await stand.until(stand.drained, "all events are shipped")
+    await asyncio.sleep(HOLDBACK_S + 1)
+    items = await stand.until(stand.items, "events")
+    faults = faults_of_events(told, items)
+    due = usage_by_entity(items)
+    due["root"] = sum(due.values())
+    slack = may_be_forgotten(items, told, deaths) if deaths else 0
+
+    async def settled() -> bool:
+        return not _faults_of_usage(due, await stand.usage(), slack)
+
+    with contextlib.suppress(AssertionError):
+        await stand.until(settled, "settlements arrive", 15)
+    used = await stand.usage()
+    say(f"{len(items)} events, {len(faults)} faults in them; {report(due, used, slack)}")
+    return faults + _faults_of_usage(due, used, slack)
+
+
+def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
+    """Never more than was billed; less by what Redis may have forgotten."""
+    return [
+        f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
+        for entity, tokens in used.items()
+        if not due.get(entity, 0) - slack <= tokens <= due.get(entity, 0)
+    ]
+
+
+def summary(stand: Stand, storm: Storm) -> str:
+    told = stand.callers.told
+    ends = Counter(call.code or call.broke or ("answered" if call.tokens else "cut") for call in told)
+    return f"{len(told)} calls: {dict(ends)}; blows: {dict(storm.done)}"
+
+
+def report(due: dict[str, int], used: dict[str, int], slack: int) -> str:
+    lacking = sum(due.get(entity, 0) - tokens for entity, tokens in used.items())
+    return f"usage lacks {lacking} of {due['root']} tokens; Redis may have forgotten {slack}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the product")
+    asked = parser.parse_args()
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
+
+    say(f"seed {asked.seed}")
+    directory = Path(tempfile.mkdtemp(prefix="tollgate-chaos-"))
+    settings = dict(one.split("=", 1) for one in asked.set)
+    faults = asyncio.run(run(directory, Plan(asked.minutes * 60, asked.seed, settings=settings), say))
+    for fault in faults:
+        say("FAULT " + fault)
+    if faults:
+        say(f"{len(faults)} faults; what the product left is in {directory}")
+        return 1
+    shutil.rmtree(directory)
+    say("every call accounted for")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

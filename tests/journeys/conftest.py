@@ -1,0 +1,163 @@
+"""One product over two workers for the journeys that leave it as they found it, and a stage for each of them."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import openai
+import pytest
+
+from control.demo.upstream import ScriptedUpstream
+from tests.journeys.product import PATIENCE_S, Desk, Product
+
+
+@dataclass
+class GatedUpstream(ScriptedUpstream):
+    """A scripted upstream whose streams stop after the first piece while the gate is closed."""
+
+    def __post_init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def between_pieces(self) -> None:
+        await self.gate.wait()
+
+
+class Workspace:
+    """A product with one workspace in it, as `tollgate workspace create` made it."""
+
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        self.made = product.command("workspace", "create", "acme", "--prefix", "acme")
+        self.api_key: str = self.made["api_key"]
+
+
+@dataclass
+class Stage:
+    """What a journey plays on: the operator's desk, an upstream, and names nobody else uses."""
+
+    product: Product
+    desk: Desk
+    session: aiohttp.ClientSession
+    upstream: GatedUpstream
+    name: str
+    began: str
+
+    @property
+    def slug(self) -> str:
+        return f"acme/{self.name}"
+
+    def client(self, api_key: str) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.product.proxy + "/v1", api_key=api_key, max_retries=0, timeout=30)
+
+    async def ask(self, api_key: str, **changes: Any) -> Any:
+        """One plain call of the slug with the stock SDK."""
+        request: dict[str, Any] = {"model": self.slug, "messages": [{"role": "user", "content": "Hello"}]} | changes
+        async with self.client(api_key) as client:
+            return await client.chat.completions.create(**request)
+
+    async def post(self, headers: dict[str, str], body: bytes, path: str = "/v1/chat/completions") -> tuple[int, Any]:
+        """One call as anything but an SDK would make it; what is not JSON comes back as text."""
+        async with self.session.post(self.product.proxy + path, data=body, headers=headers) as answer:
+            if "json" in answer.content_type:
+                return answer.status, await answer.json()
+            return answer.status, await answer.text()
+
+    async def key_without_limits(self) -> str:
+        """A key of a new group that may call the slug, which leads to the upstream."""
+        await self.desk.endpoint(self.slug, await self.desk.model(self.name, self.upstream.url))
+        return await self.desk.key(await self.desk.group(self.name, [{"slug": self.slug}]))
+
+    async def until(self, look: Callable[[], Awaitable[Any]], what: str) -> Any:
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not (found := await look()):
+            assert time.monotonic() < give_up_at, f"never happened: {what}\n{self.product.last_words()}"
+            await asyncio.sleep(0.05)
+        return found
+
+    async def refuses_connections(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(self.product.proxy).port)
+        except ConnectionRefusedError:
+            return True
+        writer.close()
+        return False
+
+    async def control_is_back(self) -> None:
+        async def back() -> bool:
+            try:
+                await self.desk.call("GET", "/v1/gateway/groups")
+            except aiohttp.ClientConnectionError:
+                return False
+            return True
+
+        await self.until(back, "control is back")
+
+    async def events_of(self, entity: str, count: int) -> list[Any]:
+        """The events of one group, once there are `count`; more are seen too."""
+
+        async def look() -> list[Any] | None:
+            events = await self.desk.events(entity, self.began)
+            return events if len(events) >= count else None
+
+        return list(await self.until(look, f"{count} events of {entity}"))
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    product = Product(tmp_path_factory.mktemp("product") / "data")
+    try:
+        product.start()
+        yield Workspace(product)
+        assert product.stop() == 0, product.last_words()
+    finally:
+        product.kill()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[GatedUpstream]:
+    upstream = GatedUpstream("upstream")
+    await upstream.start()
+    yield upstream
+    upstream.gate.set()
+    await upstream.stop()
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    return itertools.count()
+
+
+@pytest.fixture
+def stage(
+    workspace: Workspace, session: aiohttp.ClientSession, upstream: GatedUpstream, numbers: Iterator[int]
+) -> Stage:
+    return stage_of(workspace, session, upstream, f"journey-{next(numbers)}")
+
+
+def stage_of(workspace: Workspace, session: aiohttp.ClientSession, upstream: GatedUpstream, name: str) -> Stage:
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    desk = Desk(session, workspace.product, workspace.api_key)
+    return Stage(workspace.product, desk, session, upstream, name, began)
+
+
+@pytest.fixture
+async def own_stage(tmp_path: Any, session: aiohttp.ClientSession, upstream: GatedUpstream) -> AsyncIterator[Stage]:
+    """A product of the journey's own, to be killed and restarted at will."""
+    product = Product(tmp_path / "data")
+    try:
+        product.start()
+        yield stage_of(Workspace(product), session, upstream, "own")
+    finally:
+        product.kill()

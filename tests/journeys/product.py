@@ -1,0 +1,210 @@
+"""The whole product as an operator runs it: `tollgate up` in a session of its own, its processes counted and killed.
+
+Also the way to it over HTTP. Nothing of the product is imported but that tie: these tests see what anybody sees.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from control.edges.children import tie_to_parent
+
+COMMAND = (str(Path(sys.executable).parent / "tollgate"),)
+PATIENCE_S = 30.0
+
+
+class Product:
+    """One `tollgate up` on free ports, over `workers` workers."""
+
+    def __init__(self, data: Path, workers: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        self.data = data
+        self.log = data.parent / f"{data.name}.log"
+        self.workers = workers
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        self.environment |= {"TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8", "TOLLGATE_EVENT_HOLDBACK_S": "1"}
+        self.environment |= settings or {}
+        self.ports: tuple[str, ...] = ("--proxy-port", "0", "--control-port", "0", "--admin-port", "0")
+        self.proxy = self.control = self.admin = ""
+        self._up: subprocess.Popen[str] | None = None
+
+    @property
+    def up(self) -> subprocess.Popen[str]:
+        assert self._up is not None, "not started"
+        return self._up
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Start it and return at once."""
+        words = ["up", "--data", str(self.data), "--workers", str(self.workers), *self.ports]
+        with self.log.open("a") as log:
+            self._up = subprocess.Popen(
+                [*COMMAND, *words],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
+            )
+        return self._up
+
+    def start(self) -> str:
+        """Start it and return its `ready` line. A second start uses the ports of the first."""
+        out = self.launch().stdout
+        assert out is not None
+        readable, _, _ = select.select([out], [], [], 60)
+        line = out.readline() if readable else ""
+        assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.last_words()}"
+        urls = dict(word.split("=", 1) for word in line.split()[1:])
+        self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
+        named = (("proxy", self.proxy), ("control", self.control), ("admin", self.admin))
+        self.ports = tuple(word for name, url in named for word in (f"--{name}-port", str(urlsplit(url).port)))
+        return line
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.up.terminate()
+        return self.ended(60)
+
+    def kill(self) -> None:
+        """SIGKILL, as the out-of-memory killer would; nothing to do where it has ended."""
+        if self._up is not None:
+            self._up.kill()
+            self.ended(60)
+
+    def ended(self, within_s: float) -> int:
+        """Its exit status, once it has ended."""
+        status = self.up.wait(timeout=within_s)
+        if self.up.stdout is not None:
+            self.up.stdout.close()
+        return status
+
+    def command(self, *arguments: str) -> Any:
+        """What a `tollgate` command on this data directory prints: one JSON value a line."""
+        done = self.run(*arguments, "--data", str(self.data))
+        assert done.returncode == 0, done.stderr
+        values = [json.loads(line) for line in done.stdout.splitlines()]
+        return values[0] if len(values) == 1 else values
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def processes(self, named: str = "") -> list[int]:
+        """The pids of all living processes of this `up`'s group whose command line contains `named`."""
+        return [pid for pid in _pids() if _group(pid) == self.up.pid and named in _command_line(pid)]
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+
+def is_free(url: str) -> bool:
+    """Whether nobody listens there: a new listener could bind it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((urlsplit(url).hostname, urlsplit(url).port))
+        except OSError:
+            return False
+    return True
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(look: Callable[[], Any], what: str) -> Any:
+    """What `look` finds, once it finds something."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not (found := look()):
+        assert time.monotonic() < give_up_at, f"never happened: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _group(pid: int) -> int:
+    """Its process group; 0 for one that is gone or a zombie."""
+    try:
+        state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if state == "Z" else int(group)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class Desk:
+    """The operator's HTTP client, with one workspace key."""
+
+    def __init__(self, session: aiohttp.ClientSession, product: Product, api_key: str) -> None:
+        self._session = session
+        self._product = product
+        self.api_key = api_key
+        self._headers = {"Authorization": f"Bearer {api_key}"}
+
+    async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, Any]:
+        url = self._product.control + path
+        async with self._session.request(method, url, json=body, params=query, headers=self._headers) as answer:
+            return answer.status, await answer.json()
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        status, answer = await self.ask(method, path, body, **query)
+        assert status == 200, f"{method} {path}: {status} {answer}"
+        return answer
+
+    async def model(self, name: str, replica: str) -> str:
+        """A platform model with one deployment and one replica, in production; its id."""
+        path = "/v1/models"
+        id = (await self.call("POST", path, {"name": name}))["id"]
+        deployment = (await self.call("POST", f"{path}/{id}/deployments", {"name": "d"}))["id"]
+        await self.call("PUT", f"{path}/{id}/deployments/{deployment}/replicas", {"replicas": [replica]})
+        await self.call("PUT", f"{path}/{id}/environments/production", {"deployment_id": deployment})
+        return str(id)
+
+    async def endpoint(self, slug: str, model_id: str) -> str:
+        targets = [{"provider": "PLATFORM", "model_id": model_id, "target_model": "upstream-name"}]
+        return str((await self.call("POST", "/v1/gateway/endpoints", {"slug": slug, "targets": targets}))["id"])
+
+    async def group(self, entity: str, models: list[Any], **hierarchy: str) -> str:
+        body = {"metadata": {"external_entity_id": entity}, "models": models, "hierarchy": hierarchy}
+        return str((await self.call("POST", "/v1/gateway/groups", body))["id"])
+
+    async def key(self, group_id: str) -> str:
+        return str((await self.call("POST", f"/v1/gateway/groups/{group_id}/api_keys", {}))["api_key"])
+
+    async def events(self, entity: str, start_time: str, limit: int = 2) -> list[Any]:
+        """All events of one group, over all pages."""
+        query = {"start_time": start_time, "external_entity_ids": entity, "limit": limit}
+        page = await self.call("GET", "/v1/gateway/events", **query)
+        items = list(page["items"])
+        while page["pagination"]["has_more"]:
+            page = await self.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
+            items += page["items"]
+        return items
+
+
+def models(slug: str, *limits: tuple[str, str, int]) -> list[Any]:
+    """A group's `models` with one slug and these limits: (type, unit, threshold)."""
+    told = [{"type": type, "unit": unit, "threshold": threshold} for type, unit, threshold in limits]
+    rates = [limit for limit in told if limit["unit"] != "DAY"]
+    return [{"slug": slug, "rate_limits": rates, "usage_limits": [limit for limit in told if limit["unit"] == "DAY"]}]

@@ -1,0 +1,126 @@
+"""A customer's receivers of webhooks, on TLS, and a product that trusts their certificates and finds their names."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+from standardwebhooks import Webhook
+
+from tests.fakes.throwaway_ca import ThrowawayCa
+
+DOMAIN = "hooks.example.com"
+
+
+@dataclass(frozen=True)
+class Told:
+    """One message as it came in."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def events(self) -> list[Any]:
+        return list(orjson.loads(self.body)["data"]["events"])
+
+    def verified(self, secret: str) -> Any:
+        """The message, if the public library finds a signature by this secret; it raises if not."""
+        return Webhook(secret).verify(self.body, dict(self.headers))
+
+
+@dataclass
+class Receiver:
+    """One receiver: what it was told, and how it answers. `status` None: it never does."""
+
+    name: str
+    status: int | None = 200
+    hold_s: float = 0.0
+    told: list[Told] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def host(self) -> str:
+        return f"{self.name}.{DOMAIN}"
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host}/in"
+
+    @property
+    def link(self) -> str:
+        return f"{self.host}=127.0.0.1:{self.port}"
+
+    @property
+    def events(self) -> list[Any]:
+        """Of all messages, as often as they came."""
+        return [event for one in self.told for event in one.events]
+
+    def by_id(self) -> dict[str, list[Told]]:
+        found = defaultdict(list)
+        for one in self.told:
+            found[one.id].append(one)
+        return found
+
+    async def start(self, ca: ThrowawayCa) -> None:
+        app = web.Application()
+        app.router.add_post("/in", self._take)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=ca.server_context(self.host)).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+        await asyncio.sleep(0.2)  # asyncio lets go of TLS connections whose peer was killed only in later rounds
+
+    async def _take(self, request: web.Request) -> web.Response:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.told.append(Told(headers, await request.read()))
+        if self.status is None:
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.hold_s)
+        return web.Response(status=self.status or 200)
+
+
+@dataclass
+class Customer:
+    """Some receivers, and the settings by which the product reaches them."""
+
+    ca: ThrowawayCa
+    receivers: list[Receiver] = field(default_factory=list)
+
+    @classmethod
+    async def with_receivers(cls, directory: Path, *names: str) -> "Customer":
+        customer = cls(ThrowawayCa(directory), [Receiver(name) for name in names])
+        for one in customer.receivers:
+            await one.start(customer.ca)
+        return customer
+
+    @property
+    def settings(self) -> dict[str, str]:
+        links = [one.link for one in self.receivers]
+        return {
+            "TOLLGATE_EGRESS_ALLOW": ",".join(["127.0.0.0/8", *links]),
+            "TOLLGATE_EGRESS_CA_FILE": str(self.ca.ca_file),
+        }
+
+    async def stop(self) -> None:
+        for one in self.receivers:
+            await one.stop()
+
+
+async def poll(look: Callable[[], Any], what: Callable[[], str], within_s: float = 30.0) -> Any:
+    """What `look` finds, once it finds something."""
+    give_up_at = asyncio.get_running_loop().time() + within_s
+    while not (found := look()):
+        assert asyncio.get_running_loop().time() < give_up_at, what()
+        await asyncio.sleep(0.02)
+    return found

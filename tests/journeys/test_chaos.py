@@ -1,0 +1,116 @@
+"""Processes are killed at random moments under load, and every call is billed as its caller was told, once."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.books import Death, faults_of_events, may_be_forgotten, usage_by_entity
+from tests.journeys.callers import Told
+from tests.journeys.chaos import Plan, run
+from tests.journeys.counted_upstream import Tokens
+from tests.postgres_server import MISSING, find_binaries, running_postgres
+
+COST = Tokens(100, 20, 3)
+
+
+def seed() -> int:
+    """Another one each time; TOLLGATE_CHAOS_SEED brings one back."""
+    return int(os.environ.get("TOLLGATE_CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
+
+
+async def chaos(directory: Path, plan: Plan) -> None:
+    said: list[str] = []
+    faults = await run(directory, plan, said.append)
+    assert not faults, "\n".join([f"seed {plan.seed}", *faults[:20], *said])
+
+
+@pytest.mark.timeout(240)
+async def test_whoever_is_killed_each_call_is_billed_as_its_caller_was_told(tmp_path: Path) -> None:
+    await chaos(tmp_path, Plan(20, seed()))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("round_", range(3))
+async def test_the_same_for_long(tmp_path: Path, round_: int) -> None:
+    await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed() + round_))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(find_binaries() is None, reason=MISSING)
+async def test_the_same_for_long_on_postgresql(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        settings = {"TOLLGATE_DATABASE_URL": await server.create_database("chaos")}
+        await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed(), settings=settings))
+
+
+# The books themselves: each kind of fault is found.
+
+
+def told(**changes: Any) -> Told:
+    known: dict[str, Any] = {"status": 200, "tokens": COST, "partial": True, "streamed": True} | changes
+    return Told("r-1", "even", COST, ended_at_s=100.0, **known)
+
+
+def event(**changes: Any) -> dict[str, Any]:
+    tokens = {"inputTokens": COST.input, "outputTokens": COST.output, "cachedInputTokens": COST.cached}
+    known = {"idempotencyKey": "01J", "requestId": "r-1", "externalEntityId": "even", "timestamp": "2026-01-01"}
+    return known | {"tokens": tokens} | changes
+
+
+def nothing() -> dict[str, Any]:
+    return event(tokens={"inputTokens": 0, "outputTokens": 0, "cachedInputTokens": 0})
+
+
+BROKEN = told(tokens=None)
+UNHEARD = told(tokens=None, partial=False)
+REFUSED = told(status=429, code="RATE_LIMITED", tokens=None, partial=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "events"),
+    [
+        (told(), [event()]),
+        (BROKEN, [event()]),
+        (UNHEARD, []),
+        (UNHEARD, [nothing()]),
+        (REFUSED, []),
+        (told(status=503, code="NO_REPLICA", tokens=None, partial=False), [nothing()]),
+    ],
+)
+def test_the_books_find_nothing_wrong_with(call: Told, events: list[dict[str, Any]]) -> None:
+    assert faults_of_events([call], events) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "events"),
+    [
+        (told(), []),
+        (told(), [nothing()]),
+        (told(), [event(), event(idempotencyKey="01K")]),
+        (told(), [event(), event()]),
+        (told(), [event(externalEntityId="odd")]),
+        (told(tokens=Tokens(100, 21, 3)), [event()]),
+        (told(), [event(), event(idempotencyKey="01K", requestId="r-2")]),
+        (BROKEN, []),
+        (BROKEN, [nothing()]),
+        (told(tokens=None, partial=False, streamed=False), [event(tokens=event()["tokens"] | {"outputTokens": 21})]),
+        (BROKEN, [event(), event(idempotencyKey="01K")]),
+        (REFUSED, [nothing()]),
+        (told(status=503, code="METERING_UNAVAILABLE", tokens=None, partial=False), [nothing()]),
+        (told(status=503, code="NO_REPLICA", tokens=None, partial=False), [event()]),
+        (told(status=502, code="INTERNAL_GATEWAY_ERROR", tokens=None, partial=False), []),
+    ],
+)
+def test_the_books_find_the_fault_in(call: Told, events: list[dict[str, Any]]) -> None:
+    assert faults_of_events([call], events)
+
+
+def test_redis_may_forget_what_was_settled_in_the_seconds_before_it_died() -> None:
+    assert usage_by_entity([event(), event()]) == {"even": 240}
+    assert may_be_forgotten([event()], [told()], [Death(101, 101)]) == 120
+    assert may_be_forgotten([event()], [told()], [Death(110, 109)]) == 0

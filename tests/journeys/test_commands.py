@@ -1,0 +1,34 @@
+"""The operator's other commands, beside a running product: the demo, and what the proxy would do now."""
+
+from tests.journeys.conftest import Stage
+from tests.journeys.product import models
+
+
+async def test_snapshot_show_tells_where_a_slug_leads_and_which_limits_bind(stage: Stage) -> None:
+    product, minute = stage.product, ("REQUEST", "MINUTE", 7)
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    root = await stage.desk.group(stage.name, models(stage.slug, minute), limit_enforcement="CASCADING")
+    key = await stage.desk.key(await stage.desk.group(f"{stage.name}-0", [{"slug": stage.slug}], parent_group_id=root))
+    await stage.ask(key)  # from here on the replica has it all
+    prefix, _, secret = key.partition(".")
+    shown = product.run("snapshot", "show", "--slug", stage.slug, "--key-prefix", prefix, "--data", str(product.data))
+    assert shown.returncode == 0, shown.stderr
+    assert f"at most 7 REQUEST per MINUTE, set by {root}" in shown.stdout
+    assert "target PLATFORM" in shown.stdout
+    assert stage.upstream.url in shown.stdout
+    assert secret not in shown.stdout + shown.stderr
+    unknown = product.run("snapshot", "show", "--slug", "acme/none", "--data", str(product.data))
+    assert "acme/none: no such endpoint; every call is answered 404" in unknown.stdout
+
+
+async def test_snapshot_show_without_a_replica_says_so(stage: Stage) -> None:
+    shown = stage.product.run("snapshot", "show", "--data", "/nonexistent")
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("Error: ")
+    assert "Traceback" not in shown.stderr
+
+
+def test_the_demo_holds(stage: Stage) -> None:
+    done = stage.product.run("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 15 steps held" in done.stdout

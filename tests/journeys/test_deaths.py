@@ -1,0 +1,193 @@
+"""What dies comes back or leaves nothing behind: workers, planes, `up` itself; and no call is lost or billed twice."""
+
+import asyncio
+import os
+import signal
+
+import httpx2
+import openai
+import pytest
+
+from tests.journeys.conftest import Stage
+from tests.journeys.product import kill, wait_until
+
+
+async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(own_stage: Stage) -> None:
+    stage = own_stage
+    key = await stage.key_without_limits()
+    await stage.ask(key)
+    answered, workers = 1, stage.product.processes("proxy.worker")
+    assert len(workers) == 2
+    kill(workers[0])
+    while stage.product.processes("proxy.worker") == [workers[1]] or answered < 10:
+        try:
+            await stage.ask(key)
+            answered += 1
+        except openai.APIConnectionError:
+            continue  # it was in that worker's hands, or in its queue
+    events = await stage.events_of(stage.name, answered)
+    assert len({event["idempotencyKey"] for event in events}) == len(events)
+    assert answered <= len(events) <= len(stage.upstream.asked)
+    now = wait_until(lambda: stage.product.processes("proxy.worker"), "two workers again")
+    assert workers[0] not in now
+    assert workers[1] in now
+
+
+async def test_a_call_in_a_killed_workers_hands_is_billed_once(own_stage: Stage) -> None:
+    """The caller had part of the answer, so it is billed, by the estimate; and by nobody twice."""
+    stage = own_stage
+    key = await stage.key_without_limits()
+    stage.upstream.gate.clear()
+    async with stage.client(key) as client:
+        stream = await client.chat.completions.create(
+            model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        chunks = aiter(stream)
+        await anext(chunks)
+        for worker in stage.product.processes("proxy.worker"):
+            kill(worker)
+        with pytest.raises((openai.APIError, httpx2.HTTPError)):
+            [chunk async for chunk in chunks]
+    stage.upstream.gate.set()
+    (event,) = await stage.events_of(stage.name, 1)
+    assert event["tokens"]["outputTokens"] > 0
+    await asyncio.sleep(1.5)  # longer than the holdback: a second one would show
+    assert await stage.events_of(stage.name, 1) == [event]
+
+
+async def test_without_control_calls_go_on_and_are_billed_later(own_stage: Stage) -> None:
+    stage = own_stage
+    key = await stage.key_without_limits()
+    await stage.ask(key)
+    (control,) = stage.product.processes("-m control")
+    kill(control)
+    for _ in range(5):
+        await stage.ask(key)
+    await stage.control_is_back()
+    events = await stage.events_of(stage.name, 6)
+    assert len(events) == 6
+
+
+async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(own_stage: Stage) -> None:
+    stage = own_stage
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    limit = {"type": "REQUEST", "unit": "MINUTE", "threshold": 3}
+    entry = {"slug": stage.slug, "rate_limits": [limit], "usage_limits": []}
+    key = await stage.desk.key(await stage.desk.group(stage.name, [entry]))
+    await stage.ask(key)
+    await stage.ask(key)
+    await asyncio.sleep(1.1)  # appendfsync everysec
+    (redis,) = stage.product.processes("redis-server")
+    kill(redis)
+    statuses = []
+
+    async def back() -> bool:
+        try:
+            await stage.ask(key)
+        except openai.APIStatusError as error:
+            statuses.append(error.status_code)
+            return False
+        return True
+
+    await stage.until(back, "answered again")
+    assert set(statuses) <= {503}
+    with pytest.raises(openai.RateLimitError):
+        await stage.ask(key)
+
+
+async def test_after_a_restart_all_is_as_it_was(own_stage: Stage) -> None:
+    stage = own_stage
+    key = await stage.key_without_limits()
+    await stage.ask(key)
+    assert stage.product.stop() == 0
+    stage.product.start()
+    await stage.ask(key)
+    events = await stage.events_of(stage.name, 2)
+    assert len({event["idempotencyKey"] for event in events}) == 2
+
+
+async def test_sigterm_lets_a_stream_finish(own_stage: Stage) -> None:
+    stage = own_stage
+    key = await stage.key_without_limits()
+    stage.upstream.gate.clear()
+    pieces = []
+    async with stage.client(key) as client:
+        stream = await client.chat.completions.create(
+            model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        async for chunk in stream:
+            pieces.append(chunk.choices[0].delta.content or "")
+            if not stage.upstream.gate.is_set():
+                stage.product.up.send_signal(signal.SIGTERM)
+                await stage.until(stage.refuses_connections, "new connections refused")
+                stage.upstream.gate.set()
+    assert "".join(pieces) == "This is upstream."
+    assert await asyncio.to_thread(stage.product.ended, 30) == 0
+    stage.product.start()
+    (event,) = await stage.events_of(stage.name, 1)
+    assert event["tokens"]["outputTokens"] == 10
+
+
+async def test_a_drain_ends_when_its_time_is_up(own_stage: Stage) -> None:
+    stage = own_stage
+    stage.product.stop()
+    stage.product.environment["TOLLGATE_DRAIN_TIMEOUT_S"] = "1"
+    stage.product.start()
+    key = await stage.key_without_limits()
+    stage.upstream.gate.clear()
+    async with stage.client(key) as client:
+        stream = await client.chat.completions.create(
+            model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        await anext(aiter(stream))
+        stage.product.up.terminate()
+        assert await asyncio.to_thread(stage.product.ended, 15) == 0
+
+
+async def test_ctrl_c_in_a_terminal_stops_in_order(own_stage: Stage) -> None:
+    """A terminal sends SIGINT to the whole group: Redis and control must not go before the proxy has drained."""
+    stage = own_stage
+    key = await stage.key_without_limits()
+    stage.upstream.gate.clear()
+    async with stage.client(key) as client:
+        stream = await client.chat.completions.create(
+            model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        chunks = aiter(stream)
+        await anext(chunks)
+        for pid in stage.product.processes():
+            os.kill(pid, signal.SIGINT)
+        await stage.until(stage.refuses_connections, "new connections refused")
+        stage.upstream.gate.set()
+        assert [chunk async for chunk in chunks]
+    assert await asyncio.to_thread(stage.product.ended, 30) == 0
+    said = [line for line in stage.product.last_words().splitlines() if "stopping " in line]
+    assert [line.split()[-1] for line in said] == ["proxy", "control", "redis"]
+
+
+async def test_sigterm_to_the_whole_group_loses_nothing(own_stage: Stage) -> None:
+    """As a service manager stops a group of processes: Redis and control may go while the proxy still drains."""
+    stage = own_stage
+    key = await stage.key_without_limits()
+    stage.upstream.gate.clear()
+    async with stage.client(key) as client:
+        for _ in range(5):
+            await stage.ask(key)
+        stream = await client.chat.completions.create(
+            model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        chunks = aiter(stream)
+        await anext(chunks)
+        for pid in stage.product.processes():
+            os.kill(pid, signal.SIGTERM)
+        await stage.until(stage.refuses_connections, "new connections refused")
+        stage.upstream.gate.set()
+        assert [chunk async for chunk in chunks], "the stream did not end well"
+    assert await asyncio.to_thread(stage.product.ended, 40) == 0
+    assert stage.product.processes() == []
+    stage.product.start()
+    events = await stage.events_of(stage.name, 6)
+    await asyncio.sleep(1.5)  # longer than the holdback: a second one would show
+    assert await stage.events_of(stage.name, 6) == events
+    assert len({event["requestId"] for event in events}) == len(events) == 6
+    assert all(event["tokens"]["outputTokens"] == 10 for event in events)

@@ -1,0 +1,110 @@
+"""Limits, over two workers and up the tree: never one too many, the whole threshold usable, and a clear refusal."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from tests.journeys.conftest import Stage
+from tests.journeys.product import models
+
+
+async def tree(stage: Stage, mode: str, parent: list[Any], *children: list[Any]) -> list[str]:
+    """A parent and its children that may all call the slug; a key of each child."""
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    root = await stage.desk.group(stage.name, parent, limit_enforcement=mode)
+    groups = [
+        await stage.desk.group(f"{stage.name}-{number}", entry, parent_group_id=root)
+        for number, entry in enumerate(children)
+    ]
+    return [await stage.desk.key(group) for group in groups]
+
+
+async def outcomes(stage: Stage, *keys: str) -> list[int]:
+    """The status of one call with each key, all at once."""
+
+    async def one(key: str) -> int:
+        try:
+            await stage.ask(key)
+        except openai.APIStatusError as error:
+            return error.status_code
+        return 200
+
+    return list(await asyncio.gather(*(one(key) for key in keys)))
+
+
+async def test_the_parents_limit_refuses_exactly_what_is_too_many(stage: Stage) -> None:
+    minute = ("REQUEST", "MINUTE")
+    blue, green = await tree(
+        stage, "CASCADING", models(stage.slug, (*minute, 10)), *[models(stage.slug, (*minute, 8))] * 2
+    )
+    statuses = await outcomes(stage, *[blue, green] * 12)
+    assert sorted(statuses) == [200] * 10 + [429] * 14
+    assert len(stage.upstream.asked) == 10, "a refused call went upstream"
+
+
+async def test_a_refusal_says_what_and_when_and_names_no_other_group(stage: Stage) -> None:
+    child = models(stage.slug, ("REQUEST", "MINUTE", 2))
+    (key,) = await tree(stage, "CASCADING", models(stage.slug, ("REQUEST", "MINUTE", 2)), child)
+    assert await outcomes(stage, key, key) == [200, 200]
+    with pytest.raises(openai.RateLimitError) as refused:
+        await stage.ask(key)
+    headers, told = refused.value.response.headers, refused.value.response.json()
+    assert told["error_code"] == "RATE_LIMITED"
+    for word in ("REQUEST", "MINUTE", "2", stage.slug):
+        assert word in told["error"]
+    assert 1 <= int(headers["retry-after"]) <= 60
+    assert headers["x-ratelimit-limit-requests"] == "2"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+
+
+async def test_independent_children_do_not_share_what_they_inherit(stage: Stage) -> None:
+    bare = [{"slug": stage.slug}]
+    blue, green = await tree(stage, "INDEPENDENT", models(stage.slug, ("REQUEST", "MINUTE", 2)), bare, bare)
+    assert sorted(await outcomes(stage, blue, blue, blue, green, green, green)) == [200] * 4 + [429] * 2
+
+
+async def test_a_token_limit_lets_the_call_that_crosses_it_pass(stage: Stage) -> None:
+    """30 tokens a call against 40 a minute: used 0, then 30 are below it; 60 are not."""
+    (key,) = await tree(stage, "CASCADING", models(stage.slug, ("TOKEN", "MINUTE", 40)), [{"slug": stage.slug}])
+
+    async def call_once_settled() -> bool:
+        return await outcomes(stage, key) == [200]
+
+    await call_once_settled()
+    await stage.until(call_once_settled, "the second call, once the first was settled")
+    assert await outcomes(stage, key) == [429]
+    assert len(stage.upstream.asked) == 2
+
+
+async def test_the_days_usage_shows_what_was_settled(stage: Stage) -> None:
+    day = ("TOKEN", "DAY", 1000)
+    keys = await tree(stage, "CASCADING", models(stage.slug, day), [{"slug": stage.slug}], [{"slug": stage.slug}])
+    assert await outcomes(stage, *keys) == [200, 200]
+    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=f"{stage.name}-0"))["items"]
+
+    async def look() -> Any:
+        (entry,) = (await stage.desk.call("GET", f"/v1/gateway/groups/{groups[0]['id']}/usage"))["items"]
+        return entry if entry["current_usage"] == 60 else None
+
+    entry = await stage.until(look, "60 tokens in the day's usage")
+    assert (entry["slug"], entry["type"], entry["unit"], entry["threshold"]) == (stage.slug, *day)
+    assert entry["reset_at"].endswith("00:00:00Z") or "T00:00:00" in entry["reset_at"]
+    assert entry["source_group"] == groups[0]["hierarchy"]["parent_group_id"]
+
+
+async def test_a_changed_threshold_acts_on_the_running_window(stage: Stage) -> None:
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    group = await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 1)))
+    key = await stage.desk.key(group)
+    assert await outcomes(stage, key) == [200]
+    assert await outcomes(stage, key) == [429]
+    raised = {"models": models(stage.slug, ("REQUEST", "MINUTE", 2))}
+    await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", raised)
+
+    async def passes() -> bool:
+        return await outcomes(stage, key) == [200]
+
+    await stage.until(passes, "the raised limit")
+    assert await outcomes(stage, key) == [429], "the first call no longer counts"

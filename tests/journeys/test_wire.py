@@ -1,0 +1,138 @@
+"""What stock clients do on the wire, against the whole product: kept connections, pipelines, large bodies, parking."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tests.journeys.conftest import Stage
+
+MAX_BYTES = 100_000_000
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def message(stage: Stage, key: str, more: str = "") -> bytes:
+    body = json.dumps({"model": stage.slug, "messages": MESSAGES})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {key}\r\n"
+    return f"{head}{more}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@asynccontextmanager
+async def connected(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    at = urlsplit(stage.product.proxy)
+    reader, writer = await asyncio.open_connection(at.hostname, at.port)
+    try:
+        async with asyncio.timeout(30):
+            yield reader, writer
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+def ask_twice(stage: Stage, key: str) -> tuple[list[int], set[Any]]:
+    """Two calls by the standard library's client; their statuses, and the connections they went over."""
+    at, statuses, sockets = urlsplit(stage.product.proxy), [], set()
+    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=30)
+    for stream in (False, True):
+        body = json.dumps({"model": stage.slug, "messages": MESSAGES, "stream": stream})
+        connection.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
+        sockets.add(connection.sock.getsockname())
+        answer = connection.getresponse()
+        assert answer.read()
+        statuses.append(answer.status)
+    connection.close()
+    return statuses, sockets
+
+
+async def test_stock_clients_keep_their_connection(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    statuses, sockets = await asyncio.to_thread(ask_twice, stage, key)
+    assert (statuses, len(sockets)) == ([200, 200], 1)
+
+    opened = 0
+
+    async def count(*_: Any) -> None:
+        nonlocal opened
+        opened += 1
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(count)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession(trace_configs=[trace], headers=headers) as session:
+        for stream in (False, True, False):
+            body = {"model": stage.slug, "messages": MESSAGES, "stream": stream}
+            async with session.post(stage.product.proxy + "/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200
+                await answer.read()
+    assert opened == 1
+
+
+async def test_pipelined_calls_are_answered_in_order(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    async with connected(stage) as (reader, writer):
+        writer.write(b"".join(message(stage, key, f"X-Request-Id: p{number}\r\n") for number in range(5)))
+        for number in range(5):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert f"x-request-id: p{number}\r\n".encode() in head
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+            await reader.readexactly(int(length.partition(b": ")[2]))
+    events = await stage.events_of(stage.name, 5)
+    assert sorted(event["requestId"] for event in events) == [f"p{number}" for number in range(5)]
+
+
+async def test_a_body_above_the_cap_is_told_both_sizes_declared_or_chunked(stage: Stage) -> None:
+    key = await stage.key_without_limits()
+    head = message(stage, key).partition(b"Content-Length")[0]
+    async with connected(stage) as (reader, writer):
+        writer.write(head + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (MAX_BYTES + 1))
+        told = await reader.readuntil(b"}")
+        assert told.startswith(b"HTTP/1.1 413 "), "no 100 Continue before it"
+        assert b"payload size of 100000001 bytes exceeds maximum size of 100000000 bytes" in told
+
+    async with connected(stage) as (reader, writer):
+        writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        piece, answered = b"f4240\r\n" + b" " * 1_000_000 + b"\r\n", asyncio.ensure_future(reader.readuntil(b"}"))
+        try:
+            for _ in range(2 * MAX_BYTES // 1_000_000):
+                if answered.done():
+                    break
+                writer.write(piece)
+                await writer.drain()
+        except ConnectionError:
+            pass  # it has said what it had to say
+        told = await asyncio.wait_for(answered, 30)
+        assert told.startswith(b"HTTP/1.1 413 ")
+        assert b"bytes exceeds maximum size of 100000000 bytes" in told
+    assert not stage.upstream.asked
+
+
+async def test_a_call_that_is_parked_is_answered_once_a_replica_is_there(stage: Stage) -> None:
+    model = await stage.desk.model(stage.name, stage.upstream.url)
+    path = f"/v1/models/{model}/deployments"
+    [deployment] = (await stage.desk.call("GET", path))["items"]
+    replicas = f"{path}/{deployment['id']}/replicas"
+    assert (await stage.desk.call("PUT", replicas, {"replicas": []}))["status"] == "SCALED_TO_ZERO"
+    await stage.desk.endpoint(stage.slug, model)
+    key = await stage.desk.key(await stage.desk.group(stage.name, [{"slug": stage.slug}]))
+    parked = asyncio.ensure_future(stage.ask(key))
+    leaves = asyncio.ensure_future(stage.ask(key, metadata={"who": "leaves"}))
+    done, _ = await asyncio.wait([parked, leaves], timeout=1.0)
+    assert not done, "held, not answered 503"
+    leaves.cancel()
+    await stage.desk.call("PUT", replicas, {"replicas": [stage.upstream.url]})
+    answer = await asyncio.wait_for(parked, 30)
+    assert answer.choices[0].message.content == "This is upstream."
+    assert len(stage.upstream.asked) == 1, "who left is not sent"
+    assert len(await stage.events_of(stage.name, 1)) == 1
+
+    async def logged() -> bool:
+        lines = [json.loads(line) for line in stage.product.log.read_text().splitlines() if line.startswith("{")]
+        return [line["status"] for line in lines if line["message"] == "Client closed connection"][-1:] == [499]
+
+    await stage.until(logged, "the log says that a caller left")

@@ -1,0 +1,80 @@
+"""The billing event and its wire form."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from policy.billing import MAX_COUNT, BillingEvent, Tokens
+
+EVENT = BillingEvent(
+    idempotency_key="01J",
+    workspace_id="w",
+    group_id="g",
+    external_entity_id="ext",
+    api_key_prefix="tg_x",
+    request_id="r",
+    model_slug="a/b",
+    ended_at_ms=1_700_000_000_000,
+    status=200,
+    tokens=Tokens(10, 3, 4),
+    request_metadata={"team": "ü", "n": [1]},
+)
+WIRE = EVENT.to_wire()
+
+
+def test_total_counts_cached_input_at_full_weight() -> None:
+    assert Tokens(10, 3, 4).total == 13
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"a": {"b": None}}])
+def test_there_and_back_through_json(metadata: Any) -> None:
+    wire = orjson.loads(orjson.dumps(WIRE | {"request_metadata": metadata}))
+    event = BillingEvent.from_wire(wire)
+    assert event.to_wire() == wire
+    assert event.tokens == EVENT.tokens
+
+
+def test_fields_of_a_newer_proxy_are_ignored() -> None:
+    assert BillingEvent.from_wire(WIRE | {"shiny": 1}) == EVENT
+
+
+@pytest.mark.parametrize("field", list(WIRE))
+def test_a_field_that_is_missing(field: str) -> None:
+    with pytest.raises(KeyError, match=field):
+        BillingEvent.from_wire({name: value for name, value in WIRE.items() if name != field})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tokens", [1, 2]),
+        ("tokens", [1, 2, 3, 4]),
+        ("tokens", [1, -1, 0]),
+        ("tokens", [1, 1.5, 0]),
+        ("tokens", ["1", 2, 3]),
+        ("tokens", [True, 2, 3]),
+        ("tokens", [1, 2, MAX_COUNT + 1]),
+        ("tokens", None),
+        ("tokens", "123"),
+        ("workspace_id", 1),
+        ("idempotency_key", None),
+        ("request_id", ["r"]),
+        ("ended_at_ms", "1"),
+        ("ended_at_ms", -1),
+        ("ended_at_ms", 1.0),
+        ("status", None),
+        ("status", True),
+        ("request_metadata", "text"),
+        ("request_metadata", [1]),
+    ],
+)
+def test_a_field_of_the_wrong_shape(field: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        BillingEvent.from_wire(WIRE | {field: value})
+
+
+@pytest.mark.parametrize("wire", [[], None, "x", 1])
+def test_what_is_no_event(wire: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        BillingEvent.from_wire(wire)

@@ -1,0 +1,80 @@
+"""API keys: their form, what each kind may do, and which key a request presents (spec 5)."""
+
+import hashlib
+
+import pytest
+
+from policy.credentials import (
+    MODEL_CALLERS,
+    KeyKind,
+    credential_in,
+    digest_of,
+    join_key,
+    may_call_slugs,
+    may_export_metrics,
+    may_manage,
+    prefix_of,
+)
+
+KEY = join_key("abcDEF012345", "s" * 27)
+
+
+@pytest.mark.parametrize(
+    ("kind", "manage", "slugs", "invoke", "metrics"),
+    [
+        (KeyKind.FEDERATED, False, True, False, False),
+        (KeyKind.WORKSPACE_MANAGE_ALL, True, False, True, False),
+        (KeyKind.WORKSPACE_INVOKE, False, False, True, False),
+        (KeyKind.WORKSPACE_EXPORT_METRICS, False, False, False, True),
+    ],
+)
+def test_what_each_kind_may_do(kind: KeyKind, manage: bool, slugs: bool, invoke: bool, metrics: bool) -> None:
+    rights = may_manage(kind), may_call_slugs(kind), kind in MODEL_CALLERS, may_export_metrics(kind)
+    assert rights == (manage, slugs, invoke, metrics)
+
+
+def test_the_parts_of_a_key() -> None:
+    assert prefix_of(KEY) == "tg_abcDEF012345"
+    assert digest_of(KEY) == hashlib.sha256(KEY.encode()).hexdigest()
+    assert digest_of(KEY) != digest_of(KEY + "x")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tg_", "tg_abcDEF012345", KEY[:-1], KEY + ".", KEY + "\n", "x" + KEY, "sk-" + KEY[3:]]
+)
+def test_what_is_no_key_has_no_prefix(text: str) -> None:
+    assert prefix_of(text) == ""
+
+
+def test_a_digest_of_bytes_that_are_no_text() -> None:
+    raw = b"tg_\xff\xfe"
+    assert digest_of(raw.decode("utf-8", "surrogateescape")) == hashlib.sha256(raw).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "presented"),
+    [
+        ([], [], None),
+        (["Bearer k"], [], "k"),
+        (["bearer  k "], [], "k"),
+        (["Api-Key k"], [], "k"),
+        (["API-KEY k"], [], "k"),
+        ([], ["k"], "k"),
+        ([], [" k "], "k"),
+        (["Bearer k"], ["k"], "k"),
+        (["Bearer k", "Api-Key k"], [], "k"),
+        (["Bearer k"], [""], "k"),
+        (["Bearer k"], ["other"], None),
+        (["Bearer k", "Bearer other"], [], None),
+        ([], ["k", "other"], None),
+        (["Basic k"], [], None),
+        (["Basic k"], ["k"], None),
+        (["Bearer"], [], None),
+        (["Bearer "], [], None),
+        (["k"], [], None),
+        ([""], [], None),
+        ([], ["", " "], None),
+    ],
+)
+def test_which_key_is_presented(authorization: list[str], x_api_key: list[str], presented: str | None) -> None:
+    assert credential_in(authorization, x_api_key) == presented

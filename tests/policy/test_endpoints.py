@@ -1,0 +1,120 @@
+"""Slugs and each provider's field rules (spec 2.1, 2.2; decisions 5)."""
+
+from typing import Any
+
+import pytest
+
+from policy.endpoints import (
+    PROVIDERS,
+    EndpointRuleError,
+    Target,
+    VendorCConfig,
+    check_slug,
+    check_target,
+    is_platform_hosted,
+)
+
+PLACE = VendorCConfig("proj", "eu-west1")
+VALUES: dict[str, Any] = {
+    "model_id": "m1",
+    "environment_name": "staging",
+    "secret_id": "s1",
+    "target_model": "t1",
+    "base_url": "https://h.example/v1",
+    "vendor_c_config": PLACE,
+}
+
+
+@pytest.mark.parametrize("slug", ["acme/fast", "a/b", "A-1._x/0.b_c-D", "acme/" + "x" * 128])
+def test_good_slugs(slug: str) -> None:
+    check_slug(slug, {"acme", "a", "A-1._x"})
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "",
+        "acme",
+        "acme/",
+        "/fast",
+        "acme/a/b",
+        "acme/.a",
+        "-acme/a",
+        "acme/a b",
+        "acme/a\n",
+        "acme/ä",
+        "acme/" + "x" * 129,
+    ],
+)
+def test_malformed_slugs(slug: str) -> None:
+    with pytest.raises(EndpointRuleError, match="a slug is") as caught:
+        check_slug(slug, {"acme"})
+    assert caught.value.field == "slug"
+
+
+def test_a_prefix_must_be_owned_and_the_message_says_which_are() -> None:
+    with pytest.raises(EndpointRuleError, match=r"'evil' is not one this workspace owns \(acme, beta\)"):
+        check_slug("evil/x", {"beta", "acme"})
+    with pytest.raises(EndpointRuleError, match=r"\(none\)"):
+        check_slug("acme/x", ())
+
+
+def test_the_table_is_the_specifications() -> None:
+    assert {name: (set(rules.required), set(rules.optional)) for name, rules in PROVIDERS.items()} == {
+        "PLATFORM": ({"model_id"}, {"environment_name", "target_model"}),
+        "PLATFORM_MODEL_API": ({"secret_id", "target_model"}, set()),
+        "VENDOR_A": ({"secret_id", "target_model"}, set()),
+        "VENDOR_B": ({"secret_id", "target_model"}, set()),
+        "VENDOR_C": ({"secret_id", "target_model", "vendor_c_config"}, set()),
+        "VENDOR_B_COMPATIBLE": ({"secret_id", "target_model", "base_url"}, set()),
+    }
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_each_providers_fields_all_of_them_and_no_other(provider: str) -> None:
+    rules = PROVIDERS[provider]
+    full = {name: VALUES[name] for name in rules.required}
+    check_target(Target(provider, **full))
+    check_target(Target(provider, **full, **{name: VALUES[name] for name in rules.optional}))
+    for name in rules.required:
+        with pytest.raises(EndpointRuleError, match=f"{provider} needs {name}") as caught:
+            check_target(Target(provider, **{k: v for k, v in full.items() if k != name}))
+        assert caught.value.field == name
+    for name in VALUES.keys() - rules.required - rules.optional:
+        with pytest.raises(EndpointRuleError, match=f"{provider} has no field {name}") as caught:
+            check_target(Target(provider, **full, **{name: VALUES[name]}))
+        assert caught.value.field == name
+
+
+@pytest.mark.parametrize("provider", ["", "platform", "VENDOR_D"])
+def test_unknown_providers(provider: str) -> None:
+    with pytest.raises(EndpointRuleError, match="must be one of PLATFORM"):
+        check_target(Target(provider))
+    assert not is_platform_hosted(provider)
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_a_required_field_is_not_there_when_it_is_empty(value: str) -> None:
+    with pytest.raises(EndpointRuleError, match="target_model must not be empty") as caught:
+        check_target(Target("VENDOR_B", secret_id="s", target_model=value))
+    assert caught.value.field == "target_model"
+
+
+@pytest.mark.parametrize(
+    ("place", "field"),
+    [
+        (VendorCConfig("", "eu"), "project_id"),
+        (VendorCConfig("a/b", "eu"), "project_id"),
+        (VendorCConfig("p", ""), "location"),
+        (VendorCConfig("p", "evil.example/"), "location"),
+        (VendorCConfig("p", "eu\n"), "location"),
+    ],
+)
+def test_a_vendor_c_place_cannot_lead_elsewhere(place: VendorCConfig, field: str) -> None:
+    with pytest.raises(EndpointRuleError) as caught:
+        check_target(Target("VENDOR_C", secret_id="s", target_model="t", vendor_c_config=place))
+    assert caught.value.field == f"vendor_c_config.{field}"
+
+
+def test_whose_servers_they_are() -> None:
+    assert [name for name in PROVIDERS if is_platform_hosted(name)] == ["PLATFORM", "PLATFORM_MODEL_API"]

@@ -1,0 +1,84 @@
+"""The tree's rules: mode, depth, and a child's thresholds against its ancestors' (spec 2.5, 7.2, 8.2)."""
+
+import pytest
+
+from policy.groups import (
+    MAX_DEPTH,
+    ChildExceedsParentError,
+    Enforcement,
+    Group,
+    GroupRuleError,
+    check_below,
+    check_depth,
+    inherit_enforcement,
+)
+from policy.limits import Limit, LimitType, SlugLimits, Unit
+from tests.policy.trees import group
+
+INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
+
+
+@pytest.mark.parametrize(
+    ("asked", "parent", "mode"),
+    [
+        (None, None, INDEPENDENT),
+        (CASCADING, None, CASCADING),
+        (None, group("p", None, CASCADING), CASCADING),
+        (CASCADING, group("p", None, CASCADING), CASCADING),
+        (None, group("p", None, INDEPENDENT), INDEPENDENT),
+    ],
+)
+def test_the_mode_of_a_new_group(asked: Enforcement | None, parent: Group | None, mode: Enforcement) -> None:
+    assert inherit_enforcement(asked, parent) is mode
+
+
+@pytest.mark.parametrize(("asked", "parents"), [(CASCADING, INDEPENDENT), (INDEPENDENT, CASCADING)])
+def test_a_child_has_its_parents_mode(asked: Enforcement, parents: Enforcement) -> None:
+    with pytest.raises(GroupRuleError, match=f"must be the parent's, {parents.value}"):
+        inherit_enforcement(asked, group("p", None, parents))
+
+
+def test_a_tree_has_at_most_five_levels() -> None:
+    ancestors = [group(f"g{level}") for level in range(MAX_DEPTH)]
+    check_depth(ancestors[:4])
+    with pytest.raises(GroupRuleError, match="at most 5 levels"):
+        check_depth(ancestors)
+
+
+def models(threshold: int, slug: str = "a/x", type: str = "TOKEN", unit: str = "DAY") -> list[SlugLimits]:
+    limit = Limit(LimitType(type), Unit(unit), threshold)
+    rate, usage = ((), (limit,)) if unit == "DAY" else ((limit,), ())
+    return [SlugLimits(slug, rate, usage)]
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        [],
+        models(10),
+        models(9),
+        models(11, slug="a/y"),
+        models(11, type="REQUEST"),
+        models(11, unit="MINUTE"),
+        [SlugLimits("a/x")],
+    ],
+)
+def test_a_child_may_have_as_much_or_something_else(lower: list[SlugLimits]) -> None:
+    check_below(models(10), lower)
+
+
+def test_a_child_may_not_have_more() -> None:
+    with pytest.raises(ChildExceedsParentError) as caught:
+        check_below(models(10), [SlugLimits("a/y"), *models(11)])
+    assert str(caught.value) == "Child group exceeds parent group limit."
+
+
+def test_a_units_thresholds_are_not_compared_with_another_units() -> None:
+    """A MINUTE ceiling says nothing about a SECOND limit below it: both bind, each in its own window."""
+    check_below(models(10, unit="MINUTE"), models(11, unit="SECOND"))
+
+
+def test_a_groups_own_entry() -> None:
+    entry = SlugLimits("a/x")
+    assert group("g", None, CASCADING, SlugLimits("a/y"), entry).entry("a/x") is entry
+    assert group("g", None, CASCADING, entry).entry("a/z") is None

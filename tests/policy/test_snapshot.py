@@ -1,0 +1,91 @@
+"""Rows and deltas there and back through JSON, and what an older proxy makes of a newer control."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target, VendorCConfig
+from policy.groups import Group
+from policy.snapshot import (
+    Delta,
+    Deployment,
+    EndpointRow,
+    KeyRow,
+    ModelRow,
+    Row,
+    SecretRow,
+    WorkspaceRow,
+    group_from_wire,
+    group_to_wire,
+    target_from_wire,
+    target_to_wire,
+)
+from tests.policy.trees import paths
+
+TARGETS = [
+    Target("PLATFORM", model_id="m"),
+    Target("PLATFORM", model_id="m", environment_name="staging", target_model="t"),
+    Target("VENDOR_A", secret_id="s", target_model="t"),
+    Target("VENDOR_C", secret_id="s", target_model="t", vendor_c_config=VendorCConfig("p", "l")),
+    Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h"),
+    Target("VENDOR_D_OF_NEXT_YEAR", secret_id="s"),
+]
+MODEL = ModelRow("m", "w", {"d1": Deployment("d1", "ACTIVE", ("http://10.0.0.5:8000",))}, {"production": "d1"})
+
+
+def through_json(wire: Any) -> Any:
+    return orjson.loads(orjson.dumps(wire))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets(target: Target) -> None:
+    wire = through_json(target_to_wire(target))
+    assert target_from_wire(wire) == target
+    assert None not in wire.values()
+    assert EndpointRow.from_wire("a/b", through_json(EndpointRow("a/b", "e", "w", target).to_wire())).target == target
+
+
+@pytest.mark.parametrize("kind", list(KeyKind))
+def test_keys(kind: KeyKind) -> None:
+    row = KeyRow("d" * 64, "tg_x", kind, "w", "g" if kind is KeyKind.FEDERATED else None)
+    assert KeyRow.from_wire(row.digest, through_json(row.to_wire())) == row
+
+
+def test_other_rows() -> None:
+    workspace, secret = WorkspaceRow("w", "active", "basic", True), SecretRow("s", "w", "c2VhbGVk")
+    assert WorkspaceRow.from_wire("w", through_json(workspace.to_wire())) == workspace
+    assert SecretRow.from_wire("s", through_json(secret.to_wire())) == secret
+    assert ModelRow.from_wire("m", through_json(MODEL.to_wire())) == MODEL
+
+
+@given(paths())
+def test_groups(path: tuple[Group, ...]) -> None:
+    for group in path:
+        assert group_from_wire(group.id, through_json(group_to_wire(group))) == group
+
+
+@pytest.mark.parametrize("following", [None, "opaque"])
+def test_deltas(following: str | None) -> None:
+    rows = (Row("group", "g", 3, {"a": 1}), Row("key", "d", 4, None), Row("kind of next year", "x", 5, {}))
+    delta = Delta("epoch", 5, True, rows, following)
+    assert Delta.from_wire(through_json(delta.to_wire())) == delta
+
+
+def test_what_a_newer_control_adds_is_ignored() -> None:
+    wire = MODEL.to_wire()
+    wire["deployments"][0].append({"gpu": "new"})
+    assert ModelRow.from_wire("m", wire | {"shiny": 1}) == MODEL
+    delta = Delta("e", 1, False, (Row("group", "g", 1, None),))
+    newer = delta.to_wire() | {"shiny": 1}
+    newer["rows"][0].append("signature")
+    assert Delta.from_wire(newer) == delta
+
+
+@pytest.mark.parametrize("change", [{"kind": "WORKSPACE_NEXT_YEAR"}])
+def test_an_unknown_kind_of_key_is_a_value_error_by_which_the_row_is_skipped(change: dict[str, str]) -> None:
+    row = KeyRow("d", "tg_x", KeyKind.FEDERATED, "w", "g")
+    with pytest.raises(ValueError, match="NEXT_YEAR"):
+        KeyRow.from_wire("d", row.to_wire() | change)

@@ -1,0 +1,92 @@
+"""What the dialect tests say to the code: a received request, a target, and a stream cut at any places."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+
+from policy.endpoints import Target, VendorCConfig
+from proxy.exchange import AnswerReader, Headers, Received
+
+SLUG = "acme/fast"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+SSE = [("content-type", "text/event-stream; charset=utf-8")]
+JSON = [("content-type", "application/json")]
+
+VENDOR_A = Target("VENDOR_A", secret_id="s", target_model="claude-x")
+VENDOR_B = Target("VENDOR_B", secret_id="s", target_model="gpt-x")
+PLATFORM = Target("PLATFORM", model_id="m")
+VENDOR_C = Target(
+    "VENDOR_C", secret_id="s", target_model="gem-x", vendor_c_config=VendorCConfig("my-project", "eu-west1")
+)
+
+
+@dataclass
+class FakeIncoming:
+    """As much of a request's head as a dialect may look at."""
+
+    headers: Headers = ()
+    method: str = "POST"
+    target: str = CHAT
+    received_at: float = 0.0
+    declared_bytes: int | None = None
+    body_wait_s: float = 0.0
+    fault: Exception | None = None
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+    def header_values(self, name: str) -> Sequence[str]:
+        return [value for key, value in self.headers if key == name]
+
+    async def read(self) -> bytes:
+        raise AssertionError("a dialect reads no socket")
+
+
+def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = ()) -> Received:
+    raw = body if isinstance(body, bytes) else orjson.dumps(body)
+    parsed = orjson.loads(raw)
+    return Received(
+        incoming=FakeIncoming(headers),
+        request_id="r",
+        path=path,
+        body=raw,
+        json=parsed,
+        slug=parsed["model"],
+        streaming=parsed.get("stream") is True,
+    )
+
+
+def frames(*payloads: Any, end: bytes = b"\n\n", done: bool = True) -> bytes:
+    """Payloads as a Chat Completions stream."""
+    out = [payload if isinstance(payload, bytes) else b"data: " + orjson.dumps(payload) + end for payload in payloads]
+    return b"".join(out) + (b"data: [DONE]" + end if done else b"")
+
+
+def events(*payloads: dict[str, Any]) -> bytes:
+    """Payloads as a Messages or Responses stream: each event named by its type."""
+    return b"".join(b"event: %s\ndata: %s\n\n" % (p["type"].encode(), orjson.dumps(p)) for p in payloads)
+
+
+def payloads(stream: bytes) -> list[Any]:
+    """What a client parses out of a stream: JSON payloads, and `[DONE]` as that."""
+    lines = stream.replace(b"\r\n", b"\n").split(b"\n")
+    data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+    return ["[DONE]" if text == b"[DONE]" else orjson.loads(text) for text in data]
+
+
+def read(reader: AnswerReader, pieces: Iterable[bytes]) -> bytes:
+    return b"".join(reader.feed(piece) for piece in pieces) + reader.end()
+
+
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    """`data` in pieces that end at `places`."""
+    marks = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    return [data[a:b] for a, b in pairwise(marks)]
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=30) | st.just(list(range(10_000)))

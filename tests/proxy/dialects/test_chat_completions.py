@@ -1,0 +1,425 @@
+"""A caller of Chat Completions and its siblings, and a target that speaks the same: bytes pass, tokens are read."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policy.billing import Tokens
+from policy.endpoints import Target
+from proxy.dialects import bodies, streams
+from proxy.dialects.registry import ask, reader
+from proxy.dialects.seam import UntranslatableError
+from proxy.dialects.usage import OpenAiMeter
+from tests.proxy.dialects.talk import (
+    CHAT,
+    CUTS,
+    JSON,
+    PLATFORM,
+    SLUG,
+    SSE,
+    VENDOR_B,
+    cut,
+    frames,
+    payloads,
+    read,
+    received,
+)
+
+HELLO: dict[str, Any] = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}]}
+STREAMED = HELLO | {"stream": True}
+STREAMED_WITH_USAGE = STREAMED | {"stream_options": {"include_usage": True}}
+USAGE = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def chunk(delta: str | None, **more: Any) -> dict[str, Any]:
+    choices = [] if delta is None else [{"index": 0, "delta": {"content": delta}, "finish_reason": None}]
+    return {
+        "id": "c1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "gpt-x-2026",
+        "choices": choices,
+    } | more
+
+
+def as_slug(payload: dict[str, Any]) -> dict[str, Any]:
+    return payload | {"model": SLUG}
+
+
+# --- asking -------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_the_targets_and_the_rest_is_the_callers() -> None:
+    raw = b'{ "temperature": 1.0,\n "model":"acme/fast" , "messages":[]}'
+    asked = ask(received(raw), VENDOR_B, "sk-1")
+    assert asked.body == raw.replace(b"acme/fast", b"gpt-x")
+    assert asked.headers == [("content-type", "application/json"), ("authorization", "Bearer sk-1")]
+    assert asked.below("https://api.example.com") == "https://api.example.com/v1/chat/completions"
+
+
+def test_a_platform_target_without_a_model_name_gets_the_slug_and_no_credential() -> None:
+    asked = ask(received(HELLO), PLATFORM, None)
+    assert asked.body == orjson.dumps(HELLO)
+    assert asked.headers == [("content-type", "application/json")]
+
+
+@pytest.mark.parametrize("base", ["https://h/v1", "https://h/v1/", "https://h", "https://h/"])
+def test_a_base_url_with_and_without_the_version_leads_to_the_same_place(base: str) -> None:
+    assert ask(received(HELLO), VENDOR_B, "k").below(base) == "https://h/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False, "x": 1}}],
+)
+def test_usage_is_asked_for_when_the_caller_did_not(options: dict[str, Any]) -> None:
+    body = orjson.loads(ask(received(STREAMED | options), VENDOR_B, "k").body)
+    assert body == STREAMED | {
+        "model": "gpt-x",
+        "stream_options": (options.get("stream_options") or {}) | {"include_usage": True},
+    }
+
+
+@pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": False}, STREAMED_WITH_USAGE])
+def test_usage_is_not_asked_for_otherwise(body: dict[str, Any]) -> None:
+    assert orjson.loads(ask(received(body), VENDOR_B, "k").body) == body | {"model": "gpt-x"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
+def test_siblings_that_know_no_stream_options_are_not_given_any(path: str) -> None:
+    body = {"model": SLUG, "input": "x", "stream": True}
+    asked = ask(received(body, path), VENDOR_B, "k")
+    assert orjson.loads(asked.body) == body | {"model": "gpt-x"}
+    assert asked.path == path
+
+
+def test_stream_options_that_are_no_object_are_refused() -> None:
+    with pytest.raises(UntranslatableError, match="stream_options"):
+        ask(received(STREAMED | {"stream_options": 1}), VENDOR_B, "k")
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
+    raw = (
+        b'{"id":"c1","model":"gpt-x-2026", "choices":[{"message":{"content":"\\"model\\":1"}}],"usage":%s}'
+        % orjson.dumps(USAGE)
+    )
+    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    assert answer.feed(raw[:20]) == answer.feed(raw[20:]) == b""
+    assert answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'{"model":', b'{"no":"model"}', b"null", b"\xff"])
+def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
+    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    assert read(answer, [raw]) == raw
+    assert answer.tokens is None
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(404, JSON), (500, JSON), (429, SSE), (200, [("content-type", "audio/mpeg")]), (301, JSON)]
+)
+def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, headers: list[tuple[str, str]]) -> None:
+    answer = reader(received(HELLO), VENDOR_B, status, headers)
+    assert answer.feed(b'{"model":"a",') == b""
+    assert answer.feed(b'"error":{}}') == b'{"model":"a",'
+    assert answer.end() == b'"error":{}}'
+    assert answer.tokens is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Tokens(0, 0, 0)),
+        ({"prompt_tokens": 5, "total_tokens": 5}, Tokens(5, 0, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": None}, Tokens(5, 1, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}, Tokens(5, 1, 5)),
+        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 2}, Tokens(5, 1, 2)),
+        ({"input_tokens": 7, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 3}}, Tokens(7, 2, 3)),
+        ({"prompt_tokens": True, "completion_tokens": 1.5}, None),
+        ({"prompt_tokens": -1, "completion_tokens": "3"}, None),
+        ({"prompt_tokens": 2**60}, None),
+        ({}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
+    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    read(answer, [orjson.dumps({"model": "m", "usage": usage})])
+    assert answer.tokens == tokens
+
+
+@pytest.mark.parametrize("model_at", ["head", "tail"])
+def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> None:
+    model, data = b'"model":"gpt-x-2026"', b'"data":[{"model":"mine","e":"%s"}]' % (b"x" * 500_000)
+    raw = (
+        b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
+    )
+    answer = bodies.Body(SLUG, OpenAiMeter(), limit=100_000)
+    out, held = b"", 0
+    for at in range(0, len(raw), 10_000):
+        out += answer.feed(raw[at : at + 10_000])
+        held = max(held, at + 10_000 - len(out))
+    assert held < 250_000
+    assert out + answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+# --- streams ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_what_it_would_have_been_without_our_asking() -> None:
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
+    assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+def test_a_stream_whose_caller_asked_for_usage_keeps_it() -> None:
+    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
+    assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+def test_frames_leave_at_once_and_the_final_one_waits() -> None:
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
+    assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
+    assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
+    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.feed(b"\n: more\n\n") == b""
+    assert answer.end() == b"data: [DONE]\n\n\n: more\n\n"
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n", b""])
+def test_however_a_stream_ends(last: bytes) -> None:
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    assert read(answer, [frames(chunk("a"), done=False), last]) == frames(as_slug(chunk("a")), done=False) + last
+
+
+def test_usage_in_an_unfinished_last_frame_counts() -> None:
+    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    read(answer, [frames(chunk(None, usage=USAGE), done=False).rstrip()])
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+def test_the_last_report_wins_and_one_beside_content_stays() -> None:
+    early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 0}
+    sent = [chunk("a", usage=early), chunk("b", usage=late)]
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
+    assert answer.tokens == Tokens(10, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("sent", "passed"),
+    [
+        (b'data: {"model":"m","usage": null , "choices":[]}\n\n', b'data: {"model":"acme/fast" , "choices":[]}\n\n'),
+        (b'data: {"usage":null}\n\n', b"data: {}\n\n"),
+        (b'data: {"usage":null,"model":"m"}\r\n\r\n', b'data: {"model":"acme/fast"}\r\n\r\n'),
+        (b'data:{"model" : "m" , "usage"\t:null }\n\n', b'data:{"model" : "acme/fast"  }\n\n'),
+        (
+            b'data: {"choices":[{"model":"x"}],"model":"m"}\n\n',
+            b'data: {"choices":[{"model":"x"}],"model":"acme/fast"}\n\n',
+        ),
+        (b'data: {"a":{"model":"x"}}\n\n', b'data: {"a":{"model":"x"}}\n\n'),
+        (b'data: {"model":null}\n\n', b'data: {"model":"acme/fast"}\n\n'),
+        (b'data: {"model":"a\\"b","x":1}\n\n', b'data: {"model":"acme/fast","x":1}\n\n'),
+        (b'event: x\nid: 1\ndata: {"model":"m"}\n\n', b'event: x\nid: 1\ndata: {"model":"acme/fast"}\n\n'),
+        (b'data: {"model":\ndata: "m"}\n\n', b'data: {"model": "acme/fast"}\n\n'),
+        (
+            b'data: {"d":"\\"model\\":\\"m\\", \\"usage\\":null}"}\n\n',
+            b'data: {"d":"\\"model\\":\\"m\\", \\"usage\\":null}"}\n\n',
+        ),
+        (b'data: {"error":{"message":"model"}}\n\n', b'data: {"error":{"message":"model"}}\n\n'),
+        (b'data: "model" is no JSON\n\n', b'data: "model" is no JSON\n\n'),
+        (b'data: ["model"]\n\n', b'data: ["model"]\n\n'),
+        (b"retry: 10\n\n", b"retry: 10\n\n"),
+    ],
+)
+def test_odd_frames(sent: bytes, passed: bytes) -> None:
+    assert read(reader(received(STREAMED), VENDOR_B, 200, SSE), [sent]) == passed
+
+
+def test_a_frame_that_opens_like_the_others_and_names_the_model_twice() -> None:
+    ordinary = frames(chunk("a"), done=False)
+    odd = ordinary.replace(b"}\n\n", b',"model":"gpt-x-2026"}\n\n')
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    out = read(answer, [ordinary, odd, ordinary])
+    assert b"gpt-x" not in out
+    assert payloads(out) == [as_slug(chunk("a"))] * 3
+
+
+def test_two_final_frames_wait_together() -> None:
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    assert answer.feed(b"data: [DONE]\n\n") == answer.feed(frames(chunk("late"))) == b""
+    assert answer.end() == b"data: [DONE]\n\n" + frames(as_slug(chunk("late")))
+
+
+CHUNKS = st.builds(
+    chunk,
+    st.sampled_from(["", "hello", '"usage":null}', '"model":"x"', "data: [DONE]", "é\n\n", None]),
+    usage=st.sampled_from([None, USAGE, {"prompt_tokens": 1, "completion_tokens": 2}]),
+)
+PLAIN = st.builds(chunk, st.text(max_size=5))
+ODD = st.sampled_from([b": ping\n\n", b":\n", b"\n", b"event: x\n\n", b'data: {"choices":[],"model":"m"}\r\n\r\n'])
+
+
+@given(
+    st.lists(CHUNKS | PLAIN | ODD, max_size=8), CUTS, st.sampled_from([STREAMED, STREAMED_WITH_USAGE]), st.booleans()
+)
+def test_any_cutting_gives_the_same_output_and_tokens(
+    sent: list[Any], places: list[int], body: dict[str, Any], done: bool
+) -> None:
+    stream = frames(*sent, done=done)
+    whole, pieces = (reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
+    out = read(whole, [stream])
+    assert read(pieces, cut(stream, places)) == out
+    assert pieces.tokens == whole.tokens
+    given = [p for p in payloads(stream) if p != "[DONE]"]
+    dropped = "stream_options" not in body
+    expected = [
+        {k: v for k, v in as_slug(p).items() if not (dropped and k == "usage" and v is None)}
+        for p in given
+        if not (dropped and p["choices"] == [] and p.get("usage"))
+    ]
+    assert payloads(out) == expected + ["[DONE]"] * done
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20), CUTS)
+def test_hostile_bytes_do_no_harm(scraps: list[bytes], places: list[int]) -> None:
+    stream = b"\n".join([b"data: ", *scraps, b'data: {"model":"m","usage":{"prompt_tokens":1}}', b""])
+    whole, pieces = (reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
+    assert read(whole, [stream]) == read(pieces, cut(stream, places))
+
+
+@pytest.mark.parametrize("step", [1 << 20, 40_000])
+def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
+    big = chunk("x" * 5_000_000, usage=USAGE)
+    stream = frames(big, chunk("b"))
+    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    out, most = b"", 0
+    for at in range(0, len(stream), step):
+        out += answer.feed(stream[at : at + step])
+        most = max(most, min(len(stream), at + step) - len(out))
+    assert most < step + (2 << 20)
+    assert out + answer.end() == frames(as_slug(big), as_slug(chunk("b")))
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
+    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    out = answer.feed(b"data: [DONE]\n\n") + b"".join(
+        answer.feed(b"data: " + b"x" * 9_994 + b"\n\n") for _ in range(1000)
+    )
+    assert len(out) > 10_000_000 - streams.MAX_HELD_BYTES - (2 << 20)
+
+
+# --- the siblings -------------------------------------------------------------------------------------------------
+
+
+def test_completions_stream_like_chat() -> None:
+    body = {"model": SLUG, "prompt": "x", "stream": True}
+    answer = reader(received(body, "/v1/completions"), VENDOR_B, 200, SSE)
+    text = {"id": "c", "object": "text_completion", "model": "m", "choices": [{"text": "a", "index": 0}]}
+    assert read(answer, [frames(text, text | {"choices": [], "usage": USAGE})]) == frames(as_slug(text))
+    assert answer.tokens == Tokens(10, 3, 4)
+
+
+def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
+    vectors = ",".join(["[" + ",".join(["0.25"] * 100_000) + "]"] * 8)
+    raw = f'{{"object":"list","data":[{vectors}],"model":"m","usage":{{"prompt_tokens":7,"total_tokens":7}}}}'.encode()
+    answer = reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    assert answer.feed(raw[:1000]) + answer.feed(raw[1000:]) == b""
+    assert answer.end() == raw.replace(b'"model":"m"', b'"model":"' + SLUG.encode() + b'"')
+    assert answer.tokens == Tokens(7, 0)
+
+
+def test_embeddings_report_input_alone() -> None:
+    body = {"model": SLUG, "input": "x"}
+    answer = reader(received(body, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    sent = {
+        "object": "list",
+        "data": [{"embedding": [0.5]}],
+        "model": "m",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    assert orjson.loads(read(answer, [orjson.dumps(sent)])) == as_slug(sent)
+    assert answer.tokens == Tokens(2, 0, 0)
+
+
+def test_a_target_may_be_any_chat_provider() -> None:
+    custom = Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h/api/v1")
+    asked = ask(received(HELLO, CHAT), custom, "k")
+    assert asked.below(custom.base_url or "") == "https://h/api/v1/chat/completions"
+
+
+DELTA = b'data: {"id":"c1","model":"gpt-x-2026","choices":[{"delta":{"content":"a"}}]'
+KINDS_OF_FRAME = [
+    DELTA + b"}\n\n",
+    DELTA + b',"usage":null}\n\n',
+    DELTA + b',"usage": null }\n\n',
+    DELTA + b',"usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n',
+    DELTA + b',"usage":{"prompt_tokens":8,"completion_tokens":6},"usage":null}\n\n',
+    DELTA + b',"x":{"model":"y","usage":null}}\n\n',
+    DELTA + b',"model":"again"}\n\n',
+    DELTA + b',"error":{"message":"m"}}\n\n',
+    DELTA + b"}\r\r",
+    DELTA + b"}\r\n\r\n",
+    DELTA + b"}\n",
+    DELTA,
+    b'data: {"usage":{"prompt_tokens":9,"completion_tokens":1},"model":"gpt-x-2026","choices":[],"usage":null}\n\n',
+    b'data: {"usage":null,"model":"gpt-x-2026","choices":[]}\n\n',
+    b'data: {"usage":{"prompt_tokens":3,"completion_tokens":1},"model":"gpt-x-2026","choices":[]}\n\n',
+    b'data: {"choices":[]}\n\n',
+    b"data: [DONE]\n\n",
+    b": ping\n\n",
+    b"\n",
+]
+
+
+@given(st.lists(st.sampled_from(KINDS_OF_FRAME), max_size=8), st.sets(st.integers(0, 8)), st.booleans())
+@example([DELTA + b"}\r\r", b"data: [DONE]\n\n"], {1}, False)
+@example([DELTA + b',"error":{"message":"m"}}\n\n'], set(), False)
+@example([DELTA + b',"usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n'], set(), True)
+@example([DELTA + b"}\n\n", b"data: [DONE]\n\n"], {1}, False)
+@example([b"data: [DONE]\n\n", DELTA + b"}\n\n"], set(), False)
+@example(
+    [
+        b'data: {"usage":null,"model":"gpt-x-2026","choices":[],"usage":null}\n\n',
+        b'data: {"usage":null,"model":"gpt-x-2026","choices":[]}\n\n',
+    ],
+    set(),
+    False,
+)
+@example(
+    [
+        b'data: {"id":"c1","model":"gpt-x-2026",',
+        b'"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":2}}\n\n',
+    ],
+    set(),
+    True,
+)
+def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], joined: set[int], asked: bool) -> None:
+    """Whole frames take a shorter way than those that TCP has cut; bytes that come one by one never do."""
+    at_once = [b""]
+    for number, frame in enumerate(frames):
+        if number in joined:
+            at_once[-1] += frame
+        else:
+            at_once.append(frame)
+    request = received(STREAMED_WITH_USAGE if asked else STREAMED)
+    seen = []
+    for pieces in (at_once, cut(b"".join(frames), range(10_000))):
+        one = reader(request, VENDOR_B, 200, SSE)
+        passed = b"".join(one.feed(piece) for piece in [DELTA + b"}\n\n", *pieces])
+        seen.append((passed, one.end(), one.tokens, one.failed))
+    assert seen[0] == seen[1]

@@ -1,0 +1,89 @@
+"""An upstream's error under a 2xx is seen in whatever form it comes, and nothing else is taken for one."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import Target
+from proxy.dialects.registry import reader
+from tests.proxy.dialects.talk import received
+
+SLUG = "acme/chat"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+SSE, JSON = [("content-type", "text/event-stream")], [("content-type", "application/json")]
+VENDOR_A = Target("VENDOR_A", secret_id="s", target_model="m")
+VENDOR_B = Target("VENDOR_B", secret_id="s", target_model="m")
+DELTA = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}
+
+
+def frame(event: Any) -> bytes:
+    return b"data: " + orjson.dumps(event) + b"\n\n"
+
+
+EVENTS = [
+    (CHAT, VENDOR_B, {"error": {"message": "overloaded", "code": 503}}),
+    (CHAT, VENDOR_B, {"error": "overloaded"}),
+    (CHAT, VENDOR_B, {"object": "error", "message": "overloaded", "code": 400}),
+    (CHAT, VENDOR_B, DELTA | {"error": {"message": "overloaded"}}),
+    (RESPONSES, VENDOR_B, {"type": "error", "code": "x", "message": "overloaded"}),
+    (RESPONSES, VENDOR_B, {"type": "response.failed", "response": {"id": "r", "error": {"message": "overloaded"}}}),
+    (MESSAGES, VENDOR_A, {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
+    (CHAT, VENDOR_A, {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
+    (MESSAGES, VENDOR_B, {"error": {"message": "overloaded"}}),
+    (MESSAGES, VENDOR_B, {"error": "overloaded"}),
+    (MESSAGES, VENDOR_B, {"object": "error", "message": "overloaded"}),
+]
+
+
+@pytest.mark.parametrize(("path", "target", "event"), EVENTS)
+@pytest.mark.parametrize("after", [b"", frame(DELTA)], ids=["first", "later"])
+def test_an_event_that_tells_of_a_failure(path: str, target: Target, event: Any, after: bytes) -> None:
+    answer = reader(received({"model": SLUG, "stream": True}, path), target, 200, SSE)
+    if after and path == CHAT and target is VENDOR_B:
+        answer.feed(after)
+        assert not answer.failed
+    told = answer.feed(frame(event)) + answer.end()
+    assert answer.failed
+    assert b"overloaded" in told, "the caller is told of it all the same"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        DELTA,
+        DELTA | {"error": None},
+        {"choices": [{"index": 0, "delta": {"content": '{"error": {"message": "x"}}'}}], "model": "m"},
+        {"choices": [{"index": 0, "delta": {"content": "error"}, "finish_reason": "error"}], "model": "m"},
+    ],
+)
+def test_an_event_that_does_not(event: Any) -> None:
+    answer = reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, 200, SSE)
+    answer.feed(frame(event))
+    assert not answer.failed
+
+
+@pytest.mark.parametrize(
+    ("body", "failed"),
+    [
+        ({"error": {"message": "x"}}, True),
+        ({"error": "x"}, True),
+        ({"object": "error", "message": "x"}, True),
+        ({"type": "error", "error": {"type": "overloaded_error"}}, True),
+        ({"choices": [], "error": {"message": "x"}}, True),
+        ({"choices": [{"message": {"content": "hi"}}], "error": {"message": "x"}}, False),
+        ({"object": "response", "output": [{}], "error": None}, False),
+        ({"choices": [{"message": {"content": "hi"}}]}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("target", [VENDOR_A, VENDOR_B])
+def test_a_body(body: Any, failed: bool, target: Target) -> None:
+    answer = reader(received({"model": SLUG}, CHAT), target, 200, JSON)
+    answer.feed(orjson.dumps(body))
+    told = answer.end()
+    assert answer.failed is failed
+    if failed:
+        assert orjson.loads(told) == body
+        assert answer.tokens in (None, Tokens())

@@ -1,0 +1,131 @@
+"""A caller of Messages and a target that speaks it too; usage is split over message_start and message_delta."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+
+from policy.billing import Tokens
+from proxy.dialects.registry import ask, dialect_of, reader
+from tests.proxy.dialects.talk import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
+
+HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+STREAMED = HELLO | {"stream": True}
+
+
+def start(model: str, usage: Any) -> dict[str, Any]:
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
+    return {"type": "message_start", "message": message}
+
+
+def text(part: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": part}}
+
+
+def story(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
+    return [
+        start(model, first),
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        text('message_stop "model"'),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last},
+        {"type": "message_stop"},
+    ]
+
+
+def test_paths() -> None:
+    assert dialect_of("/v1/messages") == "messages"
+    assert dialect_of("/v1/responses") == dialect_of("/v1/chat/completions") == "chat_completions"
+    assert dialect_of("/v1/models") is dialect_of("/") is None
+
+
+def test_asking_with_the_targets_model_and_credential() -> None:
+    asked = ask(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
+    assert asked.below("https://api.example/") == "https://api.example/v1/messages"
+    assert orjson.loads(asked.body) == HELLO | {"model": "claude-x"}
+    assert dict(asked.headers) == {
+        "content-type": "application/json",
+        "anthropic-version": "2023-06-01",
+        "x-api-key": "sk-ant",
+    }
+
+
+def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
+    sent = [
+        ("anthropic-version", "2024-01-01"),
+        ("anthropic-beta", "a"),
+        ("anthropic-beta", "b"),
+        ("x-api-key", "tg_k"),
+    ]
+    asked = ask(received(HELLO, MESSAGES, sent), VENDOR_A, "sk-ant")
+    assert asked.headers == [("content-type", "application/json"), *sent[:3], ("x-api-key", "sk-ant")]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "tokens"),
+    [
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": 7}, Tokens(10, 7, 0)),
+        (
+            {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 5, "output_tokens": 1},
+            {"output_tokens": 7},
+            Tokens(95, 7, 80),
+        ),
+        # inclusive at first, the true split at the end
+        (
+            {"input_tokens": 100, "cache_read_input_tokens": 0, "output_tokens": 1},
+            {"input_tokens": 20, "cache_read_input_tokens": 80, "output_tokens": 7},
+            Tokens(100, 7, 80),
+        ),
+        ({"input_tokens": 100}, {"cache_read_input_tokens": 80, "output_tokens": 7}, Tokens(100, 7, 0)),
+        ({"input_tokens": 0, "output_tokens": 0}, {"input_tokens": 12, "output_tokens": 3}, Tokens(12, 3, 0)),
+        ({"input_tokens": 12, "output_tokens": 5}, {"output_tokens": 0}, Tokens(12, 0, 0)),
+        (
+            {"input_tokens": 12, "cache_read_input_tokens": None},
+            {"input_tokens": None, "output_tokens": 2},
+            Tokens(12, 2, 0),
+        ),
+        (None, {"output_tokens": 2}, Tokens(0, 2, 0)),
+    ],
+)
+def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens) -> None:
+    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    assert read(answer, [events(*story("claude-x-2026", first, last))]) == events(*story(SLUG, first, last))
+    assert answer.tokens == tokens
+
+
+@given(CUTS)
+def test_any_cutting_gives_the_same(places: list[int]) -> None:
+    first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
+    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    assert read(answer, cut(events(*story("m", first, last)), places)) == events(*story(SLUG, first, last))
+    assert answer.tokens == Tokens(13, 7, 3)
+
+
+def test_message_stop_waits() -> None:
+    *before, stop = story("m", {"input_tokens": 1}, {"output_tokens": 2})
+    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer.feed(events(*before))
+    assert answer.feed(events(stop)) == b""
+    assert answer.end() == events(stop)
+
+
+def test_a_caller_who_leaves_early_is_billed_what_went_out() -> None:
+    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    steps = [
+        events(start("m", {"input_tokens": 50, "output_tokens": 1})),
+        events(*[text("sixteen letters.")] * 20),
+        events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
+    ]
+    seen = [answer.tokens, *(answer.tokens for step in steps if answer.feed(step) is not None)]
+    assert seen == [None, Tokens(50, 1, 0), Tokens(50, 80, 0), Tokens(50, 3, 0)]
+
+
+def test_a_body() -> None:
+    body = {"id": "msg", "type": "message", "model": "m", "content": [{"type": "tool_use", "input": {"model": "own"}}]}
+    usage = {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}
+    answer = reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)
+    sent = orjson.dumps(body | {"usage": usage})
+    assert orjson.loads(read(answer, [sent])) == body | {"model": SLUG, "usage": usage}
+    assert answer.tokens == Tokens(10, 2, 6)

@@ -1,0 +1,66 @@
+"""The Responses API: model and usage nest in `response`, and the last event is `response.completed`."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+
+from policy.billing import Tokens
+from proxy.dialects.registry import reader
+from tests.proxy.dialects.talk import CUTS, JSON, SLUG, SSE, VENDOR_B, cut, events, read, received
+
+PATH = "/v1/responses"
+ASKED = {"model": SLUG, "input": "hi", "stream": True}
+USAGE = {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 2}, "output_tokens": 4, "total_tokens": 13}
+
+
+def response(model: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": "r1",
+        "object": "response",
+        "status": "in_progress",
+        "model": model,
+        "output": [{"model": "own"}],
+    } | more
+
+
+def story(model: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "response.created", "response": response(model, usage=None)},
+        {"type": "response.output_text.delta", "delta": 'say "model" and "response.completed"'},
+        {"type": "response.completed", "response": response(model, usage=USAGE)},
+    ]
+
+
+@given(CUTS)
+def test_a_stream(places: list[int]) -> None:
+    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    assert read(answer, cut(events(*story("m")), places)) == events(*story(SLUG))
+    assert answer.tokens == Tokens(9, 4, 2)
+
+
+@pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "response.failed"])
+def test_the_last_event_waits(last: str) -> None:
+    created, delta, completed = story("m")
+    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    assert answer.feed(events(created, delta)) == events(*story(SLUG)[:2])
+    assert answer.feed(events(completed | {"type": last})) == b""
+    assert answer.tokens == Tokens(9, 4, 2)
+    assert answer.end() == events(story(SLUG)[2] | {"type": last})
+
+
+def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
+    completed = {"type": "response.completed", "response": response("m", image="x" * 6_000_000, usage=USAGE)}
+    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    sent = events(completed)
+    out = b"".join(answer.feed(sent[at : at + 65_536]) for at in range(0, len(sent), 65_536))
+    assert 4_000_000 < len(out) < len(sent) - 1000
+    assert out + answer.end() == sent.replace(b'"model":"m"', b'"model":"%s"' % SLUG.encode())
+    assert answer.tokens == Tokens(9, 4, 2)
+
+
+def test_a_body() -> None:
+    answer = reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
+    assert orjson.loads(read(answer, [orjson.dumps(response("m", usage=USAGE))])) == response(SLUG, usage=USAGE)
+    assert answer.tokens == Tokens(9, 4, 2)

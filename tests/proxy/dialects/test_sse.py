@@ -1,0 +1,94 @@
+"""Frames come out the same however the bytes were cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.dialects import sse
+from tests.proxy.dialects.talk import CUTS, cut
+
+BLANKS = (b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b"\r")
+LINES = (b"data: x", b"event: e", b"y" * 9)
+COMMENTS = (b": ping", b":")
+STREAMS = st.lists(st.sampled_from(BLANKS + LINES + COMMENTS), max_size=25).map(b"".join)
+WITHOUT_COMMENTS = st.lists(st.sampled_from(BLANKS + LINES), max_size=25).map(b"".join)
+
+
+def split(pieces: list[bytes], limit: int = sse.MAX_FRAME_BYTES) -> list[sse.Piece]:
+    """All pieces of a stream, what came after the last blank line included."""
+    framer = sse.Framer(limit)
+    found = [piece for data in pieces for piece in framer.split(data)]
+    rest = framer.rest()
+    assert len(rest) <= limit + 2
+    return [*found, (rest, sse.FRAME)] if rest else found
+
+
+def of_kind(pieces: list[sse.Piece], *kinds: int) -> list[bytes]:
+    return [data for data, kind in pieces if kind in kinds]
+
+
+@given(STREAMS, CUTS)
+def test_any_cutting_gives_the_same_frames(stream: bytes, places: list[int]) -> None:
+    at_once, in_pieces = split([stream]), split(cut(stream, places))
+    assert b"".join(data for data, _ in in_pieces) == stream
+    assert of_kind(in_pieces, sse.FRAME) == of_kind(at_once, sse.FRAME)
+
+
+@given(WITHOUT_COMMENTS, CUTS, st.integers(4, 20))
+def test_any_cutting_gives_the_same_parts(stream: bytes, places: list[int], limit: int) -> None:
+    ended = stream + b"\n\n"
+    at_once, in_pieces = split([ended], limit), split(cut(ended, places), limit)
+    assert b"".join(data for data, _ in in_pieces) == ended
+    assert of_kind(in_pieces, sse.FRAME, sse.HEAD) == of_kind(at_once, sse.FRAME, sse.HEAD)
+    assert all(len(data) <= limit for data in of_kind(in_pieces, sse.FRAME, sse.HEAD))
+
+
+@given(STREAMS, st.binary(max_size=3).filter(lambda more: more))
+def test_one_frame_is_told_without_a_framer(stream: bytes, more: bytes) -> None:
+    framer = sse.Framer()
+    pieces = framer.split(stream)
+    if sse.is_one_frame(stream):
+        assert (pieces, framer.between) == ([(stream, sse.FRAME)], True)
+    elif b"\r" not in stream:
+        assert [kind for _, kind in pieces] != [sse.FRAME] or not framer.between
+    framer.split(more)
+    assert framer.between == (not framer.rest())
+
+
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])
+def test_each_kind_of_blank_line_ends_a_frame(blank: bytes) -> None:
+    assert split([b"data: a" + blank, b"data: b" + blank]) == [
+        (b"data: a" + blank, sse.FRAME),
+        (b"data: b" + blank, sse.FRAME),
+    ]
+
+
+def test_a_comment_passes_before_the_frame_after_it_is_whole() -> None:
+    framer = sse.Framer()
+    assert framer.split(b": ping\ndata: a") == [(b": ping\n", sse.COMMENT)]
+    assert framer.split(b"\n\n\n:\n") == [(b"data: a\n\n", sse.FRAME), (b"\n:\n", sse.COMMENT)]
+
+
+def test_an_oversized_frame_goes_on_in_parts() -> None:
+    framer = sse.Framer(10)
+    assert framer.split(b"data: 0123") == []
+    assert framer.split(b"456789") == [(b"data: 0123", sse.HEAD), (b"4567", sse.MIDDLE)]
+    assert framer.split(b"x" * 100 + b"\n") == [(b"89" + b"x" * 99, sse.MIDDLE)]
+    assert framer.split(b"\ndata: b\n\n") == [(b"x\n\n", sse.TAIL), (b"data: b\n\n", sse.FRAME)]
+
+
+@pytest.mark.parametrize(
+    ("frame", "data", "event"),
+    [
+        (b"data: x\n\n", b"x", b""),
+        (b"data:x\r\n\r\n", b"x", b""),
+        (b"event: e\ndata: {\ndata: }\n\n", b"{\n}", b"e"),
+        (b"id: 1\nretry: 5\n\n", b"", b""),
+        (b": c\ndata: x\nevent:e\n\n", b"x", b"e"),
+    ],
+)
+def test_looking_into_a_frame(frame: bytes, data: bytes, event: bytes) -> None:
+    assert (sse.data_of(frame), sse.event_of(frame)) == (data, event)
+    span = sse.data_span(frame)
+    assert (span is not None) == (frame.count(b"data:") == 1)
+    assert span is None or frame[span[0] : span[1]] == data

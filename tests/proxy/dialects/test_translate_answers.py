@@ -1,0 +1,415 @@
+"""Answers told in the other dialect, read back by the vendors' own SDK types; streams cut at any places."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import anthropic.types as messages_types
+import openai.types.chat as chat_types
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from policy.billing import Tokens
+from proxy.dialects.registry import reader
+from proxy.dialects.translate_messages_answer import FINISH_REASONS
+from proxy.exchange import UpstreamCutError, UpstreamResetError
+from tests.proxy.dialects.talk import (
+    CUTS,
+    JSON,
+    MESSAGES,
+    SLUG,
+    SSE,
+    VENDOR_A,
+    VENDOR_B,
+    cut,
+    events,
+    frames,
+    payloads,
+    read,
+    received,
+)
+
+DATED = [("date", "Sat, 21 Nov 2026 07:28:00 GMT")]
+CREATED = 1795246080
+CHAT_ASK: dict[str, Any] = {"model": SLUG, "messages": [], "stream": True}
+WITH_USAGE = CHAT_ASK | {"stream_options": {"include_usage": True}}
+MESSAGES_ASK: dict[str, Any] = {
+    "model": SLUG,
+    "messages": [],
+    "max_tokens": 9,
+    "stream": True,
+    "stop_sequences": ["END"],
+}
+CHAT_USAGE = {
+    "prompt_tokens": 90,
+    "completion_tokens": 7,
+    "total_tokens": 97,
+    "prompt_tokens_details": {"cached_tokens": 80},
+}
+SPLIT = {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 0, "output_tokens": 7}
+EVENT: TypeAdapter[Any] = TypeAdapter(messages_types.RawMessageStreamEvent)
+
+Said = str | tuple[str, str, str]
+"""A text, or a tool call: id, name, arguments."""
+
+
+def messages_story(said: Iterable[Said], stop_reason: str = "end_turn", usage: Any = None) -> list[dict[str, Any]]:
+    """What a Messages target would send."""
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-x",
+        "content": [],
+    }
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 10, "output_tokens": 1}}
+    story: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, part in enumerate(said):
+        if isinstance(part, str):
+            block: dict[str, Any] = {"type": "text", "text": ""}
+            deltas = [{"type": "text_delta", "text": piece} for piece in (part[:2], part[2:]) if piece]
+        else:
+            block = {"type": "tool_use", "id": part[0], "name": part[1], "input": {}}
+            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in (part[2][:3], part[2][3:])]
+        story.append({"type": "content_block_start", "index": index, "content_block": block})
+        story += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        story.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": stop_reason, "stop_sequence": None}
+    return [*story, {"type": "message_delta", "delta": delta, "usage": usage or SPLIT}, {"type": "message_stop"}]
+
+
+def chat_story(said: Iterable[Said], finish_reason: str = "stop") -> list[dict[str, Any]]:
+    """What a Chat Completions target would send."""
+
+    def chunk(delta: Any, reason: str | None = None) -> dict[str, Any]:
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
+        return {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-x", "choices": choices}
+
+    story = [chunk({"role": "assistant", "content": ""})]
+    calls = 0
+    for part in said:
+        if isinstance(part, str):
+            story += [chunk({"content": piece}) for piece in (part[:2], part[2:])]
+            continue
+        call = {
+            "index": calls,
+            "id": part[0],
+            "type": "function",
+            "function": {"name": part[1], "arguments": part[2][:3]},
+        }
+        story += [
+            chunk({"tool_calls": [call]}),
+            chunk({"tool_calls": [{"index": calls, "function": {"arguments": part[2][3:]}}]}),
+        ]
+        calls += 1
+    return [*story, chunk({}, finish_reason), chunk({}) | {"choices": [], "usage": CHAT_USAGE}]
+
+
+def heard_in_chat(stream: bytes) -> tuple[str, list[tuple[str, str, str]], list[str]]:
+    """Text, tool calls and finish reasons, as a client of Chat Completions puts them together."""
+    text, reasons = "", []
+    calls: dict[int, tuple[str, str, str]] = {}
+    for payload in payloads(stream)[:-1]:
+        for choice in chat_types.ChatCompletionChunk.model_validate(payload).choices:
+            text += choice.delta.content or ""
+            reasons += [choice.finish_reason] if choice.finish_reason else []
+            for call in choice.delta.tool_calls or []:
+                assert call.function is not None
+                id, name, arguments = calls.get(call.index, ("", "", ""))
+                more = call.function.arguments or ""
+                calls[call.index] = (id or call.id or "", name or call.function.name or "", arguments + more)
+    return text, [calls[index] for index in sorted(calls)], list(reasons)
+
+
+def heard_in_messages(stream: bytes) -> tuple[list[Said], dict[str, Any]]:
+    """Content and the last message_delta, as a client of Messages puts them together; checks the order of events."""
+    blocks: list[Any] = []
+    open_block, closing = -1, {}
+    for payload in payloads(stream):
+        event = EVENT.validate_python(payload)
+        match payload["type"]:
+            case "content_block_start":
+                assert open_block == -1
+                assert event.index == len(blocks)
+                open_block = event.index
+                block = payload["content_block"]
+                blocks.append("" if block["type"] == "text" else (block["id"], block["name"], ""))
+            case "content_block_delta":
+                delta = payload["delta"]
+                if delta["type"] == "text_delta":
+                    blocks[event.index] += delta["text"]
+                else:
+                    id, name, arguments = blocks[event.index]
+                    blocks[event.index] = (id, name, arguments + delta["partial_json"])
+            case "content_block_stop":
+                assert open_block == event.index
+                open_block = -1
+            case "message_delta":
+                closing = payload
+    return blocks, closing
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+CALLS = st.tuples(
+    st.just("t1"),
+    st.sampled_from(["weather", "now"]),
+    st.dictionaries(TEXTS, TEXTS, max_size=2).map(lambda d: orjson.dumps(d).decode()),
+)
+
+
+@st.composite
+def sayings(draw: st.DrawFn) -> list[Said]:
+    """One text at most, then tool calls: what both dialects can say in the same order."""
+    text = draw(st.none() | TEXTS)
+    calls = draw(st.lists(CALLS, max_size=3))
+    return [*([text] if text else []), *((f"t{n}", call[1], call[2]) for n, call in enumerate(calls))]
+
+
+# --- Messages told in Chat Completions ----------------------------------------------------------------------------
+
+
+@given(sayings(), CUTS, st.booleans())
+def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], with_usage: bool) -> None:
+    answer = reader(received(WITH_USAGE if with_usage else CHAT_ASK), VENDOR_A, 200, SSE + DATED)
+    told = read(answer, cut(events(*messages_story(said, "tool_use")), places))
+    text, calls, reasons = heard_in_chat(told)
+    assert text == "".join(part for part in said if isinstance(part, str))
+    assert calls == [part for part in said if not isinstance(part, str)]
+    assert reasons == ["tool_calls"]
+    chunks = payloads(told)[:-1]
+    assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("msg_1", SLUG, CREATED)}
+    assert [c["usage"] for c in chunks if c.get("usage")] == [CHAT_USAGE] * with_usage
+    assert told.endswith(b"data: [DONE]\n\n")
+    assert answer.tokens == Tokens(90, 7, 80)
+
+
+def test_done_waits_and_everything_else_does_not() -> None:
+    *before, stop = messages_story(["hello"])
+    answer = reader(received(WITH_USAGE), VENDOR_A, 200, SSE)
+    assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 1]
+    assert answer.feed(events(stop)) == b""
+    assert [p if p == "[DONE]" else p["choices"] for p in payloads(answer.end())] == [[], "[DONE]"]
+
+
+def test_a_stream_that_was_cut_is_not_closed() -> None:
+    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    assert b"[DONE]" not in read(answer, [events(*messages_story(["hello"])[:-1])])
+
+
+def test_pings_errors_and_thoughts() -> None:
+    start, *_ = messages_story([])
+    thought = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm, " * 10}}
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    answer.feed(events(start))
+    assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
+    assert answer.feed(b": comment\n\n") == b": comment\n\n"
+    assert answer.feed(events(thought)) == b""
+    assert answer.tokens == Tokens(10, 10, 0)
+    assert payloads(answer.feed(events(error))) == [{"error": error["error"]}]
+
+
+def test_a_tool_whose_input_comes_at_once() -> None:
+    block = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
+    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    told = read(
+        answer, [events({"type": "content_block_start", "index": 0, "content_block": block}, {"type": "message_stop"})]
+    )
+    assert heard_in_chat(told)[1] == [("t", "f", '{"a":1}')]
+
+
+@pytest.mark.parametrize(("stop_reason", "finish_reason"), [*FINISH_REASONS.items(), ("of_next_year", "stop")])
+def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
+    content: list[Any] = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+    ]
+    content.append({"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}})
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": content,
+        "stop_reason": stop_reason,
+    }
+    answer = reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON + DATED)
+    told = read(answer, [orjson.dumps(message | {"usage": SPLIT})])
+    completion = chat_types.ChatCompletion.model_validate_json(told, strict=True)
+    choice = completion.choices[0]
+    assert (completion.model, completion.created, choice.message.content) == (SLUG, CREATED, "ab")
+    assert choice.finish_reason == finish_reason
+    assert orjson.loads(told)["choices"][0]["message"]["tool_calls"] == [
+        {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+    ]
+    assert orjson.loads(told)["usage"] == CHAT_USAGE
+    assert answer.tokens == Tokens(90, 7, 80)
+
+
+# --- Chat Completions told in Messages ----------------------------------------------------------------------------
+
+
+@given(sayings(), CUTS)
+def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> None:
+    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    told = read(answer, cut(frames(*chat_story(said, "tool_calls")), places))
+    content, closing = heard_in_messages(told)
+    assert content == said
+    assert closing == {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+        "usage": SPLIT,
+    }
+    kinds = [payload["type"] for payload in payloads(told)]
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+    assert payloads(told)[0]["message"]["model"] == SLUG
+    assert answer.tokens == Tokens(90, 7, 80)
+
+
+def test_the_last_two_events_wait() -> None:
+    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    told = b"".join(answer.feed(frames(chunk, done=False)) for chunk in chat_story(["hi"]))
+    assert [payload["type"] for payload in payloads(told)][-1] == "content_block_stop"
+    assert answer.feed(b"data: [DONE]\n\n") == b""
+    assert [payload["type"] for payload in payloads(answer.end())] == ["message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "closed"),
+    [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_story([])[-2], done=False), True)],
+)
+def test_a_chat_stream_is_closed_where_upstream_closed_it(ending: bytes, closed: bool) -> None:
+    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    told = read(answer, [frames(*chat_story(["hi"])[:2], done=False), ending])
+    assert (b"message_stop" in told) is closed
+
+
+@pytest.mark.parametrize("index", [[], {}, "0", None, 1.5])
+def test_an_index_that_is_no_number_does_no_harm(index: Any) -> None:
+    call = {"index": index, "id": "t", "function": {"name": "f", "arguments": "{}"}}
+    chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call, call]}, "finish_reason": "stop"}]}
+    told = read(reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE), [frames(chunk)])
+    assert heard_in_messages(told)[0] == [("t", "f", "{}{}")]
+    start = {
+        "type": "content_block_start",
+        "index": index,
+        "content_block": {"type": "tool_use", "id": "t", "name": "f"},
+    }
+    delta = {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
+    told = read(reader(received(CHAT_ASK), VENDOR_A, 200, SSE), [events(start, delta, {"type": "message_stop"})])
+    assert heard_in_chat(told)[1] == [("t", "f", "{}")]
+
+
+def test_an_error_in_a_chat_stream() -> None:
+    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    told = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, done=False)))
+    assert told == [{"type": "error", "error": {"type": "api_error", "message": "oh"}}]
+
+
+def test_which_stop_sequence_it_was_when_the_server_says() -> None:
+    *_, last, usage = chat_story([])
+    last["choices"][0]["stop_reason"] = "END"
+    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    _, closing = heard_in_messages(read(answer, [frames(last, usage)]))
+    assert closing["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "stop_reason"),
+    [
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+        ("tool_calls", "tool_use"),
+        ("content_filter", "refusal"),
+        (None, "end_turn"),
+    ],
+)
+def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: str) -> None:
+    calls = [
+        {"id": f"t{n}", "type": "function", "function": {"name": "f", "arguments": a}}
+        for n, a in enumerate(["", '{"x":1}', "{bad", "[1]"])
+    ]
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "hi", "tool_calls": calls},
+        "finish_reason": finish_reason,
+    }
+    completion = {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": CHAT_USAGE,
+    }
+    answer = reader(received(MESSAGES_ASK | {"stream": False}, MESSAGES), VENDOR_B, 200, JSON)
+    told = read(answer, [orjson.dumps(completion)])
+    message = messages_types.Message.model_validate_json(told, strict=True)
+    assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
+    inputs = [block["input"] for block in orjson.loads(told)["content"][1:]]
+    assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "{bad"}, {"INVALID_JSON": "[1]"}]
+    assert answer.tokens == Tokens(90, 7, 80)
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+WAYS = [(CHAT_ASK, "/v1/chat/completions", VENDOR_A), (MESSAGES_ASK, MESSAGES, VENDOR_B)]
+
+
+@pytest.mark.parametrize(("body", "path", "target"), WAYS)
+def test_what_cannot_be_translated_is_the_upstreams_fault(body: Any, path: str, target: Any) -> None:
+    for raw in (b"", b"<html>", b"[1]"):
+        with pytest.raises(UpstreamResetError):
+            read(reader(received(body, path), target, 200, JSON), [raw])
+    with pytest.raises(UpstreamCutError):
+        read(reader(received(body, path), target, 200, SSE), [b"data: {oops\n\n"])
+    with pytest.raises(UpstreamCutError):
+        read(reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
+
+
+@pytest.mark.parametrize(("body", "path", "target"), WAYS)
+def test_an_error_under_a_200_and_one_under_its_own_status_pass(body: Any, path: str, target: Any) -> None:
+    error = b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}'
+    for status in (200, 529):
+        assert read(reader(received(body, path), target, status, JSON), [error]) == error
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.integers(-1, 3)
+    | st.sampled_from(["", "x", "tool_use", "text_delta", "content_block_start", "stop"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "index",
+                    "delta",
+                    "content_block",
+                    "choices",
+                    "message",
+                    "usage",
+                    "tool_calls",
+                    "function",
+                    "content",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JUNK, max_size=5), st.sampled_from(WAYS), st.booleans())
+def test_hostile_events_do_no_harm(junk: list[Any], way: Any, streamed: bool) -> None:
+    body, path, target = way
+    if streamed:
+        payloads(read(reader(received(body, path), target, 200, SSE), [frames(*junk)]))
+    elif junk and isinstance(junk[0], dict):
+        orjson.loads(read(reader(received(body, path), target, 200, JSON), [orjson.dumps(junk[0])]))

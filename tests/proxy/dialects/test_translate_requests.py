@@ -1,0 +1,411 @@
+"""A request asked in the other dialect: the same meaning, or a refusal that names the field."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.endpoints import Target
+from proxy.dialects.registry import ask, check
+from proxy.dialects.seam import UntranslatableError
+from proxy.dialects.translate_chat_request import messages_request
+from proxy.dialects.translate_messages_request import chat_request
+from tests.proxy.dialects.talk import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
+
+USER = {"role": "user", "content": "hi"}
+PNG = "data:image/png;base64,iVBOR"
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}}
+CHAT_TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "d", "parameters": WEATHER, "strict": True},
+}
+TOOL = {"name": "weather", "description": "d", "input_schema": WEATHER}
+
+
+def to_messages(**chat: Any) -> dict[str, Any]:
+    return messages_request({"model": SLUG, "messages": [USER]} | chat, "claude-x")
+
+
+def to_chat(**asked: Any) -> dict[str, Any]:
+    return chat_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked, "gpt-x", "max_tokens")
+
+
+# --- Chat Completions → Messages ----------------------------------------------------------------------------------
+
+
+def test_a_chat_call_to_a_messages_target() -> None:
+    body = {"model": SLUG, "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
+    asked = ask(received(body), VENDOR_A, "sk-ant")
+    assert asked.path == "/v1/messages"
+    assert dict(asked.headers)["x-api-key"] == "sk-ant"
+    assert orjson.loads(asked.body) == {
+        "model": "claude-x",
+        "max_tokens": 4096,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "stream": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("chat", "asked"),
+    [
+        ({"max_tokens": 7}, {"max_tokens": 7}),
+        ({"max_completion_tokens": 8}, {"max_tokens": 8}),
+        ({"max_tokens": 1, "max_completion_tokens": 9}, {"max_tokens": 9}),
+        ({"max_completion_tokens": None}, {"max_tokens": 4096}),
+        ({"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
+        ({"temperature": 0}, {"temperature": 0}),
+        ({"stop": "END"}, {"stop_sequences": ["END"]}),
+        ({"stop": ["a", "b"]}, {"stop_sequences": ["a", "b"]}),
+        ({"user": "u1"}, {"metadata": {"user_id": "u1"}}),
+        ({"metadata": {"team": "a"}, "seed": 1, "n": 1, "logprobs": False, "logit_bias": {}, "store": False}, {}),
+        ({"frequency_penalty": 0.0, "presence_penalty": 0, "response_format": {"type": "text"}}, {}),
+        ({"logit_bias": None, "audio": None, "anything": None}, {}),
+        ({"tools": [CHAT_TOOL]}, {"tools": [TOOL]}),
+        (
+            {"tools": [{"type": "function", "function": {"name": "now"}}]},
+            {"tools": [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]},
+        ),
+        ({"tool_choice": "auto"}, {"tool_choice": {"type": "auto"}}),
+        ({"tool_choice": "none"}, {"tool_choice": {"type": "none"}}),
+        ({"tool_choice": "required"}, {"tool_choice": {"type": "any"}}),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+            {"tool_choice": {"type": "tool", "name": "weather"}},
+        ),
+        (
+            {"tools": [CHAT_TOOL], "parallel_tool_calls": False},
+            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+        ),
+        (
+            {"tools": [CHAT_TOOL], "parallel_tool_calls": False, "tool_choice": "required"},
+            {"tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        ),
+        ({"parallel_tool_calls": True}, {}),
+    ],
+)
+def test_chat_fields(chat: dict[str, Any], asked: dict[str, Any]) -> None:
+    assert to_messages(**chat) == to_messages() | asked
+
+
+@pytest.mark.parametrize(
+    ("chat", "field"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"frequency_penalty": 0.1}, "frequency_penalty"),
+        ({"temperature": 1.5}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"functions": []}, "functions"),
+        ({"brand_new": 1}, "brand_new"),
+        ({"stop": 1}, "stop"),
+        ({"user": 1}, "user"),
+        ({"messages": None}, "messages"),
+        ({"messages": ["x"]}, "messages.0"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [USER, {"role": "user", "content": None}]}, "messages.1.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages.0.content.0.type"),
+        ({"messages": [{"role": "system", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "ftp://x"}}]}]},
+            "messages.0.content.0.image_url.url",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]},
+            "messages.0.content.0.file.file_data",
+        ),
+        ({"messages": [{"role": "assistant", "function_call": {}}]}, "messages.0.function_call"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "custom"}]}]},
+            "messages.0.tool_calls.0.type",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{"}}]}
+                ]
+            },
+            "messages.0.tool_calls.0.function.arguments",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ],
+)
+def test_what_chat_asks_and_messages_cannot(chat: dict[str, Any], field: str) -> None:
+    with pytest.raises(UntranslatableError) as caught:
+        to_messages(**chat)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field}: ")
+
+
+def test_a_conversation_with_tools_and_images() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
+    asked = to_messages(
+        messages=[
+            {"role": "system", "content": "be brief"},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": PNG}}],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call, call | {"id": "c2", "function": {"name": "now", "arguments": ""}}],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "cold"},
+            {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": "https://h/x.png", "detail": "low"}}],
+            },
+            {"role": "developer", "content": "be kind"},
+            {"role": "assistant", "content": ""},
+        ]
+    )
+    assert asked["system"] == [{"type": "text", "text": "be brief"}, {"type": "text", "text": "be kind"}]
+    assert asked["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBOR"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}},
+                {"type": "tool_use", "id": "c2", "name": "now", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "cold"}]},
+                {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+                {"type": "image", "source": {"type": "url", "url": "https://h/x.png"}},
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
+def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
+    with pytest.raises(UntranslatableError, match=f"nothing like {path}"):
+        ask(received({"model": SLUG, "input": "x"}, path), VENDOR_A, "k")
+
+
+# --- Messages → Chat Completions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "cap", "model"),
+    [
+        (VENDOR_B, CHAT, "max_completion_tokens", "gpt-x"),
+        (PLATFORM, CHAT, "max_tokens", SLUG),
+        (
+            VENDOR_C,
+            "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions",
+            "max_tokens",
+            "gem-x",
+        ),
+    ],
+)
+def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
+    body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
+    asked = ask(received(body, MESSAGES), target, "sk-1")
+    assert (asked.path, dict(asked.headers)["authorization"]) == (path, "Bearer sk-1")
+    assert orjson.loads(asked.body) == {
+        "model": model,
+        cap: 5,
+        "messages": [{"role": "system", "content": "be brief"}, USER],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "chat"),
+    [
+        ({"temperature": 1, "top_p": 0.2, "stop_sequences": ["x"]}, {"temperature": 1, "top_p": 0.2, "stop": ["x"]}),
+        ({"metadata": {"user_id": "u"}, "service_tier": "auto", "thinking": {"type": "disabled"}}, {"user": "u"}),
+        ({"stream": False, "stop_sequences": [], "tools": [], "system": ""}, {}),
+        (
+            {
+                "system": [
+                    {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                    {"type": "text", "text": "b"},
+                ]
+            },
+            {"messages": [{"role": "system", "content": "a\nb"}, USER]},
+        ),
+        (
+            {
+                "tools": [TOOL | {"cache_control": {}}],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}
+                ],
+                "tool_choice": "auto",
+                "parallel_tool_calls": False,
+            },
+        ),
+        ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+        ({"tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
+        (
+            {"tool_choice": {"type": "tool", "name": "weather"}},
+            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+        ),
+    ],
+)
+def test_messages_fields(asked: dict[str, Any], chat: dict[str, Any]) -> None:
+    assert to_chat(**asked) == to_chat() | chat
+
+
+def block(**content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [content]}]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"top_k": 5}, "top_k"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"name": "x"}]}, "tools.0.input_schema"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"system": 5}, "system"),
+        ({"system": [{"type": "image"}]}, "system.0.type"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        (block(type="search_result"), "messages.0.content.0.type"),
+        (block(type="image", source={"type": "file", "file_id": "f"}), "messages.0.content.0.source.type"),
+        (block(type="document", source={"type": "text", "data": "x"}), "messages.0.content.0.type"),
+        (block(type="tool_result", content="x"), "messages.0.content.0.tool_use_id"),
+        (
+            block(type="tool_result", tool_use_id="t", content=[{"type": "image"}]),
+            "messages.0.content.0.content.0.type",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f"}]}]},
+            "messages.0.content.0.input",
+        ),
+        ({"metadata": {"user_id": 5}}, "metadata.user_id"),
+    ],
+)
+def test_what_messages_asks_and_chat_cannot(asked: dict[str, Any], field: str) -> None:
+    with pytest.raises(UntranslatableError) as caught:
+        to_chat(**asked)
+    assert caught.value.field == field
+
+
+def test_a_conversation_of_blocks() -> None:
+    chat = to_chat(
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "text", "text": "here"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "text", "text": "calling"},
+                    {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "and this"},
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "cold"}]},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBOR"}},
+                    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVB"}},
+                ],
+            },
+            {"role": "assistant", "content": "The answer is"},
+        ]
+    )
+    arguments = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+    assert chat["messages"] == [
+        {"role": "user", "content": "look\nhere"},
+        {
+            "role": "assistant",
+            "content": "calling",
+            "tool_calls": [{"id": "t1", "type": "function", "function": arguments}],
+        },
+        {"role": "tool", "tool_call_id": "t1", "content": "cold"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "and this"},
+                {"type": "image_url", "image_url": {"url": PNG}},
+                {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVB"}},
+            ],
+        },
+        {"role": "assistant", "content": "The answer is"},
+    ]
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "model",
+    "messages",
+    "role",
+    "content",
+    "type",
+    "text",
+    "tools",
+    "tool_choice",
+    "function",
+    "system",
+    "source",
+    "name",
+]
+WORDS = [
+    "user",
+    "assistant",
+    "tool",
+    "system",
+    "text",
+    "image",
+    "image_url",
+    "tool_use",
+    "tool_result",
+    "function",
+    "{",
+    "",
+]
+NAMES += ["tool_calls", "input", "image_url", "url", "stop", "stop_sequences", "metadata", "arguments", "input_schema"]
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 1) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=6), st.sampled_from([(CHAT, VENDOR_A), (MESSAGES, VENDOR_B)])
+)
+def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tuple[str, Target]) -> None:
+    path, target = way
+    request = received(body | {"model": SLUG}, path)
+    try:
+        asked = ask(request, target, "k")
+    except UntranslatableError:
+        with pytest.raises(UntranslatableError):
+            check(request, target)
+        return
+    assert orjson.loads(asked.body)["model"] == target.target_model
+    assert ask(request, target, "k", check(request, target)) == asked  # what was checked is what is sent

@@ -1,0 +1,271 @@
+"""A caller may leave at any await of the path: each, cancelled, ends with a settled call, a 499 and nothing held."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from policy.billing import Tokens
+from policy.effective import Plan
+from policy.endpoints import Target, VendorCConfig
+from policy.limits import Limit, LimitType, Unit
+from proxy.exchange import Grant, LimitHit
+from proxy.pipeline import Pipeline
+from tests.fakes.counters import FakeCounters
+from tests.fakes.directory import FakeDirectory, platform
+from tests.fakes.path import House, now_ms
+from tests.fakes.upstream_client import SSE, answer
+from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+
+DELTA = b'data: {"id":"c","model":"their-model","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+USED = b'data: {"id":"c","model":"their-model","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+ESTIMATED = 512
+
+
+@dataclass
+class Scene:
+    """A house in which one call is about to stop at a given await. `reached`: it has stopped there."""
+
+    house: House
+    incoming: FakeIncoming
+    outgoing: FakeOutgoing
+    reached: asyncio.Event
+
+
+class HeldDirectory(FakeDirectory):
+    """Control takes its time to confirm an unknown key."""
+
+    reached: asyncio.Event
+
+    async def confirm_unknown(self) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+class HeldCounters(FakeCounters):
+    """Redis takes its time."""
+
+    reached: asyncio.Event
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+        self.reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def ready() -> Scene:
+    house = House()
+    house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
+    return Scene(house, asking(stream=True), FakeOutgoing(), asyncio.Event())
+
+
+def while_the_key_is_confirmed() -> Scene:
+    scene = ready()
+    directory = HeldDirectory()
+    directory.reached = scene.reached
+    scene.house = House(directory=directory)
+    return scene
+
+
+def while_the_body_comes() -> Scene:
+    scene = ready()
+    scene.incoming.parts.appendleft(asyncio.Event())
+    scene.reached = scene.incoming.waiting
+    return scene
+
+
+def while_redis_is_asked() -> Scene:
+    scene = ready()
+    counters = HeldCounters(now_ms)
+    counters.reached = scene.reached
+    scene.house = House(directory=scene.house.directory, counters=counters)
+    return scene
+
+
+def while_parked() -> Scene:
+    scene = ready()
+    scene.house.directory.add_slug("acme/chat", platform())
+    scene.house.directory.deploy("WAKING_UP")
+    looks = 0
+    look = scene.house.directory.model
+
+    def counted(id: str) -> object:
+        nonlocal looks
+        looks += 1
+        if looks > 1:  # the second look is made by a parked call, which sleeps again at once
+            asyncio.get_running_loop().call_soon(scene.reached.set)
+        return look(id)
+
+    scene.house.directory.model = counted  # type: ignore[method-assign, assignment] # the twin, with an ear
+    return scene
+
+
+class HeldTokens:
+    """The token endpoint takes its time."""
+
+    def __init__(self, reached: asyncio.Event) -> None:
+        self._reached = reached
+
+    async def token(self, secret_value: str) -> str:
+        self._reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def while_a_token_is_minted() -> Scene:
+    scene = ready()
+    place = VendorCConfig("p", "l")
+    scene.house.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
+    scene.house.pipeline = Pipeline(replace(scene.house.parts(), tokens=HeldTokens(scene.reached)))
+    return scene
+
+
+def while_upstream_is_asked() -> Scene:
+    scene = ready()
+    scene.house.upstream.will(asyncio.Event())
+    scene.reached = scene.house.upstream.waiting
+    return scene
+
+
+def while_a_replica_is_asked() -> Scene:
+    scene = while_upstream_is_asked()
+    scene.house.directory.add_slug("acme/chat", platform())
+    scene.house.directory.deploy("ACTIVE", "http://a")
+    return scene
+
+
+def before_the_first_bytes() -> Scene:
+    scene = ready()
+    upstream = answer(headers=SSE, pieces=[asyncio.Event()])
+    scene.house.upstream.will(upstream)
+    scene.reached = upstream.waiting
+    return scene
+
+
+def in_the_stream() -> Scene:
+    scene = ready()
+    upstream = answer(headers=SSE, pieces=[DELTA, asyncio.Event()])
+    scene.house.upstream.will(upstream)
+    scene.reached = upstream.waiting
+    return scene
+
+
+def after_the_usage_came() -> Scene:
+    scene = ready()
+    upstream = answer(headers=SSE, pieces=[DELTA, USED, asyncio.Event()])
+    scene.house.upstream.will(upstream)
+    scene.reached = upstream.waiting
+    return scene
+
+
+def in_an_upstreams_error() -> Scene:
+    scene = ready()
+    upstream = answer(status=400, pieces=[b'{"er', asyncio.Event()])
+    scene.house.upstream.will(upstream)
+    scene.reached = upstream.waiting
+    return scene
+
+
+def while_the_caller_is_slow() -> Scene:
+    scene = ready()
+    scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
+    scene.outgoing.room.clear()
+    scene.reached = scene.outgoing.waiting
+    return scene
+
+
+def at_the_last_bytes() -> Scene:
+    scene = ready()
+    scene.incoming = asking()
+    scene.house.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
+    scene.outgoing.room.clear()
+    scene.reached = scene.outgoing.waiting
+    return scene
+
+
+NEVER_ADMITTED = None
+AWAITS: list[tuple[Callable[[], Scene], Tokens | None, int]] = [
+    (while_the_key_is_confirmed, NEVER_ADMITTED, 499),
+    (while_the_body_comes, NEVER_ADMITTED, 499),
+    (while_redis_is_asked, NEVER_ADMITTED, 499),
+    (while_parked, Tokens(), 499),
+    (while_a_token_is_minted, Tokens(), 499),
+    (while_upstream_is_asked, Tokens(), 499),
+    (while_a_replica_is_asked, Tokens(), 499),
+    (before_the_first_bytes, Tokens(), 499),
+    (in_the_stream, Tokens(0, ESTIMATED), 499),
+    (after_the_usage_came, Tokens(3, 2), 499),
+    (in_an_upstreams_error, Tokens(), 499),
+    (while_the_caller_is_slow, Tokens(0, ESTIMATED), 499),
+    (at_the_last_bytes, Tokens(3, 2), 200),
+]
+
+
+@pytest.mark.parametrize(("arrange", "billed", "booked"), AWAITS, ids=lambda one: getattr(one, "__name__", ""))
+async def test_a_caller_who_leaves_there_leaves_a_settled_call(
+    arrange: Callable[[], Scene], billed: Tokens | None, booked: int
+) -> None:
+    scene = arrange()
+    house = scene.house
+    task = asyncio.create_task(house.pipeline.handle(scene.incoming, scene.outgoing))
+    await asyncio.wait_for(scene.reached.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    house.check_settled()
+    assert [record.status for record in house.access_log.records] == [499]
+    assert house.pipeline._capacity.held_bytes == house.pipeline._capacity.in_flight == 0
+    assert house.pipeline._capacity.parked == 0
+    if billed is NEVER_ADMITTED:
+        assert not house.journal.opened
+        assert not house.counters.settled
+        return
+    [settled] = house.counters.settled
+    if billed.output == ESTIMATED:  # the input's share of the estimate follows the request's size
+        billed = Tokens(settled.actual_tokens - ESTIMATED, ESTIMATED)
+    assert settled.actual_tokens == billed.total
+    if house.journal.opened:
+        [closed] = house.journal.closed
+        assert (closed.status, closed.tokens) == (booked, billed)
+
+
+async def test_upstream_is_cancelled_and_the_place_at_the_replica_is_free_again() -> None:
+    scene = in_the_stream()
+    scene.house.directory.add_slug("acme/chat", platform())
+    scene.house.directory.deploy("ACTIVE", "http://a")
+    upstream = scene.house.upstream.script[0]
+    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    await asyncio.wait_for(scene.reached.wait(), 5)
+    replica = scene.house.pipeline._dispatch._parts.fleet.replica("http://a")
+    assert replica.in_flight == 1
+    task.cancel()
+    await asyncio.wait([task])
+    assert replica.in_flight == 0
+    assert upstream.closed  # type: ignore[union-attr] # it is the answer of the scene
+
+
+async def test_cancelled_twice_it_still_settles_once() -> None:
+    scene = in_the_stream()
+    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    await asyncio.wait_for(scene.reached.wait(), 5)
+    task.cancel()
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(scene.house.journal.closed) == len(scene.house.counters.settled) == 1
+
+
+@pytest.mark.parametrize("turns", range(40))
+async def test_at_whatever_turn_of_the_loop_it_is_cancelled_nothing_is_left_open(turns: int) -> None:
+    """No arranged stop: every turn of the loop that the call takes is tried, also those between two awaits."""
+    scene = ready()
+    scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, USED, DONE]))
+    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    scene.house.check_settled()
+    assert len(scene.house.counters.settled) == len(scene.house.journal.opened)

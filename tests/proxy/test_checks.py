@@ -1,0 +1,79 @@
+"""What a compiled plan sends, and that a refusal is repeated from memory only while Redis would repeat it too."""
+
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policy.effective import Bound, Plan
+from policy.limits import Limit, LimitType, Unit
+from policy.settlement import Hold, Settlement
+from proxy.edges.checks import Check, CompiledPlan
+from proxy.edges.redis_connection import encode
+from proxy.edges.scripts import Script, SettleForm, settle_arguments
+from proxy.exchange import LimitHit
+
+BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
+PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
+SCRIPT = Script(b"return 0", b"0" * 40)
+
+
+def compiled(*, is_tier: bool = False) -> CompiledPlan:
+    return CompiledPlan(PLAN, SCRIPT, 1000, is_tier)
+
+
+@given(
+    asked_at=st.floats(0, 1e6),
+    on_the_way=st.floats(0, 0.05),
+    hard_ms=st.integers(1, 90_000),
+    asks_again_after=st.floats(0, 2),
+)
+@example(asked_at=1000.0009, on_the_way=0.0, hard_ms=1, asks_again_after=0.0005)
+@example(asked_at=1000.0009, on_the_way=0.0, hard_ms=500, asks_again_after=0.4995)
+def test_what_is_refused_from_memory_redis_would_refuse(
+    asked_at: float, on_the_way: float, hard_ms: int, asks_again_after: float
+) -> None:
+    plan = compiled()
+    plan.remember(LimitHit(BOUND, hard_ms, hard_retry_after_ms=hard_ms), asked_at)
+    asks_again_at = asked_at + on_the_way + asks_again_after
+    lifted_at_ms = math.floor((asked_at + on_the_way) * 1000) + hard_ms  # Redis truncates its clock
+    refused_from_memory = plan.refused_until > asks_again_at
+    if refused_from_memory:
+        assert math.floor(asks_again_at * 1000) < lifted_at_ms
+        assert asks_again_at - asked_at <= 1
+
+
+@given(retry_ms=st.integers(1, 90_000), hard_ms=st.integers(0, 90_000))
+def test_a_refusal_that_may_be_lifted_elsewhere_is_repeated_for_a_tenth_of_a_second(
+    retry_ms: int, hard_ms: int
+) -> None:
+    tier, tokens = compiled(is_tier=True), compiled()
+    assert tier.remember(LimitHit(BOUND, retry_ms, hard_retry_after_ms=hard_ms), 100.0)
+    assert tokens.remember(LimitHit(BOUND, retry_ms), 100.0)
+    for plan in (tier, tokens):
+        assert plan.refused_until - 100.0 <= min(0.1, retry_ms / 1000)
+
+
+def test_a_request_counts_its_parts() -> None:
+    plan = compiled()
+    checks = [Check(plan, estimate, None, print) for estimate in (5, 1234)]  # type: ignore[arg-type]  # nobody waits
+    alone, merged = plan.request(1234), plan.merged_request(checks)
+    with_text = plan.merged_request(checks, with_text=True)
+    assert plan.merged_request(checks[1:]) == alone
+    for request, command in ((alone, b"EVALSHA"), (merged, b"EVALSHA"), (with_text, b"EVAL")):
+        parts = request.split(b"\r\n")
+        assert int(parts[0][1:]) == request.count(b"$")
+        assert parts[-3:] == [b"$4", b"1234", b""]
+        assert parts[2] == command
+
+
+NUMBERS = st.integers(0, 2**53 - 1)
+HOLDS = st.builds(Hold, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans())
+
+
+@given(st.lists(st.builds(Settlement, HOLDS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
+def test_settlements_that_hold_the_same_buckets_are_sent_alike_in_either_way(batch: list[Settlement]) -> None:
+    hold = batch[0].hold
+    request = SettleForm(SCRIPT, hold.key, "worker", hold.buckets, 1000).request(batch)
+    arguments = settle_arguments(batch, "worker", 1000)
+    assert request == encode(b"EVALSHA", SCRIPT.sha, b"1", hold.key.encode(), *arguments)

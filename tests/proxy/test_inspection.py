@@ -1,0 +1,131 @@
+"""`snapshot show` tells what the stages would do, in words and without secrets."""
+
+import base64
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits import Limit, LimitType, SlugLimits, Unit
+from policy.sealing import seal
+from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from proxy.__main__ import main
+from proxy.edges.replica import Replica
+from proxy.refresher import Standing
+
+KEYS = (b"k" * 32,)
+MINUTE_60 = Limit(LimitType.REQUEST, Unit.MINUTE, 60)
+
+
+def group(id: str, parent: str | None, mode: Enforcement, *models: SlugLimits) -> Row:
+    return Row("group", id, 1, group_to_wire(Group(id, "ws", parent, f"ext-{id}", mode, models)))
+
+
+def key(prefix: str, group_id: str | None, kind: KeyKind = KeyKind.FEDERATED) -> Row:
+    return Row("key", f"digest-{prefix}", 1, KeyRow(f"digest-{prefix}", prefix, kind, "ws", group_id).to_wire())
+
+
+ROWS = (
+    Row("workspace", "ws", 1, WorkspaceRow("ws", "active", "basic", True).to_wire()),
+    Row("workspace", "late", 1, WorkspaceRow("late", "suspended", "basic", True).to_wire()),
+    Row("secret", "s1", 1, SecretRow("s1", "ws", seal(KEYS, "s1", "sk-plain", b"n" * 12)).to_wire()),
+    Row("endpoint", "o/v", 1, EndpointRow("o/v", "e1", "ws", Target("VENDOR_B", None, None, "s1", "gpt")).to_wire()),
+    Row("endpoint", "o/p", 1, EndpointRow("o/p", "e2", "ws", Target("PLATFORM", "m1")).to_wire()),
+    Row("endpoint", "o/late", 1, EndpointRow("o/late", "e3", "late", Target("PLATFORM", "gone")).to_wire()),
+    Row(
+        "model",
+        "m1",
+        1,
+        ModelRow("m1", "ws", {"d1": Deployment("d1", "ACTIVE", ("http://10.0.0.5",))}, {"production": "d1"}).to_wire(),
+    ),
+    group("root", None, Enforcement.CASCADING, SlugLimits("o/v", (MINUTE_60,))),
+    group("leaf", "root", Enforcement.CASCADING, SlugLimits("o/v"), SlugLimits("o/p"), SlugLimits("o/later")),
+    group("solo", None, Enforcement.INDEPENDENT, SlugLimits("o/v", (MINUTE_60,))),
+    key("tg_leaf", "leaf"),
+    key("tg_lost", "gone"),
+    key("tg_admin", None, KeyKind.WORKSPACE_MANAGE_ALL),
+)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    replica = Replica(tmp_path / "replica.db")
+    draft = replica.draft(reset=True)
+    draft.add(ROWS)
+    draft.commit(Standing("e1", 7))
+    yield replica
+    replica.close()
+
+
+def show(data: Path, *arguments: str) -> str:
+    environ = {"TOLLGATE_SECRET_KEY": base64.b64encode(KEYS[0]).decode()}
+    result = CliRunner().invoke(main, ["--data", str(data), "snapshot", "show", *arguments], env=environ)
+    assert result.exit_code == 0, result.output
+    assert "sk-plain" not in result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("replica")
+def test_the_overview_counts_rows(tmp_path: Path) -> None:
+    shown = show(tmp_path)
+    assert "revision 7 of epoch e1" in shown
+    assert "3 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in shown
+    assert "not being refreshed now" in shown
+
+
+def test_freshness_is_shown_while_a_proxy_runs(tmp_path: Path, replica: Replica) -> None:
+    replica.confirm(time.monotonic() - 12)
+    assert "confirmed by control 12 s ago" in show(tmp_path)
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_slug_leads_to_its_target(tmp_path: Path) -> None:
+    assert "target VENDOR_B: secret_id s1, target_model gpt" in show(tmp_path, "--slug", "o/v")
+    assert "production is deployment d1, ACTIVE: http://10.0.0.5" in show(tmp_path, "--slug", "o/p")
+    assert "no such endpoint; every call is answered 404" in show(tmp_path, "--slug", "o/none")
+    late = show(tmp_path, "--slug", "o/late")
+    assert "suspended: calls are answered 402" in late
+    assert "no deployment serves production" in late
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_key_shows_its_tree_and_every_limit_with_its_source(tmp_path: Path) -> None:
+    shown = show(tmp_path, "--key-prefix", "tg_leaf")
+    assert "group leaf (external_entity_id ext-leaf), limits CASCADING" in shown
+    assert "below root (ext-root)" in shown
+    assert "o/v: goes to VENDOR_B\n    at most 60 REQUEST per MINUTE, set by root" in shown
+    assert "o/p: goes to PLATFORM; no limit binds" in shown
+    assert "o/later: allowed, but there is no such endpoint; answered 404" in shown
+    only = show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/none")
+    assert "o/none: not among the group's models; answered 404" in only
+    assert "o/p" not in only
+
+
+@pytest.mark.usefixtures("replica")
+def test_keys_that_may_not_call_say_why(tmp_path: Path) -> None:
+    assert "group gone is gone: calls are answered 403" in show(tmp_path, "--key-prefix", "tg_lost")
+    assert "a workspace key: calls to slugs are answered 403" in show(tmp_path, "--key-prefix", "tg_admin")
+    assert "tg_none: not known here" in show(tmp_path, "--key-prefix", "tg_none")
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_whole_key_given_by_mistake_is_not_repeated(tmp_path: Path) -> None:
+    assert "topsecret" not in show(tmp_path, "--key-prefix", "tg_none.topsecret")
+
+
+def test_no_replica_is_said_clearly(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"])
+    assert result.exit_code == 1
+    assert "There is no replica of policy" in result.output
+
+
+def test_a_flag_for_the_data_directory_wins_over_the_environment(tmp_path: Path, replica: Replica) -> None:
+    assert replica.standing.loaded
+    environ = {"TOLLGATE_REPLICA_PATH": "/nowhere/replica.db"}
+    result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"], env=environ)
+    assert result.exit_code == 0

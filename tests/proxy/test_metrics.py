@@ -1,0 +1,184 @@
+"""What workers count arrives in the machine's sums, with the names and labels of decisions 11."""
+
+import asyncio
+import math
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from policy.billing import Tokens
+from proxy.capacity import Capacity
+from proxy.edges.metrics import PrometheusMeters
+from proxy.edges.totals import MeterTotals
+from proxy.stages.settle import Finished
+
+
+class Line:
+    """Worker `number`'s way to the totals, through JSON as in life."""
+
+    def __init__(self, totals: MeterTotals, number: int = 0) -> None:
+        self.totals, self.number, self.congested, self.sent = totals, number, False, 0
+
+    def counted(self, counts: dict[str, Any]) -> None:
+        self.sent += 1
+        self.totals.add(self.number, orjson.loads(orjson.dumps(counts)))
+
+
+def samples(totals: MeterTotals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(totals.text().decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def value(totals: MeterTotals, name: str, **labels: str) -> float | None:
+    return samples(totals).get((name, tuple(sorted(labels.items()))))
+
+
+def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) -> Finished:
+    return Finished(0, "", "", "", status, "", "ws", entity, "", "", "org/m", 0, 0, tokens, 0.3, 0.0004, 0.2996, 0.02)
+
+
+@pytest.fixture
+def totals() -> MeterTotals:
+    return MeterTotals(3, lambda: [("tollgate_snapshot_age_seconds", "age", 1.5)])
+
+
+async def test_a_call_is_counted_with_its_labels(totals: MeterTotals) -> None:
+    meters = PrometheusMeters(Line(totals))
+    meters.finished(call(tokens=Tokens(input=100, output=7, cached_input=40)))
+    meters.finished(call(status=429))
+    meters.flush()
+    where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/m"}
+    requests, spend = "platform_model_api_inference_requests_total", "platform_model_api_tokens_total"
+    assert value(totals, requests, **where, status_code="200") == 1
+    assert value(totals, requests, **where, status_code="429") == 1
+    kinds = {kind: value(totals, spend, **where, kind=kind) for kind in ("uncached_input", "cached_input", "output")}
+    assert kinds == {"uncached_input": 60, "cached_input": 40, "output": 7}
+
+
+async def test_every_metric_of_the_decisions_has_its_name(totals: MeterTotals) -> None:
+    meters = PrometheusMeters(Line(totals))
+    meters.finished(call(tokens=Tokens(1, 1)))
+    meters.limit_decision("refused", "REQUEST", "MINUTE")
+    meters.redis_round_trip(0.0002)
+    meters.decided_alone()
+    meters.watch(Capacity(in_flight=1))
+    meters.flush()
+    meters.flush()
+    assert value(totals, "tollgate_limit_decisions_total", outcome="refused", type="REQUEST", unit="MINUTE") == 1
+    assert value(totals, "tollgate_local_limit_decisions_total") == 1
+    assert value(totals, "tollgate_inflight_requests") == 1
+    assert value(totals, "tollgate_snapshot_age_seconds") == 1.5
+    for name in ("request_duration", "overhead", "time_to_first_byte", "redis_round_trip"):
+        assert value(totals, f"tollgate_{name}_seconds_count") == 1, name
+
+
+async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: MeterTotals) -> None:
+    meters = PrometheusMeters(Line(totals))
+    for seconds in (0.0001, 0.00011, 9.0):
+        meters.redis_round_trip(seconds)
+    meters.flush()
+    name = "tollgate_redis_round_trip_seconds"
+    assert value(totals, f"{name}_bucket", le="0.0001") == 1
+    assert value(totals, f"{name}_bucket", le="0.00025") == 2
+    assert value(totals, f"{name}_bucket", le="0.5") == 2
+    assert value(totals, f"{name}_bucket", le="+Inf") == 3
+    total = value(totals, f"{name}_sum")
+    assert total is not None
+    assert math.isclose(total, 9.00021)
+
+
+async def test_figures_are_sums_over_workers_and_survive_the_dead(totals: MeterTotals) -> None:
+    workers = [PrometheusMeters(Line(totals, number)) for number in range(2)]
+    for meters in workers:
+        meters.finished(call())
+        meters.redis_round_trip(0.001)
+        meters.watch(Capacity(in_flight=3))
+        meters.flush()
+    assert value(totals, "tollgate_inflight_requests") == 6
+    totals.forget_gauges(0)
+    assert value(totals, "tollgate_inflight_requests") == 3
+    assert value(totals, "tollgate_redis_round_trip_seconds_count") == 2
+    replacement = PrometheusMeters(Line(totals, 0))
+    replacement.finished(call())
+    replacement.flush()
+    labels = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/m", "status_code": "200"}
+    assert value(totals, "platform_model_api_inference_requests_total", **labels) == 3
+
+
+async def test_entities_beyond_the_bound_count_as_other(totals: MeterTotals) -> None:
+    meters = PrometheusMeters(Line(totals))
+    for number in range(10):
+        meters.finished(call(entity=f"e{number}"))
+    meters.flush()
+    counted = {
+        dict(labels)["external_entity_id"]: count
+        for (name, labels), count in samples(totals).items()
+        if name == "platform_model_api_inference_requests_total"
+    }
+    assert counted == {"e0": 1, "e1": 1, "e2": 1, "_other": 7}
+
+
+async def test_text_in_labels_is_escaped(totals: MeterTotals) -> None:
+    meters = PrometheusMeters(Line(totals))
+    meters.finished(call(entity='a"b\\c\nd'))
+    meters.flush()
+    entities = {dict(labels).get("external_entity_id") for _, labels in samples(totals)}
+    assert 'a"b\\c\nd' in entities
+
+
+async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: MeterTotals) -> None:
+    line = Line(totals)
+    meters = PrometheusMeters(line)
+    await asyncio.sleep(0.15)
+    assert line.sent == 0
+    for _ in range(100):
+        meters.finished(call())
+    assert sum(tally[0] for tally in meters._calls.values()) + len(meters._ended) == 100
+    async with asyncio.timeout(5):
+        while not line.sent:
+            await asyncio.sleep(0.01)
+    assert line.sent == 1
+    assert meters._calls == {}
+    assert meters._ended == []
+
+
+async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: MeterTotals) -> None:
+    line, capacity = Line(totals), Capacity()
+    meters = PrometheusMeters(line)
+    meters.watch(capacity)
+    for level in (1, 0):
+        capacity.in_flight = level
+        async with asyncio.timeout(5):
+            while line.sent < 2 - level:
+                await asyncio.sleep(0.01)
+        assert value(totals, "tollgate_inflight_requests") == level
+    await asyncio.sleep(0.25)
+    assert line.sent == 2
+
+
+async def test_what_is_noted_and_not_yet_counted_leaves_when_it_is_closed(totals: MeterTotals) -> None:
+    line = Line(totals)
+    meters = PrometheusMeters(line)
+    meters.finished(call())
+    meters.redis_round_trip(0.001)
+    meters.close()
+    assert value(totals, "tollgate_request_duration_seconds_count") == 1
+    assert value(totals, "tollgate_redis_round_trip_seconds_count") == 1
+    meters.finished(call())
+    await asyncio.sleep(0.25)
+    assert line.sent == 1
+
+
+async def test_a_supervisor_that_does_not_read_loses_nothing(totals: MeterTotals) -> None:
+    line = Line(totals)
+    meters = PrometheusMeters(line)
+    line.congested = True
+    meters.finished(call())
+    meters.flush()
+    assert line.sent == 0
+    line.congested = False
+    meters.finished(call())
+    meters.flush()
+    assert value(totals, "tollgate_request_duration_seconds_count") == 2

@@ -1,0 +1,93 @@
+"""Settings come from the environment once, with the defaults of decisions 11, and say clearly what is wrong."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from policy.tiers import Tier
+from proxy.settings import SettingsError, replica_settings, settings_from
+
+KEY = base64.b64encode(b"k" * 32).decode()
+LEAST = {
+    "TOLLGATE_REDIS_URL": "redis://localhost",
+    "TOLLGATE_INTERNAL_TOKEN": "secret-token",
+    "TOLLGATE_SECRET_KEY": KEY,
+}
+
+
+def test_defaults_are_those_of_the_decisions() -> None:
+    settings = settings_from(LEAST)
+    assert (settings.refresh_interval_s, settings.drain_timeout_s, settings.connect_timeout_s) == (60, 25, 5)
+    assert (settings.request_timeout_s, settings.parking_timeout_s, settings.stream_idle_timeout_s) == (1200, 1200, 300)
+    assert (settings.max_body_bytes, settings.async_max_body_bytes) == (100_000_000, 262_144)
+    assert settings.limits_on_redis_loss == "closed"
+    assert settings.metrics_max_entities == 10_000
+    assert settings.journal_dir == Path(".tollgate/journal")
+    assert settings.replica_path == Path(".tollgate/replica.db")
+    assert settings.secret_keys == (b"k" * 32,)
+
+
+def test_own_paths_win_over_the_data_directory() -> None:
+    settings = settings_from(LEAST | {"TOLLGATE_DATA": "/d", "TOLLGATE_REPLICA_PATH": "/r/x.db"})
+    assert settings.journal_dir == Path("/d/journal")
+    assert settings.replica_path == Path("/r/x.db")
+
+
+def test_an_empty_value_is_an_unset_one() -> None:
+    assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": ""}).drain_timeout_s == 25
+
+
+def test_tiers_are_added_to_the_defaults() -> None:
+    tiers = settings_from(LEAST | {"TOLLGATE_MODEL_API_TIERS": "acme=500/2000000, pro=1/2"}).tiers
+    assert tiers["acme"] == Tier(500, 2_000_000)
+    assert tiers["pro"] == Tier(1, 2)
+    assert tiers["basic"] == settings_from(LEAST).tiers["basic"] == Tier(15, 100_000)
+
+
+def test_a_base_url_loses_its_last_slash() -> None:
+    assert settings_from(LEAST | {"TOLLGATE_CONTROL_URL": "http://c:8081/"}).control_url == "http://c:8081"
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_what_has_no_default_is_asked_for_by_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is not set"):
+        settings_from({key: value for key, value in LEAST.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOLLGATE_DRAIN_TIMEOUT_S", "soon"),
+        ("TOLLGATE_DRAIN_TIMEOUT_S", "-1"),
+        ("TOLLGATE_DRAIN_TIMEOUT_S", "nan"),
+        ("TOLLGATE_DRAIN_TIMEOUT_S", "inf"),
+        ("TOLLGATE_MAX_BODY_BYTES", "0"),
+        ("TOLLGATE_MAX_BODY_BYTES", "1.5"),
+        ("TOLLGATE_CONTROL_URL", "ftp://control"),
+        ("TOLLGATE_CONTROL_URL", "http://user:hunter2@control"),
+        ("TOLLGATE_REDIS_URL", "http://hunter2"),
+        ("TOLLGATE_LIMITS_ON_REDIS_LOSS", "unlimited"),
+        ("TOLLGATE_SECRET_KEY", "hunter2"),
+        ("TOLLGATE_EGRESS_ALLOW", "10.0.0.0/8, nonsense"),
+        ("TOLLGATE_MODEL_API_TIERS", "acme=500"),
+        ("TOLLGATE_MODEL_API_TIERS", "acme=0/1"),
+    ],
+)
+def test_a_wrong_value_is_named_and_not_shown(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_from(LEAST | {name: value})
+    assert name in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    shown = repr(settings_from(LEAST | {"TOLLGATE_REDIS_URL": "redis://:pw@h"}))
+    assert "secret-token" not in shown
+    assert "pw@" not in shown
+    assert "kkkk" not in shown
+
+
+def test_the_replica_can_be_looked_at_without_any_other_setting() -> None:
+    assert replica_settings({}) == (Path(".tollgate/replica.db"), ())

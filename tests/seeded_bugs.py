@@ -1,0 +1,122 @@
+"""Seeds known bugs into a copy of the counters, one at a time, and reports whether the suite kills each.
+
+`python -m tests.seeded_bugs [NAME…]`: the exit status is 1 if one survived. A bug of the rules is seeded into the
+scripts and the reference alike, so that agreeing with each other does not save it: models and contract must see it.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("policy", "proxy", "control", "tests", "pyproject.toml")
+SUITE = (
+    "tests/proxy/test_checks.py",
+    "tests/contracts/test_counters.py",
+    "tests/contracts/test_admission_machine.py",
+    "tests/contracts/test_counters_redis.py",
+    "tests/contracts/test_counters_local.py",
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One place: whole lines, which occur there exactly once."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One bug."""
+
+    name: str
+    edits: tuple[Edit, ...]
+
+
+def read_seeds(text: str) -> tuple[Seed, ...]:
+    """`== name`, then per place `@@ path`, the lines to be replaced after `-` and the new ones after `+`."""
+    seeds = []
+    for part in re.split(r"^== ", text, flags=re.MULTILINE)[1:]:
+        name, _, places = part.partition("\n")
+        seeds.append(Seed(name, tuple(map(_edit, re.split(r"^@@ ", places, flags=re.MULTILINE)[1:]))))
+    return tuple(seeds)
+
+
+def _edit(place: str) -> Edit:
+    path, *lines = place.strip("\n").split("\n")
+    old, new = ("".join(f"{line[1:]}\n" for line in lines if line.startswith(sign)) for sign in "-+")
+    return Edit(path, old, new)
+
+
+def all_seeds() -> tuple[Seed, ...]:
+    return read_seeds((ROOT / "tests" / "seeded_bugs.txt").read_text())
+
+
+class SeedDoesNotFitError(Exception):
+    """A seed's text does not occur exactly once: the code has moved on, and the seed must follow."""
+
+
+def plant(seed: Seed, root: Path) -> None:
+    """Put the bug into the sources below `root`."""
+    for edit in seed.edits:
+        path = root / edit.path
+        text = path.read_text()
+        if text.count(edit.old) != 1:
+            raise SeedDoesNotFitError(f"{seed.name}: {text.count(edit.old)} times in {edit.path}: {edit.old!r}")
+        path.write_text(text.replace(edit.old, edit.new))
+
+
+def copy_sources(target: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, target / name)
+
+
+def killer_of(seed: Seed, suite: Iterable[str] = SUITE) -> str | None:
+    """The first test that fails with the bug in; None when the bug survives the suite."""
+    with tempfile.TemporaryDirectory(prefix="tg-seed-") as folder:
+        copy_sources(Path(folder))
+        plant(seed, Path(folder))
+        for tests in suite:
+            run = subprocess.run(
+                [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", tests],
+                cwd=folder,
+                env={"PATH": "/usr/bin:/bin:/usr/local/bin", "PYTHONPATH": folder, "HOME": folder},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if run.returncode == 1:
+                failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return failed[0].partition(" ")[2].partition(" - ")[0] if failed else tests
+            if run.returncode != 0:
+                raise RuntimeError(f"{seed.name}: pytest could not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return None
+
+
+def main(names: list[str]) -> int:
+    """Report on all seeds, or on those whose names contain one of `names`."""
+    chosen = [one for one in all_seeds() if not names or any(name in one.name for name in names)]
+    survivors = 0
+    for one in chosen:
+        killer = killer_of(one)
+        survivors += killer is None
+        verdict = f"killed   {one.name}  ({killer})" if killer else f"SURVIVED {one.name}"
+        print(verdict, flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} killed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

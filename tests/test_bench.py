@@ -1,0 +1,116 @@
+"""The bench itself: goals are computed from what was found, a busy machine is noticed, streams are counted honestly."""
+
+import time
+
+import pytest
+
+from bench import quiet
+from bench.figures import BARE, COMPARED_AT, GOVERNED, Figures, Findings, Sample
+from bench.goals import GOALS, Goal
+from bench.load import Load, parse
+from bench.processes import BenchError
+from bench.soak import Slice, verdicts
+from bench.streams import Watch, summary
+
+QUICK = Load(1000, 100.0, 10.0, 20.0)
+
+
+SLOW = """Running 5s test @ http://127.0.0.1:46049/v1/chat/completions
+  1 threads and 16 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency   926.57ms  720.64ms   2.49s    84.76%
+    Req/Sec    31.33     21.05    90.00     58.33%
+  Latency Distribution
+     50%  509.23ms
+     75%    1.39s\x20
+     90%    2.39s\x20
+     99%    2.48s\x20
+  89 requests in 5.01s, 132.40KB read
+Requests/sec:     17.76
+Transfer/sec:     26.43KB
+"""
+
+
+def findings(**costs_us: float) -> Findings:
+    found = Findings("a machine", ())
+    for name, cost_us in costs_us.items():
+        found.figures[name] = Figures(name, "1", {COMPARED_AT: [Sample(QUICK, cost_us)]})
+    return found
+
+
+def lines(found: Findings) -> list[str]:
+    return [goal.line(found) for goal in GOALS]
+
+
+def test_a_goal_says_what_was_aimed_at_what_was_measured_and_whether_it_held() -> None:
+    goal = Goal(2, "CPU", 2, "", lambda found: found.of(GOVERNED).cpu_us() / found.of("envoy").cpu_us())
+    assert goal.line(findings(tollgate_governed=90, envoy=45)) == "2. CPU: goal ≤ 2, measured 2: held"
+    assert "measured 2.001: NOT HELD" in goal.line(findings(tollgate_governed=90.05, envoy=45))
+    assert goal.line(findings(tollgate_governed=99, envoy=45)) == "2. CPU: goal ≤ 2, measured 2.2: NOT HELD"
+
+
+def test_a_peer_that_is_missing_is_named_with_the_reason() -> None:
+    found = findings(tollgate_governed=90)
+    found.missing["litellm"] = "no network"
+    assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.01, NOT MEASURED (litellm: no network)" in lines(found)
+
+
+def test_what_the_supervisor_spends_counts_as_added() -> None:
+    found = findings(**{GOVERNED: 0.0, BARE: 100.0})
+    found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, worker_us=150.0, supervisor_us=20.0)]
+    (line,) = [line for line in lines(found) if "metering" in line]
+    assert line.endswith("goal ≤ 60 %, measured 70 %: NOT HELD")
+
+
+def test_nothing_is_measured_on_a_machine_that_stays_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(quiet, "machine_cpu_s", lambda: float(next(clock)))
+    monkeypatch.setattr(quiet, "PAUSE_S", 0)
+    tries: list[int] = []
+    with pytest.raises(quiet.BusyError):
+        quiet.undisturbed(lambda: tries.append(1), {})
+    assert len(tries) == quiet.TRIES
+
+
+def test_what_fails_on_a_busy_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 1000.0, 1000.0, 1000.0))
+    monkeypatch.setattr(quiet, "machine_cpu_s", lambda: next(clock))
+    monkeypatch.setattr(quiet, "PAUSE_S", 0)
+    outcomes = iter((BenchError("503"), None))
+
+    def act() -> str:
+        time.sleep(0.001)  # some time must pass, for none of it to be others'
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+        return "done"
+
+    assert quiet.undisturbed(act, {})[0] == "done"
+
+
+def test_latencies_of_seconds_are_read_too() -> None:
+    assert parse(SLOW) == Load(89, 17.76, 509_230.0, 2_480_000.0)
+
+
+def test_an_answer_that_is_no_answer_is_no_figure() -> None:
+    with pytest.raises(BenchError, match="Non-2xx or 3xx responses: 30"):
+        parse(SLOW + "  Non-2xx or 3xx responses: 30\n")
+
+
+def test_streams_that_are_refused_or_break_off_are_counted_and_overlaps_are_seen() -> None:
+    whole = Watch(0.3, 1.0, 2.0, 9.0, tail=b"data: [DONE]\n\n\r\n0\r\n\r\n", frames=3)
+    cut = Watch(0.3, 1.0, 3.0, 8.0, stalls=2)
+    late = Watch(0.3, 9.5, 9.6, 9.7, refused=True)
+    seen = summary([whole, cut, late])
+    assert (seen["at_once"], seen["broken"], seen["refused"], seen["stalls"], seen["frames"]) == (2, 1, 1, 2, 3)
+
+
+def test_a_soak_tells_what_grew() -> None:
+    def taken(number: int, cost_us: float) -> Slice:
+        costs = {"worker": cost_us, "supervisor": 1.0, "redis": 1.0}
+        return Slice(number, costs, costs, {"worker": 50.0 + max(0, number - 6) * 10})
+
+    flat = [taken(0, 100.0) for _ in range(9)]
+    assert all(held for _, held in verdicts(flat))
+    growing = [taken(number, 100.0 + 10 * number) for number in range(9)]
+    assert [held for _, held in verdicts(growing)] == [False, False, True, False]
