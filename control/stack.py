@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from control.edges.children import Child, Launch, accepts, answers_ok, can_bind, free_port
+from control.edges.children import Child, Launch, accepts, answers_ok, can_bind, free_ports
 from control.edges.data_directory import DataDirectory
 from control.edges.embedded_redis import EmbeddedRedis
 
@@ -257,20 +258,19 @@ async def _terminate(child: Child) -> None:
 
 async def _settle_ports(options: Options) -> Ports:
     """The ports asked for, free ones in the place of zeros; PortTakenError when one is taken."""
-    patience = asyncio.get_running_loop().time() + PORT_PATIENCE_S
-    chosen: dict[str, int] = {}
-    for name in ("proxy", "control", "admin"):
-        asked = getattr(options.ports, name)
-        port = asked or free_port(options.host)
-        if port in chosen.values():
+    asked = {name: port for name, port in asdict(options.ports).items() if port}
+    for port, times in Counter(asked.values()).items():
+        if times > 1:
             raise StackError(f"port {port} is asked for twice: proxy, control and admin need one each")
+    give_up_at = asyncio.get_running_loop().time() + PORT_PATIENCE_S
+    for name, port in asked.items():
         while not can_bind(options.host, port):
-            if asyncio.get_running_loop().time() < patience:
-                await asyncio.sleep(_POLL_S)
-                continue
-            raise PortTakenError(f"port {port} on {options.host} is taken; choose another with --{name}-port")
-        chosen[name] = port
-    return Ports(**chosen)
+            if asyncio.get_running_loop().time() >= give_up_at:
+                raise PortTakenError(f"port {port} on {options.host} is taken; choose another with --{name}-port")
+            await asyncio.sleep(_POLL_S)
+    zeros = [name for name, port in asdict(options.ports).items() if not port]
+    chosen = free_ports(options.host, len(zeros), besides=asked.values())
+    return replace(options.ports, **dict(zip(zeros, chosen, strict=True)))
 
 
 def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:

@@ -11,8 +11,9 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import aiohttp
@@ -99,12 +100,13 @@ def can_bind(host: str, port: int) -> bool:
     return True
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
-    for port in random.sample(_PORTS_TO_TRY, 200):
-        if can_bind(host, port):
-            return port
-    raise OSError("no free port between 20000 and 29999")
+def free_ports(host: str, count: int, besides: Collection[int] = ()) -> list[int]:
+    """As many ports, all different and none of `besides`, that nobody listens on now."""
+    candidates = random.sample(_PORTS_TO_TRY, len(_PORTS_TO_TRY))
+    free = list(islice((port for port in candidates if port not in besides and can_bind(host, port)), count))
+    if len(free) < count:
+        raise OSError(f"no {count} free ports between {_PORTS_TO_TRY.start} and {_PORTS_TO_TRY.stop - 1}")
+    return free
 
 
 async def answers_ok(url: str) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from control.edges.children import free_ports
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_address import RedisAddress, RedisUrlError
 from proxy.exchange import CountersUnavailableError, Grant
@@ -24,13 +24,6 @@ PLAN = simple(rpm=100, tpm=1000)
 NEEDED = ("~tg:*", "+evalsha", "+eval", "+hmget", "+hget", "+hset", "+expire", "+time", "+select", "+ping")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class TcpServer:
     """A Redis that wants a user or a password, on TCP and on its unix socket."""
 
@@ -41,7 +34,7 @@ class TcpServer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TcpServer]:
-    port = free_port()
+    [port] = free_ports("127.0.0.1", 1)
     with private_redis(["--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD]) as running:
         with redis.Redis(unix_socket_path=str(running.socket_path), password=PASSWORD) as own:
             own.execute_command("ACL", "SETUSER", "limiter", "on", f">{PASSWORD}", *NEEDED)

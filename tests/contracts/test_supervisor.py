@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 from redis.asyncio import Redis
 
+from control.edges.children import free_ports
 from policy.credentials import KeyKind, digest_of
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
@@ -72,7 +73,7 @@ class Proxy:
 
     def __init__(self, folder: Path, environ: dict[str, str], client: aiohttp.ClientSession) -> None:
         self.folder, self.environ, self.client = folder, environ, client
-        self.port, self.admin_port = free_ports(2)
+        self.port, self.admin_port = free_ports("127.0.0.1", 2)
         self.process: asyncio.subprocess.Process | None = None
         self.log = folder / "proxy.log"
 
@@ -155,14 +156,6 @@ def mint(control: FakeControl, number: int) -> str:
     row = KeyRow(digest_of(key), key.partition(".")[0], KeyKind.FEDERATED, "ws", "g")
     control.put("key", row.digest, row.to_wire())
     return key
-
-
-def free_ports(count: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20) -> None:

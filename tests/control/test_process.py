@@ -4,7 +4,6 @@ import asyncio
 import base64
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
+from control.edges.children import free_ports
 from control.edges.store import Store
 from control.workspaces import create_workspace
 from tests.control.plane import SECRET_KEYS, TOKEN
@@ -30,9 +30,7 @@ class Process:
     """One control plane as its own process."""
 
     def __init__(self, database_url: str, **environment: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        [self.port] = free_ports("127.0.0.1", 1)
         key = base64.b64encode(SECRET_KEYS[0]).decode()
         secrets = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_SECRET_KEY": key}
         self._environment = {**os.environ, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from control import stack
-from control.edges.children import Child, Launch, can_bind, tie_to_parent
+from control.edges import children
+from control.edges.children import Child, Launch, can_bind, free_ports, tie_to_parent
 from control.stack import Keeper, Options, Part, Ports, PortTakenError, StackError
 from tests.processes import is_running
 
@@ -108,6 +109,17 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
 async def test_one_port_cannot_serve_two_surfaces(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="asked for twice"):
         await stack.up(options_for(tmp_path, Ports(21_111, 21_111, 0)), Lines().append, Lines().append)
+
+
+def test_free_ports_differ_from_each_other_and_from_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a range so small that blind choices would nearly always meet."""
+    monkeypatch.setattr(children, "_PORTS_TO_TRY", range(21_200, 21_204))
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 21_203))
+        holder.listen()
+        assert set(free_ports("127.0.0.1", 2, besides=[21_200])) == {21_201, 21_202}
+        with pytest.raises(OSError, match="no 3 free ports between 21200 and 21203"):
+            free_ports("127.0.0.1", 3, besides=[21_200])
 
 
 def options_for(data: Path, ports: Ports) -> Options:

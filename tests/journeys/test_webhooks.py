@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from standardwebhooks import WebhookVerificationError
 
-from control.edges.children import free_port, tie_to_parent
+from control.edges.children import free_ports, tie_to_parent
 from tests.journeys.conftest import GatedUpstream, Stage, Workspace, stage_of
 from tests.journeys.product import COMMAND, Product, kill
 from tests.journeys.receivers import Customer, Receiver, poll
@@ -158,7 +158,7 @@ async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_lat
 @contextmanager
 def another_control(product: Product) -> Iterator[None]:
     """A second `tollgate control` on the same database."""
-    port = free_port("127.0.0.1")
+    [port] = free_ports("127.0.0.1", 1)
     with product.log.open("a") as log:
         process = subprocess.Popen(
             [*COMMAND, "control", "--control-port", str(port), "--data", str(product.data)],
