@@ -76,11 +76,11 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
     async def slow_at_first(tx: WriteTx, rows: Any) -> None:
         stamps.append(rows[0]["timestamp_ms"])
         if len(stamps) == 1:
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.1)
 
-    ingest, _ = books(store, 1.0, outbox=slow_at_first)
+    ingest, _ = books(store, 4.0, outbox=slow_at_first)
     assert await ingest.take([event(1)]) == 1
-    assert stamps[1] >= stamps[0] + 100
+    assert stamps[1] >= stamps[0] + 1000
     assert (await rows_of(store))[event_key(1)].timestamp_ms == stamps[1]
 
 
