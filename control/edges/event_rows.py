@@ -4,24 +4,28 @@ Each page is one range of one index: of the workspace, of each entity asked for,
 The ranges' first rows are merged by the database; nothing is counted and nothing is skipped over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, column, delete, select, tuple_, union_all, values
+from sqlalchemy import Select, and_, column, delete, select, tuple_, union_all, values
 
 from control.edges.store import Connection, WriteTx
 from control.edges.tables import Id, events
 
-_MERGED_RANGES = 100
-"""How many ranges one statement merges; SQLite allows no more than 500."""
+_WIDTHS = (1, 4, 32)
+"""How many ranges a statement merges: one of few numbers. Each number is a statement of its own, of 100 kB per range as
+SQLAlchemy and the drivers keep it, and they keep hundreds."""
 _SHOWN = (
     *(events.c.timestamp_ms, events.c.idempotency_key, events.c.request_id, events.c.model_slug),
     *(events.c.external_entity_id, events.c.api_key_prefix),
     *(events.c.input_tokens, events.c.output_tokens, events.c.cached_input_tokens),
 )
 _ORDER = (events.c.timestamp_ms, events.c.idempotency_key)
+_EQUAL = (events.c.external_entity_id, events.c.api_key_prefix)
 Place = tuple[int, str]
+Range = tuple[str, ...]
+"""What is equal throughout it, besides the workspace: nothing; the entity; entity and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,20 @@ class Window:
 
 async def page_of_events(conn: Connection, window: Window, after: Place | None, limit: int) -> list[Any]:
     """The first `limit` rows behind `after`, in order."""
-    ranges = await _ranges(conn, window)
     rows: list[Any] = []
-    for start in range(0, len(ranges), _MERGED_RANGES):
-        query = merged([_range(window, one, after, limit) for one in ranges[start : start + _MERGED_RANGES]], limit)
+    for ranges in in_widths(await _ranges(conn, window)):
+        query = merged([_range(window, one, after, limit) for one in ranges], limit)
         rows += (await conn.execute(query)).all()
     rows.sort(key=lambda row: (row.timestamp_ms, row.idempotency_key))
     return rows[:limit]
+
+
+def in_widths(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """All of them, in parts of one of `_WIDTHS`; filled up with what no event is equal to, for none lacks a name."""
+    for start in range(0, len(ranges), _WIDTHS[-1]):
+        part = ranges[start : start + _WIDTHS[-1]]
+        width = next(width for width in _WIDTHS if len(part) <= width)
+        yield [*part, *[("",) * len(part[0])] * (width - len(part))]
 
 
 def merged(ranges: Sequence[Select[Any]], limit: int) -> Any:
@@ -54,40 +65,37 @@ def merged(ranges: Sequence[Select[Any]], limit: int) -> Any:
     return select(union).order_by(union.c.timestamp_ms, union.c.idempotency_key).limit(limit)
 
 
-def _range(window: Window, equal: ColumnElement[bool], after: Place | None, limit: int) -> Select[Any]:
+def _range(window: Window, equal: Range, after: Place | None, limit: int) -> Select[Any]:
     start = events.c.timestamp_ms >= window.start_ms if after is None else tuple_(*_ORDER) > after
-    within = and_(events.c.workspace_id == window.workspace_id, equal, start, events.c.timestamp_ms < window.end_ms)
+    theirs = [column == value for column, value in zip(_EQUAL, equal, strict=False)]
+    within = and_(events.c.workspace_id == window.workspace_id, *theirs, start, events.c.timestamp_ms < window.end_ms)
     return select(*_SHOWN).where(within).order_by(*_ORDER).limit(limit)
 
 
-async def _ranges(conn: Connection, window: Window) -> list[ColumnElement[bool]]:
-    """What is equal throughout each range, besides the workspace."""
+async def _ranges(conn: Connection, window: Window) -> list[Range]:
     entities = sorted(set(window.external_entity_ids))
     if not window.api_keys:
-        if not entities:
-            return [events.c.workspace_id == window.workspace_id]
-        return [events.c.external_entity_id == entity for entity in entities]
-    pairs = await _entities_of_keys(conn, window.workspace_id, sorted(set(window.api_keys)))
-    wanted = [pair for pair in pairs if not entities or pair[1] in entities]
-    return [and_(events.c.api_key_prefix == key, events.c.external_entity_id == entity) for key, entity in wanted]
+        return [(entity,) for entity in entities] or [()]
+    pairs = await _pairs_of_keys(conn, window.workspace_id, sorted(set(window.api_keys)))
+    return [pair for pair in pairs if not entities or pair[0] in entities]
 
 
-async def _entities_of_keys(conn: Connection, workspace_id: str, keys: list[str]) -> list[tuple[str, str]]:
-    """Each (key, entity) that has events, by skipping from one to the next in the index. A key has one, by nature."""
-    pairs: list[tuple[str, str]] = []
-    front = [(key, "") for key in keys]
+async def _pairs_of_keys(conn: Connection, workspace_id: str, keys: list[str]) -> list[Range]:
+    """Each (entity, key) that has events, by skipping from one to the next in the index. A key has one, by nature."""
+    pairs: list[Range] = []
+    front: list[Range] = [("", key) for key in keys]
     while front:
-        found: list[tuple[str, str]] = []
-        for start in range(0, len(front), _MERGED_RANGES):
-            rows = await conn.execute(_next_entities(workspace_id, front[start : start + _MERGED_RANGES]))
-            found += [(row.key, row.entity) for row in rows if row.entity is not None]
+        found: list[Range] = []
+        for part in in_widths(front):
+            rows = await conn.execute(_next_entities(workspace_id, part))
+            found += [(row.entity, row.key) for row in rows if row.entity is not None]
         pairs += found
         front = found
     return pairs
 
 
-def _next_entities(workspace_id: str, front: list[tuple[str, str]]) -> Select[Any]:
-    known = values(column("key", Id), column("entity", Id)).data(front).cte("known")
+def _next_entities(workspace_id: str, front: list[Range]) -> Select[Any]:
+    known = values(column("entity", Id), column("key", Id)).data(front).cte("known")
     beyond = and_(
         events.c.workspace_id == workspace_id,
         events.c.api_key_prefix == known.c.key,

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, insert, select, update
 
+from control.edges.one_of import one_of
 from control.edges.store import Connection, WriteTx
 from control.edges.tables import api_keys, groups
 from policy.groups import Enforcement, Group
@@ -54,12 +55,8 @@ async def list_groups(
 
 async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
     """The groups with these ids; at most a page and its ancestors."""
-    wanted = sorted(set(ids))
-    found: dict[str, Group] = {}
-    for start in range(0, len(wanted), 500):
-        query = select(groups).where(groups.c.id.in_(wanted[start : start + 500]))
-        found |= {row.id: _record(row).group for row in await conn.execute(query)}
-    return found
+    query = select(groups).where(one_of(groups.c.id, ids))
+    return {row.id: _record(row).group for row in await conn.execute(query)}
 
 
 async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:

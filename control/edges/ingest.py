@@ -14,6 +14,7 @@ import orjson
 from sqlalchemy import bindparam, or_, select, text, update
 
 from control.edges.event_clock import EventClock
+from control.edges.one_of import one_of
 from control.edges.store import Store, WriteTx
 from control.edges.tables import api_keys, events
 from policy.billing import BillingEvent
@@ -133,7 +134,7 @@ async def _mark_keys_used(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         used[row["api_key_prefix"]] = max(used.get(row["api_key_prefix"], 0), row["timestamp_ms"])
     stale = or_(api_keys.c.last_used_at_ms.is_(None), api_keys.c.last_used_at_ms < tx.now_ms - LAST_USED_TOLERANCE_MS)
-    query = select(api_keys.c.prefix).where(api_keys.c.prefix.in_(sorted(used)), stale).order_by(api_keys.c.prefix)
+    query = select(api_keys.c.prefix).where(one_of(api_keys.c.prefix, used), stale).order_by(api_keys.c.prefix)
     prefixes = (await tx.conn.execute(query.with_for_update(key_share=True))).scalars().all()
     if prefixes:
         change = update(api_keys).where(api_keys.c.prefix == bindparam("of")).values(last_used_at_ms=bindparam("at_ms"))

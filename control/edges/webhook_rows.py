@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Select, and_, delete, exists, func, insert, literal_column, select, update
 
+from control.edges.one_of import one_of
 from control.edges.store import Connection, WriteTx
 from control.edges.tables import events, webhook_deliveries, webhooks
 
@@ -117,9 +118,8 @@ async def lock_all(tx: WriteTx) -> list[WebhookRecord]:
 
 async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> list[tuple[str, str]]:
     """(workspace, webhook) of all that are to be told of these workspaces' events."""
-    query = select(webhooks.c.workspace_id, webhooks.c.id).where(
-        webhooks.c.workspace_id.in_(workspace_ids), webhooks.c.enabled
-    )
+    theirs = one_of(webhooks.c.workspace_id, workspace_ids)
+    query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
     return [(row.workspace_id, row.id) for row in await tx.conn.execute(query.order_by(webhooks.c.id))]
 
 
@@ -213,12 +213,9 @@ async def update_delivery(tx: WriteTx, delivery_id: str, values: Mapping[str, An
 
 async def events_of(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
     """The events of these deliveries by their keys, as far as they are still kept."""
-    keys = sorted({key for delivery in deliveries for key in orjson.loads(delivery.event_keys)})
-    found: dict[str, Any] = {}
-    for start in range(0, len(keys), 500):
-        query = select(events).where(events.c.idempotency_key.in_(keys[start : start + 500]))
-        found |= {row.idempotency_key: row for row in await conn.execute(query)}
-    return found
+    keys = (key for delivery in deliveries for key in orjson.loads(delivery.event_keys))
+    query = select(events).where(one_of(events.c.idempotency_key, keys))
+    return {row.idempotency_key: row for row in await conn.execute(query)}
 
 
 async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int) -> int:
