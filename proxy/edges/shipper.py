@@ -113,13 +113,11 @@ class Shipper:
         self._wake = asyncio.Event()
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.pending = 0
+        """Events that the last look found in a journal and not known to be committed: 0 only if a look found none, and
+        not while what is being read is in nobody's count, or when what was sent had company meanwhile."""
         self.rejected = 0
         self._damage: set[tuple[str, int, int]] = set()
-
-    @property
-    def pending(self) -> int:
-        """Events that are in a journal and not yet known to be committed."""
-        return len(self._batch) + sum(tail.beyond for tail in self._tails.values())
 
     @property
     def damaged(self) -> int:
@@ -202,6 +200,7 @@ class Shipper:
         self._discover()
         if not self._batch:
             self._batch = self._next_batch()
+        self.pending = len(self._batch) + sum(tail.beyond for tail in self._tails.values())
 
     def _discover(self) -> None:
         """New journals, and which have lost their writer. A name with a dot is one in the making or in removal."""

@@ -17,6 +17,7 @@ from proxy.edges.journal import Journal
 from proxy.edges.shipper import BALLAST_NAME, Shipper, ShipperOptions, in_thread
 from proxy.edges.tail import Tail
 from proxy.frames import Kind, frames
+from proxy.recovery import Halves
 from tests.proxy.journals import (
     EAGER,
     ESTIMATE,
@@ -113,6 +114,34 @@ async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: P
     assert books.events == {}
     books.away = False
     await until(lambda: len(books.events) == 250 and shipper.pending == 0)
+    journal.aclose()
+    assert await shipper.drain(10)
+
+
+async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while what was written during a post is being read: it is in no batch yet, and no longer unread."""
+    told: list[int] = []
+    books, read = Books(), Tail.read
+
+    def slow_read(tail: Tail, limit: int) -> list[Halves]:
+        ended = read(tail, limit)
+        told.append(shipper.pending)
+        return ended
+
+    async def post(body: bytes) -> None:
+        await Books.post(books, body)
+        if len(books.events) == 10:
+            whole(journal, *range(10, 20))
+
+    monkeypatch.setattr(Tail, "read", slow_read)
+    monkeypatch.setattr(books, "post", post)
+    journal = Journal(tmp_path, "w1", SMALL)
+    whole(journal, *range(10))
+    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    shipper.start(lambda: {"w1"}, all_settled)
+    await until(lambda: len(books.events) == 20)
+    await until(lambda: shipper.pending == 0)
+    assert told[:3] == [0, 10, 10]
     journal.aclose()
     assert await shipper.drain(10)
 
