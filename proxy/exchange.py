@@ -6,7 +6,7 @@ as the stages see them (`Incoming`, `Outgoing`, `UpstreamAnswer`), so that no st
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -244,10 +244,6 @@ class Admitted:
     estimate: Tokens
     """What the call is billed when it was answered in part and the provider reported nothing."""
 
-    @property
-    def received(self) -> Received:
-        return self.routed.received
-
 
 class AnswerReader(Protocol):
     """One answer as its dialect reads it: upstream's bytes in, the caller's bytes out, tokens on the way."""
@@ -299,22 +295,6 @@ class Answered:
     final: bytes
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of a call, filled in as it goes, so that `settle` can tell it however the call ended.
-
-    `status` is what metrics and logs say (499 and 504 after a 200 head included). `answered`: some of an answer, not
-    of an error, reached the caller or is about to.
-    """
-
-    status: int = 0
-    cause: str = ""
-    answered: bool = False
-    upstream_s: float = 0.0
-    first_byte_s: float | None = None
-    request_bytes: int = 0
-
-
 class Place(Protocol):
     """A place at a replica, taken for one call."""
 
@@ -323,11 +303,11 @@ class Place(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way: what is known so far and what it holds, so that its end can be told and paid for."""
+    """One request on its way: what is known so far, what it holds and what became of it, so that its end can be told
+    and paid for however it came."""
 
     incoming: Incoming
     outgoing: Outgoing
-    outcome: Outcome = field(default_factory=Outcome)
     arrived: Arrived | None = None
     identified: Identified | None = None
     routed: Routed | None = None
@@ -342,6 +322,14 @@ class Call:
     upstream: UpstreamAnswer | None = None
     place: Place | None = None
     held_bytes: int = 0
+    status: int = 0
+    """What metrics and logs say: 499 and 504 after a 200 head included."""
+    cause: str = ""
+    answered: bool = False
+    """Some of an answer, not of an error, reached the caller or is about to."""
+    upstream_s: float = 0.0
+    first_byte_s: float | None = None
+    request_bytes: int = 0
 
 
 class CallerGoneError(Exception):

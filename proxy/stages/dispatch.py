@@ -143,7 +143,7 @@ class Dispatch:
         try:
             return await self._parts.tokens.token(secret)
         finally:
-            call.outcome.upstream_s += perf_counter() - started
+            call.upstream_s += perf_counter() - started
 
     def _address(self, going: UpstreamCall, asked: Asked, target: Target) -> None:
         base_url, going.reach = target.base_url, Reach.CUSTOMER
@@ -165,7 +165,7 @@ class Dispatch:
         try:
             call.upstream = upstream = await parts.upstream.send(going)
         finally:
-            call.outcome.upstream_s += perf_counter() - started
+            call.upstream_s += perf_counter() - started
         return upstream
 
     # Platform models: a deployment's replicas, parked calls, breakers.
@@ -205,7 +205,7 @@ class Dispatch:
                 deployment = await self._parked(endpoint, started + self._parts.settings.parking_timeout_s)
             finally:
                 self._parts.capacity.unpark()
-                call.outcome.upstream_s += perf_counter() - started
+                call.upstream_s += perf_counter() - started
         if deployment.status in NOT_SERVING:
             raise NoReplicaError
         return deployment
@@ -234,7 +234,7 @@ class Dispatch:
 
 
 def _open_call(admitted: Admitted) -> OpenCall:
-    routed, received = admitted.routed, admitted.received
+    routed, received = admitted.routed, admitted.routed.received
     key = routed.identified.key
     return OpenCall(  # by place: names cost as much again
         admitted.event_key,

@@ -71,7 +71,7 @@ class Receive:
         body = await incoming.read()
         if len(body) != declared:  # nearly every body is here at once
             body = await self._whole(call, incoming, body)
-        call.outcome.request_bytes = len(body)
+        call.request_bytes = len(body)
         json = _parsed(body)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:

@@ -69,7 +69,7 @@ class Relay:
 
     async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader) -> Answered:
         """An answer that is no stream is held by its reader until its end."""
-        upstream, outgoing, outcome = answering.upstream, call.outgoing, call.outcome
+        upstream, outgoing = answering.upstream, call.outgoing
         head = Answered(upstream.status, passed(upstream.headers), b"")
         streaming = reader.streams and answering.admitted.routed.received.streaming
         while True:
@@ -77,7 +77,7 @@ class Relay:
             try:
                 data = await upstream.read()
             finally:
-                outcome.upstream_s += perf_counter() - waiting_since
+                call.upstream_s += perf_counter() - waiting_since
             if not data:
                 break
             if not reader.streams and not outgoing.started:
@@ -87,9 +87,9 @@ class Relay:
             some = reader.feed(data)
             if reader.failed:
                 some = _discreet(answering, some)
-            elif some and not outcome.answered:
+            elif some and not call.answered:
                 self._journal.answered(answering.admitted.event_key)
-                outcome.answered = True
+                call.answered = True
             if some or (streaming and not outgoing.started):
                 if not outgoing.started:
                     begin(call, head)
@@ -99,7 +99,7 @@ class Relay:
         head.final = reader.end()
         if reader.failed:
             return _failed(call, answering, head)
-        outcome.answered = True
+        call.answered = True
         return head
 
     async def _error(self, call: Call, answering: Answering) -> Answered:
@@ -122,15 +122,15 @@ def _is_encoded(upstream: UpstreamAnswer) -> bool:
 def begin(call: Call, head: Answered) -> None:
     """Send the head of an answer with the fields that each answer has."""
     assert call.arrived is not None
-    call.outcome.status = head.status
-    call.outcome.first_byte_s = perf_counter() - call.incoming.received_at
+    call.status = head.status
+    call.first_byte_s = perf_counter() - call.incoming.received_at
     lines = f"x-request-id: {call.arrived.request_id}\r\n{call.rate_lines}"
     call.outgoing.start(head.status, head.headers, lines)
 
 
 def _failed(call: Call, answering: Answering, head: Answered) -> Answered:
     """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
-    call.outcome.cause = FAILED
+    call.cause = FAILED
     final = _discreet(answering, head.final)
     if not call.outgoing.started:
         target = answering.admitted.routed.endpoint.target
@@ -147,7 +147,7 @@ async def _read(call: Call, upstream: UpstreamAnswer) -> bytes:
     try:
         return await upstream.read()
     finally:
-        call.outcome.upstream_s += perf_counter() - started
+        call.upstream_s += perf_counter() - started
 
 
 async def _read_error(call: Call, upstream: UpstreamAnswer) -> bytes:

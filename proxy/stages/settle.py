@@ -114,7 +114,7 @@ class Settle:
         try:
             if call.opened:
                 now_ms = time_ns() // 1_000_000
-                self._journal.close(CloseCall(admitted.event_key, call.outcome.status, tokens, now_ms, numbers))
+                self._journal.close(CloseCall(admitted.event_key, call.status, tokens, now_ms, numbers))
         finally:
             for hold, number in zip(holds, numbers, strict=True):
                 counters.settle(Settlement(hold, number, tokens.input + tokens.output))
@@ -124,29 +124,29 @@ class Settle:
 
     def tell(self, call: Call) -> None:
         """Count and log. Requests made with a group's key carry its label, whatever came of them (spec 8.2)."""
-        outcome, arrived, identified, incoming = call.outcome, call.arrived, call.identified, call.incoming
+        arrived, identified, incoming = call.arrived, call.identified, call.incoming
         key, group = (identified.key, identified.group) if identified is not None else (None, None)
         duration_s = perf_counter() - incoming.received_at
-        ours_s = duration_s - outcome.upstream_s - incoming.body_wait_s - call.outgoing.room_wait_s
+        ours_s = duration_s - call.upstream_s - incoming.body_wait_s - call.outgoing.room_wait_s
         finished = Finished(  # by place: names cost as much again
             time_ns() // 1_000_000,
             arrived.request_id if arrived is not None else "",
             incoming.method,
             arrived.path if arrived is not None else "",
-            outcome.status,
-            outcome.cause,
+            call.status,
+            call.cause,
             key.workspace_id if key is not None else "",
             group.external_entity_id if group is not None else "",
             key.group_id or "" if key is not None else "",
             key.prefix if key is not None else "",
             call.routed.plan.slug if call.routed is not None else "",
-            outcome.request_bytes,
+            call.request_bytes,
             call.outgoing.sent_bytes,
             call.billed if call.opened else None,
             duration_s,
             ours_s if ours_s > 0 else 0.0,
-            outcome.upstream_s,
-            outcome.first_byte_s,
+            call.upstream_s,
+            call.first_byte_s,
         )
         self._access_log.record(finished)
         self._meters.finished(finished)
@@ -155,4 +155,4 @@ class Settle:
 def unreported_tokens(call: Call, admitted: Admitted) -> Tokens:
     """What is billed when the provider has reported nothing: the estimate once anything was answered, else zero
     (decisions 7)."""
-    return admitted.estimate if call.outcome.answered else Tokens()
+    return admitted.estimate if call.answered else Tokens()
