@@ -17,6 +17,7 @@ from policy.groups import Group
 from policy.hosts import Reach
 from policy.settlement import Hold
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
+from proxy.spliced import RequestBody
 
 Headers = Sequence[tuple[str, str]]
 
@@ -99,7 +100,7 @@ class UpstreamCall:
     """scheme://host[:port]/path?query"""
     method: str
     headers: Headers
-    body: bytes
+    body: RequestBody
     deadline: float
     """`time.perf_counter` seconds by which the last byte must be here."""
     idle_timeout_s: float

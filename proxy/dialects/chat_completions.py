@@ -9,9 +9,10 @@ import orjson
 
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderPairs, UntranslatableError
-from proxy.dialects.splice import Json, edit, edit_one
+from proxy.dialects.splice import Json, edit
 from proxy.dialects.streams import Shape, Stream
 from proxy.dialects.usage import OpenAiMeter
+from proxy.spliced import RequestBody
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -36,10 +37,10 @@ def headers(credential: str | None) -> HeaderPairs:
     return [_JSON, ("authorization", f"Bearer {credential}")] if credential else [_JSON]
 
 
-def body(path: str, raw: bytes, parsed: Json, model: str | None) -> bytes:
+def body(path: str, raw: bytes, parsed: Json, model: str | None) -> RequestBody:
     """The request as the target is asked. `model` None: the target serves under the slug's own name."""
     if parsed.get("stream") is not True or not asks_usage_itself(path, parsed):
-        return raw if model is None else edit_one(raw, parsed, "model", orjson.dumps(model))
+        return raw if model is None else edit(raw, parsed, {"model": orjson.dumps(model)})
     changes = {"stream_options": orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})}
     if model is not None:
         changes["model"] = orjson.dumps(model)

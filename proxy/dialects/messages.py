@@ -10,9 +10,10 @@ import orjson
 
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderPairs
-from proxy.dialects.splice import Json, edit_one
+from proxy.dialects.splice import Json, edit
 from proxy.dialects.streams import MessagesStream, Shape
 from proxy.dialects.usage import MessagesMeter
+from proxy.spliced import RequestBody
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"
@@ -33,8 +34,8 @@ def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> H
     return [*pairs, ("x-api-key", credential)] if credential else pairs
 
 
-def body(raw: bytes, parsed: Json, model: str | None) -> bytes:
-    return edit_one(raw, parsed, "model", orjson.dumps(model)) if model is not None else raw
+def body(raw: bytes, parsed: Json, model: str | None) -> RequestBody:
+    return edit(raw, parsed, {"model": orjson.dumps(model)}) if model is not None else raw
 
 
 def stream(slug: str) -> MessagesStream:

@@ -17,6 +17,7 @@ from proxy.dialects.translate_messages_request import chat_request
 from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.exchange import AnswerReader, Headers, Received
+from proxy.spliced import RequestBody
 
 _SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
 """The dialect in which a caller speaks on a path; a path that is not here is no inference."""
@@ -82,6 +83,7 @@ def _ask_messages(request: Received, target: Target, credential: str | None, tra
 
 
 def _ask_chat(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
+    body: RequestBody
     if translation is not None:
         path, body = chat_completions.CHAT_PATH, orjson.dumps(translation)
     else:

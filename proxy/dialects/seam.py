@@ -7,6 +7,8 @@ Pure values; nothing here knows a provider, `registry.py` picks who does. How an
 from functools import lru_cache
 from typing import NamedTuple
 
+from proxy.spliced import RequestBody
+
 HeaderPairs = list[tuple[str, str]]
 
 GLOBAL = "global"
@@ -29,7 +31,7 @@ class Asked(NamedTuple):
 
     path: str
     headers: HeaderPairs
-    body: bytes
+    body: RequestBody
     location: str = ""
     """Of the vendor's cloud; takes the place of `{location}` in a base URL. The global one has the bare host."""
 

@@ -7,11 +7,16 @@ Names are made of letters and underscores.
 import re
 from collections.abc import Iterator, Mapping
 from itertools import count
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
 
+from proxy.spliced import RequestBody, Spliced
+
 Json = dict[str, Any]
+Change = tuple[int, int, bytes]
+"""The text that takes the place of what stands from the first of two places to the second."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
@@ -38,41 +43,68 @@ class Member(NamedTuple):
     end: int
 
 
-def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes]) -> bytes:
+def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes]) -> RequestBody:
     """`raw` with top-level members set to the given JSON text; those that are not there yet come first.
 
     Means what re-encoding `parsed` with those changes means; and is that re-encoding where a changed name stands twice,
     since a reader that takes the first of two must not be told something else than one that takes the last.
     """
+    if len(raw) >= LONG_BYTES:
+        return _edit_long(raw, parsed, changes)
     for name, text in changes.items():
         raw = edit_one(raw, parsed, name, text)
-        parsed = parsed | {name: orjson.Fragment(text)}
+        if len(changes) > 1:
+            parsed = parsed | {name: orjson.Fragment(text)}
     return raw
 
 
 def edit_one(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
-    """`edit` with the one change that nearly every call and every answer takes."""
-    if name not in parsed:
-        start = end = raw.index(b"{") + 1
-        text = b'"%b":%b%b' % (name.encode(), text, b"," if parsed else b"")
-    else:
-        key = b'"%b"' % name.encode()
-        at = _only_place(raw, key) if len(raw) > LONG_BYTES else -1
-        if at < 0 and (_BACKSLASH not in raw or not _may_spell_out(raw)):
-            at = raw.rfind(key)
-            if raw.find(key, 0, at) >= 0:
-                at = -1
-        # Where the key is the only one at any depth, and no value either, nothing else could be the member's.
-        found = _COLON_AND_TEXT.match(raw, at + len(key)) if at >= 0 else None
-        if found is not None:
-            start, end = found.span(1)
-        elif member := find(raw, parsed, name):
-            start, end = member.start, member.end
-        else:
-            return orjson.dumps(parsed | {name: orjson.Fragment(text)})
+    """`edit` with the one change that nearly every answer takes."""
+    change = _change(raw, parsed, name, text, b"," if parsed else b"")
+    if change is None:
+        return orjson.dumps(parsed | {name: orjson.Fragment(text)})
+    start, end, text = change
     if len(raw) < LONG_BYTES:
         return raw[:start] + text + raw[end:]
     return b"".join((raw[:start], text, memoryview(raw)[end:]))  # what is long is copied once, not twice
+
+
+def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes]) -> RequestBody:
+    """`edit` in one go: what stays of `raw` is not copied at all."""
+    found: list[Change] = []
+    for name, text in changes.items():
+        change = _change(raw, parsed, name, text, b"," if parsed or found else b"")
+        if change is None:
+            return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
+        found.insert(0, change)  # what comes first in the end was put there last
+    parts: list[bytes | memoryview] = []
+    done, view = 0, memoryview(raw)
+    for start, end, text in sorted(found, key=itemgetter(0)):
+        parts += view[done:start], text
+        done = end
+    return Spliced(*parts, view[done:])
+
+
+def _change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> Change | None:
+    """Where `text` goes so that the member `name` has it as its value; None where that is no single place.
+
+    `comma`: what separates a member that is not there yet from those that are.
+    """
+    if name not in parsed:
+        start = raw.index(b"{") + 1
+        return start, start, b'"%b":%b%b' % (name.encode(), text, comma)
+    key = b'"%b"' % name.encode()
+    at = _only_place(raw, key) if len(raw) > LONG_BYTES else -1
+    if at < 0 and (_BACKSLASH not in raw or not _may_spell_out(raw)):
+        at = raw.rfind(key)
+        if raw.find(key, 0, at) >= 0:
+            at = -1
+    # Where the key is the only one at any depth, and no value either, nothing else could be the member's.
+    found = _COLON_AND_TEXT.match(raw, at + len(key)) if at >= 0 else None
+    if found is not None:
+        return *found.span(1), text
+    member = find(raw, parsed, name)
+    return (member.start, member.end, text) if member else None
 
 
 def remove(raw: bytes, parsed: Json, name: str) -> bytes:

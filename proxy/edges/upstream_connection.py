@@ -24,6 +24,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamTimeoutError,
 )
+from proxy.spliced import RequestBody
 
 READ_BYTES = 65_536
 """One buffer for all connections of a client: it is parsed, and what is kept copied, before the next is read."""
@@ -31,9 +32,10 @@ HEAD_BYTES = 65_536
 """The most that a head, or trailers, or anything else that is no body, may take."""
 WRITE_BYTES = 65_536
 """A request up to this size is one buffer and one write."""
+WHOLE_BYTES = 1 << 20
+"""One up to this size is still one write, of all its parts."""
 PIECE_BYTES = 131_072
-"""The body of a longer one goes piece by piece as the socket takes it: half as many, and a prompt's way costs a tenth
-less than with pieces of 64 KiB; larger ones save no more."""
+"""The body of a longer one goes piece by piece as the socket takes it."""
 KNOWN_NAMES = 512
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
@@ -134,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is None or self._timer_at > until:  # one left from an earlier exchange will do
             self._watch(until)
         body = call.body
-        if len(head) + len(body) <= WRITE_BYTES:
+        if isinstance(body, bytes) and len(head) + len(body) <= WRITE_BYTES:
             self._given_bytes = len(head) + len(body)
             self._unsent = None
             self.transport.write(head + body)
@@ -162,9 +164,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def _send_long(self, head: bytes, body: bytes) -> None:
+    def _send_long(self, head: bytes, body: RequestBody) -> None:
+        if len(body) <= WHOLE_BYTES:
+            self._given_bytes = len(head) + len(body)
+            self._unsent = None
+            self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.parts))
+            return
         self._given_bytes = len(head)
-        self._unsent = memoryview(body)
+        self._unsent = memoryview(bytes(body))
         self.transport.write(head)
         self._send_more()
 

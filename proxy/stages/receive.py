@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from proxy import long_strings
 from proxy.capacity import Capacity
 from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
@@ -116,7 +117,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if len(body) > SMALL_BYTES and not is_within_bounds(body):
         raise MalformedRequestError(f"the body holds more than {MAX_VALUES} values")
     try:
-        json = orjson.loads(body)
+        json = long_strings.loads(body)
     except orjson.JSONDecodeError:
         raise MalformedRequestError("the body is not valid JSON") from None
     if not isinstance(json, dict):

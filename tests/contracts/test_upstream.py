@@ -19,6 +19,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from proxy.spliced import RequestBody, Spliced
 from tests.fakes import scripted_upstream as script
 from tests.fakes.scripted_upstream import Exchange, ScriptedUpstream
 from tests.fakes.throwaway_ca import ThrowawayCa
@@ -56,7 +57,7 @@ async def client(opened: Open) -> HttpUpstream:
 
 
 def call(
-    url: str, method: str = "POST", body: bytes = b"{}", within_s: float = SOON_S, idle_timeout_s: float = SOON_S
+    url: str, method: str = "POST", body: RequestBody = b"{}", within_s: float = SOON_S, idle_timeout_s: float = SOON_S
 ) -> UpstreamCall:
     headers = [("authorization", "Bearer sk-very-secret"), ("content-type", "application/json")]
     return UpstreamCall(url, method, headers, body, time.perf_counter() + within_s, idle_timeout_s, Reach.OPERATOR)
@@ -637,6 +638,17 @@ async def test_a_large_body_goes_through_whole(upstream: ScriptedUpstream, clien
     for _ in range(2):
         assert await ask(client, upstream.url, body=body) == (200, b"fine")
         assert upstream.received[-1].body == body
+    assert upstream.connections == 1
+
+
+@pytest.mark.parametrize("size", [70_000, 400_000, 8_000_000])
+async def test_a_body_in_parts_is_one_body(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
+    text = memoryview(bytes(range(256)) * (size // 256))
+    body = Spliced(text[:100], b"a change", text[200:-7], b"another", text[-7:])
+    upstream.plan(OK, OK)
+    for _ in range(2):
+        assert await ask(client, upstream.url, body=body) == (200, b"fine")
+        assert upstream.received[-1].body == bytes(body)
     assert upstream.connections == 1
 
 

@@ -175,7 +175,7 @@ async def test_upstream_is_asked_with_its_own_model_and_credential(house: House)
     await house.serve(asking())
     [sent] = house.upstream.calls
     assert sent.url == f"{VENDOR_B}/v1/chat/completions"
-    assert json.loads(sent.body)["model"] == "their-model"
+    assert json.loads(bytes(sent.body))["model"] == "their-model"
     headers = dict(sent.headers)
     assert headers["authorization"] == "Bearer sk-upstream-secret"
     assert KEY not in str(sent)

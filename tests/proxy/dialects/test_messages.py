@@ -44,7 +44,7 @@ def test_paths() -> None:
 def test_asking_with_the_targets_model_and_credential() -> None:
     asked = ask(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
     assert asked.below("https://api.example/") == "https://api.example/v1/messages"
-    assert orjson.loads(asked.body) == HELLO | {"model": "claude-x"}
+    assert orjson.loads(bytes(asked.body)) == HELLO | {"model": "claude-x"}
     assert dict(asked.headers) == {
         "content-type": "application/json",
         "anthropic-version": "2023-06-01",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects import splice
 from proxy.dialects.splice import edit, edit_one, find, last_object_called, members, remove, value_end
+from proxy.spliced import Spliced
 
 NAMES = st.sampled_from(["model", "usage", "mod\\u0065l", "m", 'say \\"model', "", "é", "stream_options", "model\\\\"])
 SPACE = st.sampled_from(["", " ", "\n", "\t ", "\r\n"])
@@ -38,7 +39,7 @@ TARGETS = st.sampled_from(["model", "usage", "stream_options", "é", "absent"])
 def test_edit_means_what_reencoding_means(raw: bytes, changes: dict[str, Any]) -> None:
     parsed = orjson.loads(raw)
     edited = edit(raw, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
-    assert orjson.loads(edited) == parsed | changes
+    assert orjson.loads(bytes(edited)) == parsed | changes
 
 
 PADDINGS = st.sampled_from(
@@ -46,19 +47,47 @@ PADDINGS = st.sampled_from(
 )
 
 
-@given(DOCUMENTS, TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), PADDINGS, st.booleans())
-@settings(max_examples=200)
-def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, padding: str, first: bool) -> None:
+def lengthened(raw: bytes, padding: str, *, first: bool) -> bytes:
     added = (b'"long":[%s]' if padding.strip() else b"%s") % padding.encode()
     comma = b"," if padding.strip() and orjson.loads(raw) else b""
     start, end = raw.index(b"{") + 1, raw.rindex(b"}")
-    long = raw[:start] + added + comma + raw[start:] if first else raw[:end] + comma + added + raw[end:]
+    return raw[:start] + added + comma + raw[start:] if first else raw[:end] + comma + added + raw[end:]
+
+
+@given(DOCUMENTS, TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), PADDINGS, st.booleans())
+@settings(max_examples=200)
+def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, padding: str, first: bool) -> None:
+    long = lengthened(raw, padding, first=first)
     assert len(long) > splice.LONG_BYTES
     parsed = orjson.loads(long)
     edited = edit_one(long, parsed, name, orjson.dumps(value))
     assert orjson.loads(edited) == parsed | {name: value}
     assert [m for key, m in members(edited) if key == name][1:] == []
-    assert edit(long, parsed, {name: orjson.dumps(value)}) == edited
+    assert bytes(edit(long, parsed, {name: orjson.dumps(value)})) == edited
+
+
+@given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), PADDINGS, st.booleans())
+@settings(max_examples=200)
+def test_many_edits_of_a_long_text_are_those_one_after_another(
+    raw: bytes, changes: dict[str, Any], padding: str, first: bool
+) -> None:
+    long = lengthened(raw, padding, first=first)
+    parsed = orjson.loads(long)
+    edited = edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
+    assert orjson.loads(bytes(edited)) == parsed | changes
+    assert len(edited) == len(bytes(edited))
+    for name in changes:
+        assert [m for key, m in members(bytes(edited)) if key == name][1:] == []
+
+
+def test_what_stays_of_a_long_text_is_not_copied() -> None:
+    raw = b'{"model":"a","prompt":"%b"}' % (b"x" * splice.LONG_BYTES)
+    edited = edit(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
+    assert isinstance(edited, Spliced)
+    views = [part for part in edited.parts if isinstance(part, memoryview)]
+    assert [view.obj for view in views] == [raw] * len(views)
+    assert sum(map(len, views)) == len(raw) - len('"a"')
+    assert bytes(edited) == b'{"n":1,"model":"b","prompt":"%b"}' % (b"x" * splice.LONG_BYTES)
 
 
 @given(DOCUMENTS, TARGETS)
@@ -79,7 +108,7 @@ def test_find_agrees_with_the_walk(raw: bytes) -> None:
 
 @given(DOCUMENTS)
 def test_first_and_last_reader_are_told_the_same(raw: bytes) -> None:
-    edited = edit(raw, orjson.loads(raw), {"model": b'"only/this"'})
+    edited = bytes(edit(raw, orjson.loads(raw), {"model": b'"only/this"'}))
     assert [orjson.loads(edited[m.start : m.end]) for key, m in members(edited) if key == "model"] == ["only/this"]
 
 

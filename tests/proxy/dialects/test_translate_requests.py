@@ -40,7 +40,7 @@ def test_a_chat_call_to_a_messages_target() -> None:
     asked = ask(received(body), VENDOR_A, "sk-ant")
     assert asked.path == "/v1/messages"
     assert dict(asked.headers)["x-api-key"] == "sk-ant"
-    assert orjson.loads(asked.body) == {
+    assert orjson.loads(bytes(asked.body)) == {
         "model": "claude-x",
         "max_tokens": 4096,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
@@ -224,7 +224,7 @@ def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, m
     body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
     asked = ask(received(body, MESSAGES), target, "sk-1")
     assert (asked.path, dict(asked.headers)["authorization"]) == (path, "Bearer sk-1")
-    assert orjson.loads(asked.body) == {
+    assert orjson.loads(bytes(asked.body)) == {
         "model": model,
         cap: 5,
         "messages": [{"role": "system", "content": "be brief"}, USER],
@@ -407,5 +407,5 @@ def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tupl
         with pytest.raises(UntranslatableError):
             check(request, target)
         return
-    assert orjson.loads(asked.body)["model"] == target.target_model
+    assert orjson.loads(bytes(asked.body))["model"] == target.target_model
     assert ask(request, target, "k", check(request, target)) == asked  # what was checked is what is sent

@@ -45,7 +45,7 @@ def test_the_call_goes_below_project_and_location() -> None:
     asked = ask(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
     assert asked.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
     assert ("authorization", "Bearer ya29.token") in asked.headers
-    assert orjson.loads(asked.body)["model"] == "gem-x"
+    assert orjson.loads(bytes(asked.body))["model"] == "gem-x"
 
 
 def test_the_secret_itself_never_goes_out_as_a_token() -> None:
