@@ -5,6 +5,7 @@ Both ways are allow-lists: a credential, a cookie or a host that nobody thought 
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from proxy.exchange import Headers, Incoming, Standing
 
@@ -88,8 +89,12 @@ def rate_lines(requests: Standing | None, tokens: Standing | None) -> str:
     return lines
 
 
+@lru_cache(maxsize=256)
 def span(ms: int) -> str:
-    """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`."""
+    """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
+
+    Kept: a rate that was charged just now is idle in a whole window's time, so most calls tell the same one.
+    """
     if ms < 1000:
         return f"{max(0, ms)}ms"
     seconds, rest_ms = divmod(ms, 1000)

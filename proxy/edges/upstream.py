@@ -253,17 +253,11 @@ class _Pool:
 
 def _head(call: UpstreamCall, line: str) -> bytes:
     """The request's head. What could smuggle a line or a second request into it is refused, whoever let it through."""
-    head = f"{call.method} {line}"
-    lines = 3
-    for name, value in call.headers:
-        if name.lower() not in _OURS:
-            head += f"{name}: {value}\r\n"
-            lines += 1
+    fields = [f"{name}: {value}\r\n" for name, value in call.headers if name.lower() not in _OURS]
     if call.body or call.method not in _BODILESS:
-        head += f"content-length: {len(call.body)}\r\n\r\n"
-        lines += 1
-    else:
-        head += "\r\n"
+        fields.append(f"content-length: {len(call.body)}\r\n")
+    head = f"{call.method} {line}{''.join(fields)}\r\n"
+    lines = len(fields) + 3  # the request line, `host`, the empty one
     if not head.count("\n") == lines == head.count("\r") or "\0" in head:
         raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
     return head.encode("utf-8", "surrogateescape")
