@@ -2,8 +2,9 @@
 
 `python -m bench.bare PORT UPSTREAM_PORT DATA_DIR` puts the production parts together as `proxy/app.py` does: listener,
 pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key and slug work.
-Counters grant all, the journal writes nothing, answers are passed on unread, and nothing is booked, counted or logged.
-The access log, which the goal does not name, is out as well: that makes the comparison harder for us, not easier.
+Counters grant all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor is there a
+supervisor, whose work here is the journal's and the metrics'. All else is done as always: the answer bears the slug as
+its `model`, and the access log has its line.
 """
 
 import asyncio
@@ -23,8 +24,10 @@ from policy.settlement import Settlement
 from proxy.app import keep_room, spare_the_collector
 from proxy.capacity import Capacity
 from proxy.dialects import registry
+from proxy.dialects.bodies import Body
 from proxy.dialects.seam import Asked
 from proxy.dialects.splice import Json
+from proxy.edges.access_log import AccessLogWriter
 from proxy.edges.catalogue import Nobody
 from proxy.edges.egress import Egress
 from proxy.edges.listener import Listener
@@ -36,7 +39,7 @@ from proxy.expectations import Expectations
 from proxy.pipeline import Parts, Pipeline
 from proxy.recovery import CloseCall, OpenCall
 from proxy.stages.dispatch import DispatchSettings
-from proxy.stages.settle import Finished, Settle
+from proxy.stages.settle import Finished, Settle, SettleParts
 
 CONNECT_TIMEOUT_S = 5.0
 _GRANT = Grant()
@@ -81,35 +84,20 @@ class NoMeters:
         pass
 
 
-class NoLog:
-    """Says nothing."""
+class NoMeter:
+    """Reads no usage."""
 
-    def record(self, call: Finished) -> None:
+    tokens: Tokens | None = None
+
+    def see(self, answer: Json) -> None:
+        pass
+
+    def see_usage(self, usage: Json) -> None:
         pass
 
 
-class Unread:
-    """An answer that is passed on as it comes, its last bytes with its end."""
-
-    failed = False
-    tokens: Tokens | None = None
-
-    def __init__(self, *, streams: bool) -> None:
-        self.streams = streams
-        self._held = b""
-
-    def feed(self, data: bytes) -> bytes:
-        if self.streams:
-            return data
-        self._held += data
-        return b""
-
-    def end(self) -> bytes:
-        return self._held
-
-
-class UnreadAnswers:
-    """Requests are shaped as always; answers are not looked into."""
+class UnmeteredAnswers:
+    """Requests are shaped and answers renamed as always; what they cost is not looked for. Made for whole answers."""
 
     def check(self, request: Received, target: Target) -> Json | None:
         return registry.check(request, target)
@@ -118,19 +106,13 @@ class UnreadAnswers:
         return registry.ask(request, target, credential, translation)
 
     def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
-        return Unread(streams=request.streaming)
+        return Body(request.slug, NoMeter())
 
 
 class NoBooks(Settle):
-    """Ends no call: there are no books."""
-
-    def __init__(self) -> None:
-        pass
+    """Calls end without being booked: there are no books."""
 
     def book(self, call: Call) -> None:
-        pass
-
-    def tell(self, call: Call) -> None:
         pass
 
 
@@ -139,22 +121,26 @@ class BarePipeline(Pipeline):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._settle = NoBooks()
+        self._settle = NoBooks(
+            SettleParts(parts.journal, parts.counters, parts.expectations, parts.meters, parts.access_log)
+        )
 
 
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
     """Serve until killed."""
     directory = DataDirectory(data)
     keys, stamp = parse_keys(directory.secret_key()), Stamp(stamp_path(directory.replica))
+    access_log = AccessLogWriter(sys.stderr.fileno())
+    access_log.start()
     parts = Parts(
         directory=SnapshotDirectory(directory.replica, keys, stamp, Nobody()),
         counters=NoCounters(),
         journal=NoJournal(),
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
-        dialects=UnreadAnswers(),
+        dialects=UnmeteredAnswers(),
         expectations=Expectations(),
         meters=NoMeters(),
-        access_log=NoLog(),
+        access_log=access_log,
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
     )
     await Listener(BarePipeline(parts).handle).start(listener)
