@@ -29,7 +29,9 @@ from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
 _log = logging.getLogger(__name__)
 
 MERGE_FROM = 3
-PLANS_KEPT = 10_000
+PLANS_KEPT = 2_500
+"""As many as the directory knows at most, some 6 MB of them with four limits each. Where more groups call than it can
+know it drops plans all the time, and those that it has dropped are kept alive here until all are let go."""
 CLOSE_TIMEOUT_S = 2.0
 _UNJOURNALED = "~"
 """Settlements that are not in the journal have a marker of their own: a replay must not find its numbers taken."""

@@ -26,7 +26,7 @@ _DAY_TOKENS = KIND_NUMBER[LimitType.TOKEN, Unit.DAY]
 
 @dataclass(slots=True)
 class _Admitted:
-    """What this worker has admitted under one plan: the last minute in slices, and the day's requests."""
+    """What this worker has admitted of one (group, slug): the last minute in slices, and the day's requests."""
 
     plan: Plan
     slices: deque[list[int]] = field(default_factory=deque)
@@ -53,7 +53,8 @@ class LocalLimits:
         self._lease_ms = lease_ms
         self._share = share
         self._clock_ms = clock_ms
-        self._admitted: dict[int, _Admitted] = {}
+        self._admitted: dict[tuple[str, str], _Admitted] = {}
+        self._sweep_at = _PLANS_KEPT
         self._day_tokens: dict[tuple[str, str], int] = {}
         self._day = 0
         self._books: dict[str, Book] = {}
@@ -61,11 +62,13 @@ class LocalLimits:
 
     def saw(self, plan: Plan, tokens: int) -> None:
         """Redis has admitted a call of this worker."""
-        admitted = self._admitted.get(id(plan))
-        if admitted is None or admitted.plan is not plan:
-            if len(self._admitted) >= _PLANS_KEPT:
+        place = (plan.group_id, plan.slug)
+        admitted = self._admitted.get(place)
+        if admitted is None:
+            if len(self._admitted) >= self._sweep_at:
                 self._drop_idle()
-            admitted = self._admitted[id(plan)] = _Admitted(plan)
+            admitted = self._admitted[place] = _Admitted(plan)
+        admitted.plan = plan  # the directory makes a plan anew when policy has changed, and when it met many others
         admitted.add(self._clock_ms(), tokens)
 
     def settled(self, settlement: Settlement) -> None:
@@ -96,6 +99,7 @@ class LocalLimits:
             if one.day == today or (one.slices and one.slices[-1][0] >= oldest_ms)
         }
         self._admitted = kept
+        self._sweep_at = max(_PLANS_KEPT, 2 * len(kept))
 
     def take(self, plan: Plan, estimate: int) -> Grant | LimitHit:
         """Admit against this worker's share. `CountersUnavailableError` when it never knew one."""
