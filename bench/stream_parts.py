@@ -72,7 +72,11 @@ def _workers_mib(subject: Subject) -> float:
 
 
 def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
-    """How much later than by a direct connection the first byte comes, at p50 and p99, under load, in turn with it."""
+    """How much later than by a direct connection the first byte comes, at p50 and p99, under load, in turn with it.
+
+    The streams behind keep a beat each (bench/mock_upstream.py), for every gateway. An engine that sends a frame of
+    each of its streams at the same moment is not what is asked here: that is a herd, and its size would be the figure.
+    """
     added: dict[str, list[tuple[float, float]]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
         for subject in subjects:
