@@ -98,12 +98,12 @@ def _stat_ticks(pid: int) -> int:
     return int(after_name[11]) + int(after_name[12])
 
 
-def rss_mib(pids: Sequence[int]) -> float:
-    """Proportional memory of `pids` in MiB: shared pages are counted once."""
+def rss_mib(pids: Sequence[int], kind: str = "Pss") -> float:
+    """Proportional memory of `pids` in MiB: shared pages are counted once. `kind`: `Pss_Anon` leaves files out."""
     total_kib = 0
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        total_kib += next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+        total_kib += next(int(line.split()[1]) for line in rollup if line.startswith(f"{kind}:"))
     return total_kib / 1024
 
 

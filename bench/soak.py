@@ -35,7 +35,11 @@ _HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one stretch of time showed: CPU µs per call, of many keys and of the one; memory by part."""
+    """What one stretch of time showed: CPU µs per call, of many keys and of the one; memory by part.
+
+    Memory is what the part itself has filled: its share of a library's pages is another whenever a program, whosever,
+    begins or ends.
+    """
 
     groups: int
     many_us: Mapping[str, float]
@@ -58,7 +62,7 @@ class Soak:
         one_s = max(1, seconds // 4)
         many_us = self._cost_us(max(1, seconds - one_s), every_key(self.keys[:groups]))
         one_us = self._cost_us(one_s, every_key([]))
-        mib = {part: rss_mib(find()) for part, find in self.subject.parts.items()}
+        mib = {part: rss_mib(find(), "Pss_Anon") for part, find in self.subject.parts.items()}
         return Slice(groups, many_us, one_us, mib)
 
     def _cost_us(self, seconds: int, script: Sequence[str]) -> dict[str, float]:
@@ -123,7 +127,11 @@ def proxy_us(costs: Mapping[str, float]) -> float:
 
 
 def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
-    """One line per claim, and whether it held. Memory is compared once all groups are known, CPU from the start."""
+    """One line per claim, and whether it held. CPU is compared from the start, memory once all groups are known.
+
+    By then what is kept of groups is as large as it may be: a worker's rows of policy, plans and lanes (`CACHE_WEIGHT`,
+    `PLANS_KEPT`, `_LANES_KEPT` in proxy/edges), and in control nothing at all.
+    """
     third = len(slices) // 3
     early, middle, late = slices[:third], slices[third : 2 * third], slices[-third:]
     costs: dict[str, Callable[[Slice], float]] = {

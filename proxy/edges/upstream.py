@@ -8,6 +8,7 @@ Redirects are answers like any other. A request goes out twice only where the fi
 import asyncio
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -26,6 +27,13 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 KNOWN_ROUTES = 1024
+SWEEPS = 11
+"""So many looks at what is idle in the time that a connection may be."""
+CLOSED_AT_ONCE = 64
+"""What a burst has left behind is closed in parts of a millisecond or two, not in one that every caller would feel."""
+NEXT_PART_S = 0.05
+MANY = 128
+"""A worker that closes so many has had a burst of calls, and it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +45,15 @@ class PoolLimits:
 
 
 class HttpUpstream:
-    """`UpstreamClient` over real sockets. One per event loop."""
+    """`UpstreamClient` over real sockets. One per event loop. `after_a_burst`: told when many connections have gone."""
 
-    def __init__(self, egress: Egress, limits: PoolLimits | None = None) -> None:
+    def __init__(
+        self, egress: Egress, limits: PoolLimits | None = None, after_a_burst: Callable[[], object] = lambda: None
+    ) -> None:
         self._egress = egress
         self._limits = limits or PoolLimits()
+        self._after_a_burst = after_a_burst
+        self._closed_lately = 0
         self._pools: dict[tuple[str, Reach], _Pool] = {}
         self._routes: dict[str, _Route] = {}
         self._shared: Shared | None = None
@@ -96,20 +108,27 @@ class HttpUpstream:
         if self._shared is None:
             self._shared = Shared(asyncio.get_running_loop())
         if self._sweep is None:
-            self._sweep = self._shared.loop.call_later(self._limits.idle_s / 2, self._sweep_pools)
+            self._sweep = self._shared.loop.call_later(self._limits.idle_s / SWEEPS, self._sweep_pools)
         origin = Origin(scheme, (v6 or name).lower(), int(port) if port else None, reach)
         return _Pool(origin, self._egress, self._limits, self._shared)
 
     def _sweep_pools(self) -> None:
         """Close what was idle for too long and forget pools that are empty: origins come and go with endpoints."""
         self._sweep = None
+        closed = 0
         for key, pool in list(self._pools.items()):
-            pool.expire()
+            closed += pool.expire(CLOSED_AT_ONCE - closed)
             if pool.is_empty:
                 del self._pools[key]
                 self._routes.clear()
-        if self._pools and self._shared is not None:
-            self._sweep = self._shared.loop.call_later(self._limits.idle_s / 2, self._sweep_pools)
+        self._closed_lately += closed
+        if not closed:
+            if self._closed_lately >= MANY:
+                self._after_a_burst()
+            self._closed_lately = 0
+        if (self._pools or self._closed_lately) and self._shared is not None:
+            wait_s = NEXT_PART_S if closed == CLOSED_AT_ONCE else self._limits.idle_s / SWEEPS
+            self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
 
 
 @dataclass(slots=True)
@@ -201,10 +220,13 @@ class _Pool:
                 self._free.remove(connection)
             self._free_slot()
 
-    def expire(self) -> None:
+    def expire(self, most: int) -> int:
+        """Close those that have been idle for too long, the oldest first; how many."""
         oldest = perf_counter() - self._idle_s
-        for connection in [free for free in self._free if free.freed_at <= oldest]:
+        old = [free for free in self._free[:most] if free.freed_at <= oldest]
+        for connection in old:
             connection.drop()
+        return len(old)
 
     def close(self) -> None:
         while (turn := self._next_turn()) is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from policy.hosts import EgressRules, Reach
 from proxy.edges.egress import Egress
-from proxy.edges.upstream import HttpUpstream, PoolLimits
+from proxy.edges.upstream import CLOSED_AT_ONCE, MANY, HttpUpstream, PoolLimits
 from proxy.edges.upstream_answer import Answer
 from proxy.exchange import (
     UpstreamCall,
@@ -42,8 +42,8 @@ async def opened(upstream: ScriptedUpstream) -> AsyncIterator[Open]:
     clients: list[HttpUpstream] = []
 
     def open_client(limits: PoolLimits | None = None, **egress: Any) -> HttpUpstream:
-        rules = egress.pop("rules", EgressRules())
-        clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits))
+        rules, told = egress.pop("rules", EgressRules()), egress.pop("after_a_burst", lambda: None)
+        clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, told))
         return clients[-1]
 
     yield open_client
@@ -522,6 +522,26 @@ async def test_connections_idle_for_too_long_are_closed(upstream: ScriptedUpstre
     upstream.plan(OK)
     await ask(client, upstream.url)
     await upstream.until(lambda: upstream.open_connections == 0)
+
+
+@pytest.mark.parametrize(("count", "is_burst"), [(MANY + CLOSED_AT_ONCE, True), (MANY // 2, False)])
+async def test_when_a_burst_has_gone_that_is_told_once(
+    upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
+) -> None:
+    """The moment to give memory back. They close in parts, and the pool is gone when it is told."""
+    told: list[str] = []
+    client = opened(PoolLimits(idle_s=0.05), after_a_burst=lambda: told.append("gone"))
+    gate = asyncio.Event()
+    upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
+    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(count)]
+    await upstream.until(lambda: len(upstream.received) == count)
+    gate.set()
+    await asyncio.gather(*calls)
+    async with asyncio.timeout(SOON_S):
+        while client._sweep is not None:  # until it has nothing left to look at
+            await asyncio.sleep(0.005)
+    assert len(told) == is_burst
+    assert upstream.connections == count
 
 
 async def test_at_the_cap_calls_wait_their_turn(upstream: ScriptedUpstream, opened: Open) -> None:
