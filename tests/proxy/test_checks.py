@@ -1,6 +1,7 @@
 """What a compiled plan sends, and that a refusal is repeated from memory only while Redis would repeat it too."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from policy.effective import Bound, Plan
 from policy.limits import Limit, LimitType, Unit
 from policy.settlement import Hold, Settlement
 from proxy.edges.checks import Check, CompiledPlan
+from proxy.edges.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis_connection import encode
 from proxy.edges.scripts import Script, SettleForm, settle_arguments
 from proxy.exchange import LimitHit
@@ -77,3 +79,12 @@ def test_settlements_that_hold_the_same_buckets_are_sent_alike_in_either_way(bat
     request = SettleForm(SCRIPT, hold.key, "worker", hold.buckets, 1000).request(batch)
     arguments = settle_arguments(batch, "worker", 1000)
     assert request == encode(b"EVALSHA", SCRIPT.sha, b"1", hold.key.encode(), *arguments)
+
+
+async def test_plans_that_are_made_anew_are_not_all_kept() -> None:
+    """Where more groups call than the directory can know, it makes plans anew for as long as they call."""
+    counters = RedisCounters("redis://127.0.0.1:1", "worker")
+    plans = [replace(PLAN, group_id=f"grp_{number}") for number in range(2 * PLANS_KEPT)]
+    for plan in plans:
+        assert counters._compile(plan).plan is plan
+        assert len(counters._plans) <= PLANS_KEPT
