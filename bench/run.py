@@ -13,6 +13,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -235,8 +236,9 @@ def _measure_policy(run: Run) -> None:
 def _machine() -> str:
     info = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in info if "model name" in line), "unknown processor")
-    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
-    return f"{os.cpu_count()} cores ({model}), {system}"
+    is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # see decision 0010
+    python = f"Python {platform.python_version()} configured {'with' if is_optimised else 'without'} optimizations"
+    return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}, {python}"
 
 
 def _tools() -> list[str]:
