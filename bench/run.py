@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,24 +201,61 @@ def _measure_idle(run: Run) -> None:
 
 
 def _measure_workers(run: Run) -> None:
-    """CPU per request must not grow with the workers: nothing is done per worker that one process could do for all."""
+    """Two workers must cost no more per call than two proxies of one worker each: nothing is done twice but calls.
+
+    The traffic per worker is the same, as for an operator who adds a worker and a core for it. Here both share one
+    core, and saturate it: each finds the other's data in the caches. Two proxies do so as well, so their quotient
+    leaves that out; one worker by itself is told of beside.
+    """
     with ExitStack() as stack:
-        subjects = {}
-        for workers in (1, 2):
-            place = run.scratch / f"workers-{workers}"
-            place.mkdir()
-            gateway = start_gateway(run.upstream.direct.port, place, workers)
-            stack.callback(gateway.program.stop)
-            subject = subjects[workers] = own(gateway, f"{workers} worker(s)", gateway.governed)
-            measure(subject, run.upstream, COMPARED_AT, 2, run.scratch)
-        costs: dict[int, list[float]] = {workers: [] for workers in subjects}
+        one, other, both = (
+            _start_apart(run, stack, name, workers) for name, workers in (("one", 1), ("other", 1), ("both", 2))
+        )
+        sides = {"1 worker by itself": [one], "2 proxies of 1 worker": [one, other], "1 proxy of 2 workers": [both] * 2}
+        costs: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(ROUNDS):
-            for workers, subject in subjects.items():
-                print(f"  {subject.name:18} {COMPARED_AT:4} connections, round {turn + 1} of {ROUNDS}", flush=True)
-                costs[workers].append(measure(subject, run.upstream, COMPARED_AT, 5, run.scratch).proxy_us)
-    for workers, rounds in costs.items():
-        cost_us = run.found.facts[f"workers_us {workers}"] = statistics.median(rounds)
-        run.found.notes.append(f"governed calls, {workers} worker(s) on one core: {cost_us:.1f} CPU µs of the proxy")
+            for name, subjects in sides.items():
+                print(f"  {name:21} {COMPARED_AT:4} connections each, round {turn + 1} of {ROUNDS}", flush=True)
+                costs[name].append(_proxies_us(run, subjects, 5))
+    alone_us, apart_us, together_us = (statistics.median(rounds) for rounds in costs.values())
+    run.found.facts["workers_us apart"], run.found.facts["workers_us together"] = apart_us, together_us
+    for name, cost_us in zip(costs, (alone_us, apart_us, together_us), strict=True):
+        run.found.notes.append(
+            f"governed calls, {name} on one core, {COMPARED_AT} connections a worker: {cost_us:.1f} CPU µs of the proxy"
+        )
+
+
+def _start_apart(run: Run, stack: ExitStack, name: str, workers: int) -> Subject:
+    place = run.scratch / f"workers-{name}"
+    place.mkdir()
+    gateway = start_gateway(run.upstream.direct.port, place, workers)
+    stack.callback(gateway.program.stop)
+    subject = own(gateway, name, gateway.governed)
+    _proxies_us(run, [subject], 2)
+    return subject
+
+
+def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
+    """CPU µs per call of the proxies behind `subjects`, each with a load of its own, all at once; one may be twice."""
+
+    def load(number: int) -> int:
+        place = run.scratch / f"load-{number}"
+        place.mkdir(exist_ok=True)
+        return run_wrk(subjects[number].call, COMPARED_AT, seconds, place).requests
+
+    def load_all() -> int:
+        with ThreadPoolExecutor(len(subjects)) as loads:
+            return sum(loads.map(load, range(len(subjects))))
+
+    def proxies() -> list[int]:
+        return sorted({pid for subject in subjects for pid in subject.proxy_pids()})
+
+    def rest() -> list[int]:
+        parts = {pid for subject in subjects for find in subject.parts.values() for pid in find()}
+        return sorted(parts.difference(proxies()))
+
+    calls, used = undisturbed(load_all, {"proxies": proxies, "rest": rest, "upstream": run.upstream.program.pids})
+    return used["proxies"] * 1e6 / calls
 
 
 def _measure_policy(run: Run) -> None:
