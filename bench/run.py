@@ -275,7 +275,8 @@ def _machine() -> str:
     info = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in info if "model name" in line), "unknown processor")
     is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # see decision 0010
-    python = f"Python {platform.python_version()} configured {'with' if is_optimised else 'without'} optimizations"
+    configured = f"configured {'with' if is_optimised else 'without'} --enable-optimizations"
+    python = f"Python {platform.python_version()} of {sys.base_prefix} ({configured})"
     return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}, {python}"
 
 
