@@ -94,22 +94,7 @@ class Pipeline:
         """Serve one request to its end."""
         call = Call(incoming, outgoing)
         try:
-            try:
-                answered = await self._steps(call)
-                call.status = answered.status
-                self._settle.book(call)
-            except CallerGoneError:
-                raise
-            # The one broad except: whatever else goes wrong, a bug of ours included, the caller gets an answer from the
-            # table, the call is booked, and the trace is in the log. Nothing is swallowed.
-            except Exception as error:  # noqa: BLE001
-                answered = self._refused(call, error)
-                if outgoing.started:  # nothing else can be said: the connection is cut, so that it shows
-                    outgoing.abort()
-                    return
-            if not outgoing.started:
-                relay.begin(call, answered)
-            await outgoing.finish(answered.final)
+            await self._answer(call)
         except (CancelledError, CallerGoneError) as gone:
             _mark(call, CallerGoneError())
             if isinstance(gone, CancelledError):
@@ -129,6 +114,25 @@ class Pipeline:
         call.admitted = admitted = await self._admit(call, routed)  # 429 503
         answering = await self._dispatch(call, admitted)  # 404 500 502 503 504 529
         return await self._relay(call, answering)  # 499 502 504
+
+    async def _answer(self, call: Call) -> None:
+        outgoing = call.outgoing
+        try:
+            answered = await self._steps(call)
+            call.status = answered.status
+            self._settle.book(call)
+        except CallerGoneError:
+            raise
+        # The one broad except: whatever else goes wrong, a bug of ours included, the caller gets an answer from the
+        # table, the call is booked, and the trace is in the log. Nothing is swallowed.
+        except Exception as error:  # noqa: BLE001
+            answered = self._refused(call, error)
+            if outgoing.started:  # nothing else can be said: the connection is cut, so that it shows
+                outgoing.abort()
+                return
+        if not outgoing.started:
+            relay.begin(call, answered)
+        await outgoing.finish(answered.final)
 
     def _refused(self, call: Call, error: Exception) -> Answered:
         request_id = call.arrived.request_id if call.arrived else ""

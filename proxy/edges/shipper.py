@@ -114,8 +114,8 @@ class Shipper:
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.pending = 0
-        """Events that the last look found in a journal and not known to be committed: 0 only if a look found none, and
-        not while what is being read is in nobody's count, or when what was sent had company meanwhile."""
+        """Events that the last look found in the journals, not yet known to be committed. Between two looks it stays: 0
+        means that a look found none, never that they are just being read or that their post has just ended."""
         self.rejected = 0
         self._damage: set[tuple[str, int, int]] = set()
 

@@ -530,7 +530,7 @@ async def test_when_a_burst_has_gone_that_is_told_once(
 ) -> None:
     """The moment to give memory back. They close in parts, and the pool is gone when it is told."""
     told: list[str] = []
-    client = opened(PoolLimits(idle_s=0.05), after_a_burst=lambda: told.append("gone"))
+    client = opened(PoolLimits(idle_s=1), after_a_burst=lambda: told.append("gone"))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
     calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(count)]
