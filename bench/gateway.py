@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 from bench.load import Call
 from bench.peers import CHAT, chat_body
-from bench.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, command_of, free_port, pin, start, wait_until
+from bench.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, command_of, pin, start, wait_until
+from control.edges.children import free_ports
 
 _TOLLGATE = str(Path(sys.executable).parent / "tollgate")
 _HUGE = 2**40
@@ -53,7 +54,8 @@ class Gateway:
 
 def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gateway:
     """Start, wait for `ready`, create the policy, and pin: the proxy on its core, all else on the other."""
-    ports = {name: free_port() for name in ("proxy", "control", "admin")}
+    names = ("proxy", "control", "admin")
+    ports = dict(zip(names, free_ports("127.0.0.1", len(names)), strict=True))
     data = scratch / "tollgate"
     argv = [_TOLLGATE, "up", "--data", str(data), "--workers", str(workers)]
     argv += [part for name, port in ports.items() for part in (f"--{name}-port", str(port))]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from control.edges.children import free_ports
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PROXY_CORE, OTHER_CORE = 0, 1
@@ -119,10 +121,8 @@ def machine_cpu_s() -> float:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody listens on now; for several at once, `free_ports` itself."""
+    return free_ports("127.0.0.1", 1)[0]
 
 
 def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = 120, every_s: float = 0.1) -> None:
