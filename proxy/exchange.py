@@ -5,7 +5,7 @@ nothing else, so the type checker shows that nothing goes upstream unmetered. Al
 as the stages see them (`Incoming`, `Outgoing`, `UpstreamAnswer`), so that no stage knows which server carries it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -62,7 +62,7 @@ class Incoming(Protocol):
 class Outgoing(Protocol):
     """The way back to the caller. A caller that went away shows as CancelledError of the handling task.
 
-    `write` and `finish` raise `CallerGoneError` when they are the first to notice.
+    `write`, `room` and `finish` raise `CallerGoneError` when they are the first to notice.
     """
 
     started: bool
@@ -79,8 +79,12 @@ class Outgoing(Protocol):
         """
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Send now (b"" sends the head alone). Returns when the transport has room again (backpressure)."""
+    def write(self, data: bytes) -> bool:
+        """Send now (b"" sends the head alone). False: there is no room for more, so wait for `room` (backpressure)."""
+        ...
+
+    async def room(self) -> None:
+        """Returns when the caller has taken enough of what was written."""
         ...
 
     async def finish(self, data: bytes = b"") -> None:
@@ -119,6 +123,13 @@ class UpstreamAnswer(Protocol):
 
     async def read(self) -> bytes:
         """The next bytes as they come; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""
+        ...
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Give `take` what has come and, at once, what comes: to the end (True), or until it says that it has no room.
+
+        `ended` tells whether that was all. Raises what `read` does, and what `take` raises.
+        """
         ...
 
     def close(self) -> None:

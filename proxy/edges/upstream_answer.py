@@ -1,9 +1,11 @@
 """An upstream's answer as its reader sees it: the head is here, the body comes as it is read.
 
-`upstream_connection.py` fills it. A reader waits on one future, made only when there is nothing to read.
+`upstream_connection.py` fills it. Who reads waits on one future, made only when there is nothing to read; who has it
+poured is called with each piece, and waits for the end alone.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from proxy.exchange import Headers, UpstreamCall, UpstreamCutError, UpstreamError
@@ -42,6 +44,7 @@ class Answer:
         "loop",
         "method",
         "status",
+        "taker",
         "waiter",
     )
 
@@ -57,7 +60,8 @@ class Answer:
         self.complete = False
         self.ended = False
         self.failure: UpstreamError | None = None
-        self.waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[bool] | None = None
+        self.taker: Callable[[bytes], bool] | None = None  # while it is poured
         self.exchange: Exchange | None = exchange  # until the connection has nothing more for this answer
 
     async def read(self) -> bytes:
@@ -67,19 +71,25 @@ class Answer:
                 return b""
             if self.failure is not None:
                 raise self.failure
-            self.waiter = waiter = self.loop.create_future()
+            await self._news()
+        return self._taken()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """What has come goes to `take`, and what comes does at once, until the end or until `take` has no room.
+
+        So a piece costs no future, no turn of the loop, no step of a task. What `take` raises is raised here.
+        """
+        has_room = not self.chunks or take(self._taken())
+        if has_room and not self.complete and self.failure is None:
+            self.taker = take
             try:
-                await waiter
-            except asyncio.CancelledError:  # who stops waiting does not want the rest
-                self.close()
-                raise
-        chunks, held_bytes = self.chunks, self.held_bytes
-        self.chunks = []
-        self.held_bytes = 0
-        self.ended = self.complete
-        if held_bytes > HELD_BYTES and self.exchange is not None:
-            self.exchange.listen()
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                has_room = await self._news()
+            finally:
+                self.taker = None
+        if has_room and self.failure is not None:
+            raise self.failure
+        self.ended = self.complete and not self.chunks
+        return has_room
 
     def close(self) -> None:
         """Ends the exchange: a connection whose answer was not complete is closed with it. Idempotent."""
@@ -91,8 +101,42 @@ class Answer:
             exchange.abandon()
 
     def wake(self) -> None:
+        """Something has come, or nothing more will: whoever waits is told, unless all of it could be poured."""
         waiter = self.waiter
-        if waiter is not None:
+        if waiter is None or waiter.done():
+            return
+        has_room = True
+        if self.chunks and self.taker is not None:
+            try:
+                has_room = self.taker(self._taken())
+            except Exception as error:  # noqa: BLE001  # it is the taker's own, and raised where it has us pour
+                waiter.set_exception(error)
+                waiter.exception()  # not lost on anybody, should the waiting task be cancelled in the meantime
+                return
+            if has_room and not self.complete and self.failure is None:
+                return
+        waiter.set_result(has_room)
+
+    async def _news(self) -> bool:
+        """Until `wake` is called to tell of something; whether whom it is poured to has room for more."""
+        self.waiter = waiter = self.loop.create_future()
+        try:
+            has_room: bool = await waiter
+        except asyncio.CancelledError:  # who stops waiting does not want the rest
+            self.close()
+            raise
+        finally:
             self.waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        return has_room
+
+    def _taken(self) -> bytes:
+        """What has come, which from here on is the reader's."""
+        chunks, held_bytes = self.chunks, self.held_bytes
+        self.held_bytes = 0
+        self.ended = self.complete
+        if held_bytes > HELD_BYTES and self.exchange is not None:
+            self.exchange.listen()
+        if len(chunks) == 1:
+            return chunks.pop()
+        self.chunks = []
+        return b"".join(chunks)

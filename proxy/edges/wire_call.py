@@ -222,7 +222,7 @@ class WireCall:
         self._bodiless = status in _BODILESS or self.method == "HEAD"
         self._chunked = modern and not self._bodiless
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         transport = self._connection.transport
         plain = self._chunked and self._pending is None and 0 < len(data) <= _JOINED_BYTES
         if plain and transport is not None and not transport.is_closing():  # nearly every piece of a stream
@@ -230,8 +230,19 @@ class WireCall:
             self.sent_bytes += len(data)
         else:
             self._write_first_or_large(data)
-        if self._connection.writing_paused:
-            await self._room()
+        return not self._connection.writing_paused
+
+    async def room(self) -> None:
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._door.options.stall_s):
+                await self._writer.drain()
+        except (TimeoutError, ConnectionError):
+            if self._connection.transport is not None:
+                self._connection.transport.abort()
+            raise CallerGoneError from None
+        finally:
+            self.room_wait_s += time.perf_counter() - started
 
     def _write_first_or_large(self, data: bytes) -> None:
         parts = [] if self._pending is None else [self._head("transfer-encoding: chunked\r\n" if self._chunked else "")]
@@ -250,7 +261,7 @@ class WireCall:
             parts = [data]
         self._write(parts, len(data))
         if self._connection.writing_paused:
-            await self._room()
+            await self.room()
 
     def abort(self) -> None:
         """What was written still goes out, for a while; a missing last chunk, or a reset, shows that it is not all."""
@@ -302,19 +313,6 @@ class WireCall:
         else:
             transport.writelines(parts)
         self.sent_bytes += body_bytes
-
-    async def _room(self) -> None:
-        """Wait until the caller has taken enough of what was written."""
-        started = time.perf_counter()
-        try:
-            async with asyncio.timeout(self._door.options.stall_s):
-                await self._writer.drain()
-        except (TimeoutError, ConnectionError):
-            if self._connection.transport is not None:
-                self._connection.transport.abort()
-            raise CallerGoneError from None
-        finally:
-            self.room_wait_s += time.perf_counter() - started
 
 
 def _unnamed(status: int) -> str:

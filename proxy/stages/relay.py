@@ -1,6 +1,7 @@
 """Step 6: pass the answer on as it comes, metering tokens; withhold its last bytes (499 502 504).
 
-Upstream's bytes are read no faster than the caller takes them. Errors of an upstream become the caller's here.
+A piece of a stream goes through within the read that brought it; the call's task sleeps until the end. Upstream's bytes
+are read no faster than the caller takes them. Errors of an upstream become the caller's here.
 """
 
 from collections.abc import Coroutine
@@ -48,12 +49,12 @@ class Relay:
     """Brings answers to callers."""
 
     def __init__(self, journal: Journal, dialects: Dialects, capacity: Capacity) -> None:
-        self._journal = journal
+        self.journal = journal
         self._dialects = dialects
-        self._capacity = capacity
+        self.capacity = capacity
 
     def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
-        """Not a coroutine itself: each one between the loop and a stream's reader is gone through with every piece."""
+        """Not a coroutine itself: it has nothing to wait for."""
         upstream, routed = answering.upstream, answering.admitted.routed
         if not 200 <= upstream.status < 300:
             return self._error(call, answering)
@@ -63,39 +64,18 @@ class Relay:
         call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers)
         # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
         received.body, received.json = b"", {}
-        self._capacity.drop(call.held_bytes)
+        self.capacity.drop(call.held_bytes)
         call.held_bytes = 0
         return self._pass_on(call, answering, reader)
 
     async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader) -> Answered:
         """An answer that is no stream is held by its reader until its end."""
-        upstream, outgoing = answering.upstream, call.outgoing
+        upstream = answering.upstream
         head = Answered(upstream.status, passed(upstream.headers), b"")
-        streaming = reader.streams and answering.admitted.routed.received.streaming
-        while True:
-            waiting_since = perf_counter()
-            try:
-                data = await upstream.read()
-            finally:
-                call.upstream_s += perf_counter() - waiting_since
-            if not data:
-                break
-            if not reader.streams and not outgoing.started:
-                # What a reader holds until its end counts against the worker's memory, as requests do (529).
-                self._capacity.hold(len(data))
-                call.held_bytes += len(data)
-            some = reader.feed(data)
-            if reader.failed:
-                some = _discreet(answering, some)
-            elif some and not call.answered:
-                self._journal.answered(answering.admitted.event_key)
-                call.answered = True
-            if some or (streaming and not outgoing.started):
-                if not outgoing.started:
-                    begin(call, head)
-                await outgoing.write(some)
-            if upstream.ended:
-                break
+        passage = _Passage(self, call, answering, reader, head)
+        while not upstream.ended:
+            if not await passage.pour():
+                await call.outgoing.room()
         head.final = reader.end()
         if reader.failed:
             return _failed(call, answering, head)
@@ -109,6 +89,50 @@ class Relay:
         refuse_if_ours(upstream.status, target)
         body = b"" if _is_encoded(upstream) else _discreet(answering, await _read_error(call, upstream))
         return passed_on(upstream.status, upstream.headers, body, target)
+
+
+class _Passage:
+    """One answer on its way: each piece goes through its reader to the caller when it comes."""
+
+    __slots__ = ("_answering", "_call", "_head", "_reader", "_relay", "_streaming", "_waiting_since")
+
+    def __init__(self, relay: Relay, call: Call, answering: Answering, reader: AnswerReader, head: Answered) -> None:
+        self._relay = relay
+        self._call = call
+        self._answering = answering
+        self._reader = reader
+        self._head = head
+        self._streaming = reader.streams and answering.admitted.routed.received.streaming
+        self._waiting_since = 0.0
+
+    async def pour(self) -> bool:
+        """Until the answer's end (True), or until the caller has no room for more of it."""
+        self._waiting_since = perf_counter()
+        try:
+            return await self._answering.upstream.pour(self._take)
+        finally:
+            self._call.upstream_s += perf_counter() - self._waiting_since
+
+    def _take(self, data: bytes) -> bool:
+        call, outgoing, reader = self._call, self._call.outgoing, self._reader
+        call.upstream_s += perf_counter() - self._waiting_since
+        try:
+            if not reader.streams and not outgoing.started:
+                # What a reader holds until its end counts against the worker's memory, as requests do (529).
+                self._relay.capacity.hold(len(data))
+                call.held_bytes += len(data)
+            some = reader.feed(data)
+            if reader.failed:
+                some = _discreet(self._answering, some)
+            elif some and not call.answered:
+                self._relay.journal.answered(self._answering.admitted.event_key)
+                call.answered = True
+            if not outgoing.started and (some or self._streaming):
+                begin(call, self._head)
+                return outgoing.write(some)
+            return not some or outgoing.write(some)
+        finally:
+            self._waiting_since = perf_counter()
 
 
 def _is_encoded(upstream: UpstreamAnswer) -> bool:

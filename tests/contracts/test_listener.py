@@ -299,7 +299,8 @@ async def test_a_caller_who_does_not_read_holds_the_writer_back_and_is_given_up(
         outgoing.start(200, [])
         try:
             while True:
-                await outgoing.write(b"x" * 65_536)
+                outgoing.write(b"x" * 65_536)
+                await outgoing.room()
                 written += 65_536
         except CallerGoneError:
             outcome.set()
@@ -316,7 +317,8 @@ async def test_a_slow_reader_gets_everything() -> None:
     async def large(incoming: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
         for _ in range(100):
-            await outgoing.write(b"x" * 65_536)
+            outgoing.write(b"x" * 65_536)
+            await outgoing.room()
         await outgoing.finish(b"end")
 
     async with listening(large) as front:
@@ -388,9 +390,9 @@ async def test_each_piece_leaves_at_once_and_the_head_may_leave_alone() -> None:
 
     async def pieces(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [("content-type", "text/event-stream")])
-        await outgoing.write(b"")
+        outgoing.write(b"")
         await go.wait()
-        await outgoing.write(b"one")
+        outgoing.write(b"one")
         await outgoing.finish(b"two")
 
     async with listening(pieces) as front:
@@ -404,7 +406,8 @@ async def test_each_piece_leaves_at_once_and_the_head_may_leave_alone() -> None:
 async def test_an_abort_shows_and_what_was_written_before_arrives() -> None:
     async def cut(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
-        await outgoing.write(b"x" * 300_000)
+        outgoing.write(b"x" * 300_000)
+        await outgoing.room()
         outgoing.abort()
 
     async with listening(cut) as front:
@@ -418,7 +421,7 @@ async def test_an_abort_shows_in_http_1_0_as_a_reset() -> None:
 
     async def cut(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
-        await outgoing.write(b"some")
+        outgoing.write(b"some")
         await go.wait()
         outgoing.abort()
 

@@ -4,7 +4,7 @@ The connection runs on a transport that a test drives by hand, so that thousands
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -243,6 +243,120 @@ def test_what_is_held_for_a_reader_that_does_not_read_is_bounded(
     step(answer.read())
     assert rig.transport.reading
     answer.close()
+    assert rig.transport.closing
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def poured(loop: asyncio.AbstractEventLoop, first: bytes, take: Callable[[bytes], bool]) -> tuple[Rig, "Pouring"]:
+    """An answer whose head and `first` are here, and its pouring under way."""
+    rig = Rig(loop)
+    rig.receive(STREAM + first)
+    answer = step(rig.asking)
+    assert answer is not None
+    return rig, Pouring(answer, take)
+
+
+class Taker:
+    """Keeps what it is given. `room`: what it says of its room, one word a piece, then always yes."""
+
+    def __init__(self, *room: bool) -> None:
+        self.got: list[bytes] = []
+        self.room = list(room)
+
+    def __call__(self, piece: bytes) -> bool:
+        self.got.append(piece)
+        return self.room.pop(0) if self.room else True
+
+
+class Pouring:
+    """`Answer.pour`, run by hand. `now()`: what it came to, None while it waits."""
+
+    def __init__(self, answer: Answer, take: Callable[[bytes], bool]) -> None:
+        self.answer = answer
+        self.take = take
+        self.again()
+
+    def again(self) -> bool | None:
+        self._coroutine = self.answer.pour(self.take)
+        return self.now()
+
+    def now(self) -> bool | None:
+        return step(self._coroutine)
+
+    def cancel(self) -> None:
+        assert self.answer.waiter is not None
+        self.answer.waiter.cancel()
+
+
+def test_what_is_poured_is_taken_within_the_read_that_brought_it(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    assert take.got == [b"one"]
+    rig.receive(b"3\r\ntwo\r\n")
+    rig.receive(b"5\r\nthree\r\n4\r\nfour\r\n0\r\n\r\n")
+    assert take.got == [b"one", b"two", b"threefour"], "before the task that waits had a turn"
+    assert not rig.transport.closing
+    assert rig.pool.released == 1
+    assert (pouring.now(), pouring.answer.ended) == (True, True)
+
+
+def test_without_room_what_comes_is_held_until_it_is_poured_again(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker(True, False)
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    for piece in (b"3\r\ntwo\r\n", b"5\r\nthree\r\n", b"0\r\n\r\n"):
+        rig.receive(piece)
+    assert take.got == [b"one", b"two"]
+    assert (pouring.now(), pouring.answer.ended) == (False, False)
+    assert pouring.again()
+    assert (take.got, pouring.answer.ended) == ([b"one", b"two", b"three"], True)
+
+
+def test_without_room_an_upstream_that_goes_on_is_not_listened_to(loop: asyncio.AbstractEventLoop) -> None:
+    rig, pouring = poured(loop, b"3\r\none\r\n", lambda _: False)
+    for _ in range(17):
+        assert pouring.answer.held_bytes <= HELD_BYTES
+        rig.receive(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+    assert not rig.transport.reading
+    assert HELD_BYTES < pouring.answer.held_bytes <= HELD_BYTES + READ_BYTES
+    assert pouring.again() is False
+    assert rig.transport.reading
+
+
+def test_what_comes_before_a_break_is_taken_and_the_break_is_told(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"", take)
+    rig.receive(b"3\r\none\r\nno chunk")
+    assert take.got == [b"one"]
+    with pytest.raises(UpstreamCutError):
+        pouring.now()
+
+
+def test_what_taking_raises_is_raised_where_it_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+    got: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        got.append(piece)
+        raise ZeroDivisionError
+
+    rig, pouring = poured(loop, b"", take)
+    rig.receive(b"3\r\none\r\n")
+    rig.receive(b"3\r\ntwo\r\n")
+    assert got == [b"one"], "nothing more is given to who has failed"
+    with pytest.raises(ZeroDivisionError):
+        pouring.now()
+    assert not rig.transport.closing, "whoever waits decides what becomes of the answer"
+
+
+def test_nothing_is_poured_to_who_was_cancelled(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    pouring.cancel()
+    rig.receive(b"3\r\ntwo\r\n")
+    with pytest.raises(asyncio.CancelledError):
+        pouring.now()
+    assert take.got == [b"one"]
     assert rig.transport.closing
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.exchange import Headers, UpstreamCall
@@ -39,6 +39,14 @@ class FakeAnswer:
                 self.ended = not self.pieces
                 return piece
         return b""
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        while not self.ended:
+            data = await self.read()
+            self.ended = self.ended or not data
+            if data and not take(data):
+                return False
+        return True
 
     def close(self) -> None:
         self.closed = True

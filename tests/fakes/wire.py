@@ -69,7 +69,7 @@ def asking(model: str = SLUG, **more: Any) -> FakeIncoming:
 
 @dataclass
 class FakeOutgoing:
-    """What the caller got. `room`: cleared, a write waits for it. `gone`: writes fail."""
+    """What the caller got. `room_left`: cleared, whoever asks for room waits for it. `gone`: writes fail."""
 
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -81,11 +81,11 @@ class FakeOutgoing:
     gone: bool = False
     sent_bytes: int = 0
     room_wait_s: float = 0.0
-    room: asyncio.Event = field(default_factory=asyncio.Event)
+    room_left: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.room.set()
+        self.room_left.set()
 
     def start(self, status: int, headers: Headers, lines: str = "") -> None:
         assert not self.started, "a second head"
@@ -94,17 +94,25 @@ class FakeOutgoing:
         assert not end, "a line without its end"
         self.headers = [*headers, *((name, value) for name, _, value in (field.partition(": ") for field in fields))]
 
-    async def write(self, data: bytes) -> None:
-        await self._send("write", data)
+    def write(self, data: bytes) -> bool:
+        self._send("write", data)
+        return self.room_left.is_set()
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)  # the real one may suspend anywhere
+        if not self.room_left.is_set():
+            self.waiting.set()
+            await self.room_left.wait()
 
     async def finish(self, data: bytes = b"") -> None:
-        await self._send("finish", data)
+        self._send("finish", data)
+        await self.room()
         self.finished = True
 
     def abort(self) -> None:
         self.aborted = True
 
-    async def _send(self, how: str, data: bytes) -> None:
+    def _send(self, how: str, data: bytes) -> None:
         assert self.status, "bytes before a head"
         assert not self.finished, "bytes after the end"
         if self.gone:
@@ -113,10 +121,6 @@ class FakeOutgoing:
         self.entries.append(how)
         self.pieces.append(data)
         self.sent_bytes += len(data)
-        await asyncio.sleep(0)
-        if not self.room.is_set():
-            self.waiting.set()
-            await self.room.wait()
 
     @property
     def body(self) -> bytes:

@@ -171,7 +171,7 @@ def in_an_upstreams_error() -> Scene:
 def while_the_caller_is_slow() -> Scene:
     scene = ready()
     scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
-    scene.outgoing.room.clear()
+    scene.outgoing.room_left.clear()
     scene.reached = scene.outgoing.waiting
     return scene
 
@@ -180,7 +180,7 @@ def at_the_last_bytes() -> Scene:
     scene = ready()
     scene.incoming = asking()
     scene.house.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
-    scene.outgoing.room.clear()
+    scene.outgoing.room_left.clear()
     scene.reached = scene.outgoing.waiting
     return scene
 
