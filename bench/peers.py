@@ -1,11 +1,12 @@
 """The peers, each forwarding the same call to the same mock upstream: nginx, Envoy, LiteLLM, Portkey.
 
-Python and Node peers live in environments of their own below `.bench/`, made on first use. A peer that cannot be
-installed or started is reported with the reason, never skipped silently.
+Python and Node peers live in environments of their own below `.bench/`, made on first use; the Python ones on the same
+interpreter as Tollgate. A peer that cannot be installed or started is reported with the reason, never skipped silently.
 """
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from bench.load import Call
 from bench.processes import PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
 
 HOME = Path(".bench")
+PIP = Path(".venv/bin/pip")
+"""`make install` made it; the environments here need none of their own."""
 CHAT = "/v1/chat/completions"
 _LITELLM_KEY = "sk-bench-4f1c7a9e0b2d4c68a5e3f7b19d0c2e46"  # it refuses to start without one, or with a weak one
 
@@ -112,13 +115,13 @@ PEERS: dict[str, Callable[[int, Path], Peer]] = {
 
 
 def _python_home(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of the peer's own environment, installed on first use."""
-    home = HOME / name
-    python = home / "bin/python"
-    if not (home / ".installed").exists():
-        _run(["python3", "-m", "venv", str(home)], name)
-        _run([str(python), "-m", "pip", "install", "--quiet", *packages], name)
-        (home / ".installed").touch()
+    """The interpreter of the peer's own environment, installed on first use, and anew for another interpreter."""
+    home, base = HOME / name, f"{sys.base_prefix} {sys.version}"
+    python, stamp = home / "bin/python", home / ".installed"
+    if not stamp.exists() or stamp.read_text() != base:
+        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)], name)
+        _run([str(PIP), "--python", str(python), "install", "--quiet", *packages], name)
+        stamp.write_text(base)
     return python.absolute()
 
 

@@ -274,9 +274,12 @@ def _measure_policy(run: Run) -> None:
 def _machine() -> str:
     info = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in info if "model name" in line), "unknown processor")
-    is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # see decision 0010
-    configured = f"configured {'with' if is_optimised else 'without'} --enable-optimizations"
-    python = f"Python {platform.python_version()} of {sys.base_prefix} ({configured})"
+    if sys.base_prefix == "/usr":
+        built = "the distribution's build"  # Debian's is optimised, though its configuration does not say so
+    else:
+        is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # see decision 0010
+        built = f"configured {'with' if is_optimised else 'without'} --enable-optimizations"
+    python = f"Python {platform.python_version()} of {sys.base_prefix} ({built})"
     return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}, {python}"
 
 
