@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
-_TIME_SHIFTS = range(40, -1, -10)
+_TIME_SHIFTS = range(30, -1, -10)
 _RANDOM_CHARS = 16
 _STARTS = range(0, 256 * _RANDOM_CHARS, _RANDOM_CHARS)
 _CHAR_OF_BYTE = (_ALPHABET * 8).encode()
@@ -16,23 +16,23 @@ _CHAR_OF_BYTE = (_ALPHABET * 8).encode()
 class Ulids:
     """Makes them. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: that many random bytes (`secrets.token_bytes`).
 
-    Chance is drawn and spelled for many at once, a byte for each character (its upper three bits are not used), and
-    what a millisecond looks like is worked out once per millisecond.
+    Chance is drawn and spelled for many at once, a byte for each character (its upper three bits are not used). Of the
+    time, all but the last two characters stay for a second.
     """
 
     def __init__(self, now_ns: Callable[[], int], chance: Callable[[int], bytes]) -> None:
         self._now_ns = now_ns
         self._chance = chance
         self._pool: list[str] = []
-        self._ms = -1
-        self._time = ""
+        self._second = -1  # of 1024 ms
+        self._spelled = ""
 
     def __call__(self) -> str:
         ms = self._now_ns() // 1_000_000
-        if ms != self._ms:
-            self._ms = ms
-            self._time = "".join([_PAIRS[ms >> shift & 1023] for shift in _TIME_SHIFTS])
+        if ms >> 10 != self._second:
+            self._second = ms >> 10
+            self._spelled = "".join([_PAIRS[self._second >> shift & 1023] for shift in _TIME_SHIFTS])
         if not self._pool:
             chars = self._chance(_STARTS.stop).translate(_CHAR_OF_BYTE).decode()
             self._pool = [chars[start : start + _RANDOM_CHARS] for start in _STARTS]
-        return self._time + self._pool.pop()
+        return self._spelled + _PAIRS[ms & 1023] + self._pool.pop()
