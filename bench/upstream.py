@@ -25,12 +25,12 @@ ROUNDS = 7
 AT_ONCE = 16
 BODY = b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 60 + b'"}]}'
 ANSWER = b'{"id":"x","choices":[{"message":{"content":"' + b"word " * 60 + b'"}}],"usage":{"prompt_tokens":70}}'
-HEADERS = [
-    ("authorization", "Bearer k"),
-    ("content-type", "application/json"),
-    ("accept", "*/*"),
-    ("x-request-id", "1"),
-]
+HEADERS = {
+    "authorization": "Bearer k",
+    "content-type": "application/json",
+    "accept": "*/*",
+    "x-request-id": "1",
+}
 FIELDS = b"content-type: application/json\r\nserver: s\r\ndate: Sat, 21 Nov 2026 08:00:00 GMT\r\nx-request-id: 1\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n" + FIELDS + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
 EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'

@@ -103,7 +103,8 @@ class UpstreamCall:
     url: str
     """scheme://host[:port]/path?query"""
     method: str
-    headers: Headers
+    headers: Mapping[str, str]
+    """Names in lower case."""
     body: RequestBody
     deadline: float
     """`time.perf_counter` seconds by which the last byte must be here."""

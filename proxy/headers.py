@@ -4,7 +4,7 @@ Both ways are allow-lists: a credential, a cookie or a host that nobody thought 
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from proxy.exchange import Headers, Incoming, Standing
@@ -26,8 +26,6 @@ FORWARDED = (
 )
 """What of a request goes upstream, beside what the dialect adds."""
 
-_IDENTITY = ("accept-encoding", "identity")
-
 PASSED = frozenset(("content-type", "content-language", "cache-control", "retry-after", "retry-after-ms"))
 """What of an upstream's answer goes to the caller."""
 
@@ -37,19 +35,17 @@ def kept_request_id(value: str | None) -> str | None:
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
-def forwarded(incoming: Incoming, request_id: str, own: Headers) -> list[tuple[str, str]]:
+def forwarded(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
     """The fields for upstream: `own` (dialect and credential), then what may go on of the caller's.
 
     Hop-by-hop fields are none of FORWARDED, but a caller may declare any field one (RFC 9110 7.6.1).
     """
-    headers = [("x-request-id", request_id), _IDENTITY, *own]
-    header, taken = incoming.header, dict(own)
-    if header("connection") is not None:
-        taken |= dict.fromkeys(_named_in_connection(incoming), "")
-    for name in FORWARDED:
-        value = header(name)
-        if value is not None and name not in taken:
-            headers.append((name, value))
+    headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
+    header = incoming.header
+    dropped = _named_in_connection(incoming) if header("connection") is not None else ()
+    for name, value in zip(FORWARDED, map(header, FORWARDED), strict=True):
+        if value is not None and name not in headers and name not in dropped:
+            headers[name] = value
     return headers
 
 

@@ -8,7 +8,7 @@ import re
 import orjson
 
 from proxy.dialects.bodies import Body
-from proxy.dialects.seam import HeaderPairs, UntranslatableError
+from proxy.dialects.seam import HeaderFields, UntranslatableError
 from proxy.dialects.splice import Json, edit
 from proxy.dialects.streams import Shape, Stream
 from proxy.dialects.usage import OpenAiMeter
@@ -30,11 +30,11 @@ _RESPONSE_EVENTS = Shape(
 )
 
 
-_JSON = ("content-type", "application/json")
-
-
-def headers(credential: str | None) -> HeaderPairs:
-    return [_JSON, ("authorization", f"Bearer {credential}")] if credential else [_JSON]
+def headers(credential: str | None) -> HeaderFields:
+    fields = {"content-type": "application/json"}
+    if credential:
+        fields["authorization"] = f"Bearer {credential}"
+    return fields
 
 
 def body(path: str, raw: bytes, parsed: Json, model: str | None) -> RequestBody:

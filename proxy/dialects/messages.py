@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import orjson
 
 from proxy.dialects.bodies import Body
-from proxy.dialects.seam import HeaderPairs
+from proxy.dialects.seam import HeaderFields
 from proxy.dialects.splice import Json, edit
 from proxy.dialects.streams import MessagesStream, Shape
 from proxy.dialects.usage import MessagesMeter
@@ -25,13 +25,16 @@ _EVENTS = Shape(
 )
 
 
-def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderPairs:
-    """`caller`: the request's own headers, of which version and betas count."""
-    own = [(name, value) for name, value in caller if name in ("anthropic-version", "anthropic-beta")]
-    if not any(name == "anthropic-version" for name, _ in own):
-        own.append(("anthropic-version", DEFAULT_VERSION))
-    pairs = [("content-type", "application/json"), *own]
-    return [*pairs, ("x-api-key", credential)] if credential else pairs
+def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderFields:
+    """`caller`: the request's own headers, of which version and betas count; a field sent twice is a list."""
+    fields = {"content-type": "application/json"}
+    for name, value in caller:
+        if name in ("anthropic-version", "anthropic-beta"):
+            fields[name] = f"{fields[name]},{value}" if name in fields else value
+    fields.setdefault("anthropic-version", DEFAULT_VERSION)
+    if credential:
+        fields["x-api-key"] = credential
+    return fields
 
 
 def body(raw: bytes, parsed: Json, model: str | None) -> RequestBody:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from proxy.spliced import RequestBody
 
-HeaderPairs = list[tuple[str, str]]
+HeaderFields = dict[str, str]
 
 GLOBAL = "global"
 
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
     """
 
     path: str
-    headers: HeaderPairs
+    headers: HeaderFields
     body: RequestBody
     location: str = ""
     """Of the vendor's cloud; takes the place of `{location}` in a base URL. The global one has the bare host."""

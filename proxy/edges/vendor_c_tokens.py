@@ -24,7 +24,7 @@ RETRY_AFTER_S = 5.0
 USELESS_BELOW_S = 10.0
 """A token this close to its end may be dead before it arrives."""
 MAX_ANSWER_BYTES = 65_536
-_HEADERS = (("content-type", "application/x-www-form-urlencoded"), ("accept", "application/json"))
+_HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
 
 class UpstreamClient(Protocol):

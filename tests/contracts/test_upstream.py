@@ -59,7 +59,7 @@ async def client(opened: Open) -> HttpUpstream:
 def call(
     url: str, method: str = "POST", body: RequestBody = b"{}", within_s: float = SOON_S, idle_timeout_s: float = SOON_S
 ) -> UpstreamCall:
-    headers = [("authorization", "Bearer sk-very-secret"), ("content-type", "application/json")]
+    headers = {"authorization": "Bearer sk-very-secret", "content-type": "application/json"}
     return UpstreamCall(url, method, headers, body, time.perf_counter() + within_s, idle_timeout_s, Reach.OPERATOR)
 
 
@@ -148,7 +148,7 @@ async def test_an_empty_post_says_that_it_is_empty(upstream: ScriptedUpstream, c
 async def test_framing_headers_are_the_clients_own(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK)
     smuggled = call(upstream.url)
-    smuggled.headers = [("Host", "evil"), ("Content-Length", "99"), ("Transfer-Encoding", "chunked"), ("x-a", "1")]
+    smuggled.headers = {"Host": "evil", "Content-Length": "99", "Transfer-Encoding": "chunked", "x-a": "1"}
     assert await whole(await client.send(smuggled)) == b"fine"
     names = [name for name, _ in upstream.received[0].headers]
     assert names == ["host", "x-a", "content-length"]
@@ -162,7 +162,7 @@ async def test_a_header_that_would_be_two_is_not_sent(
     upstream: ScriptedUpstream, client: HttpUpstream, broken: tuple[str, str]
 ) -> None:
     bad = call(upstream.url)
-    bad.headers = [broken]
+    bad.headers = dict([broken])
     with pytest.raises(UpstreamUnreachableError):
         await client.send(bad)
     assert upstream.connections == 0

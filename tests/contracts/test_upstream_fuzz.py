@@ -74,7 +74,7 @@ class Rig:
         assert step(self.asking) is None
 
     def ask(self) -> Coroutine[Any, Any, Answer]:
-        call = UpstreamCall("http://h/", "POST", (), b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
+        call = UpstreamCall("http://h/", "POST", {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
         return self.connection.exchange(call, b"POST / HTTP/1.1\r\n\r\n")
 
     def receive(self, data: bytes) -> None:

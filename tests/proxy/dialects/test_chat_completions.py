@@ -56,14 +56,14 @@ def test_the_model_is_the_targets_and_the_rest_is_the_callers() -> None:
     raw = b'{ "temperature": 1.0,\n "model":"acme/fast" , "messages":[]}'
     asked = ask(received(raw), VENDOR_B, "sk-1")
     assert asked.body == raw.replace(b"acme/fast", b"gpt-x")
-    assert asked.headers == [("content-type", "application/json"), ("authorization", "Bearer sk-1")]
+    assert asked.headers == {"content-type": "application/json", "authorization": "Bearer sk-1"}
     assert asked.below("https://api.example.com") == "https://api.example.com/v1/chat/completions"
 
 
 def test_a_platform_target_without_a_model_name_gets_the_slug_and_no_credential() -> None:
     asked = ask(received(HELLO), PLATFORM, None)
     assert asked.body == orjson.dumps(HELLO)
-    assert asked.headers == [("content-type", "application/json")]
+    assert asked.headers == {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("base", ["https://h/v1", "https://h/v1/", "https://h", "https://h/"])

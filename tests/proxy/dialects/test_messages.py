@@ -45,7 +45,7 @@ def test_asking_with_the_targets_model_and_credential() -> None:
     asked = ask(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
     assert asked.below("https://api.example/") == "https://api.example/v1/messages"
     assert orjson.loads(bytes(asked.body)) == HELLO | {"model": "claude-x"}
-    assert dict(asked.headers) == {
+    assert asked.headers == {
         "content-type": "application/json",
         "anthropic-version": "2023-06-01",
         "x-api-key": "sk-ant",
@@ -60,7 +60,12 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
         ("x-api-key", "tg_k"),
     ]
     asked = ask(received(HELLO, MESSAGES, sent), VENDOR_A, "sk-ant")
-    assert asked.headers == [("content-type", "application/json"), *sent[:3], ("x-api-key", "sk-ant")]
+    assert asked.headers == {
+        "content-type": "application/json",
+        "anthropic-version": "2024-01-01",
+        "anthropic-beta": "a,b",  # one list, as the two fields were (RFC 9110 5.3)
+        "x-api-key": "sk-ant",
+    }
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_chat_call_to_a_messages_target() -> None:
     body = {"model": SLUG, "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
     asked = ask(received(body), VENDOR_A, "sk-ant")
     assert asked.path == "/v1/messages"
-    assert dict(asked.headers)["x-api-key"] == "sk-ant"
+    assert asked.headers["x-api-key"] == "sk-ant"
     assert orjson.loads(bytes(asked.body)) == {
         "model": "claude-x",
         "max_tokens": 4096,
@@ -223,7 +223,7 @@ def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
 def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
     body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
     asked = ask(received(body, MESSAGES), target, "sk-1")
-    assert (asked.path, dict(asked.headers)["authorization"]) == (path, "Bearer sk-1")
+    assert (asked.path, asked.headers["authorization"]) == (path, "Bearer sk-1")
     assert orjson.loads(bytes(asked.body)) == {
         "model": model,
         cap: 5,

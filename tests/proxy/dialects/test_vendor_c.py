@@ -44,7 +44,7 @@ def decoded(segment: str) -> bytes:
 def test_the_call_goes_below_project_and_location() -> None:
     asked = ask(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
     assert asked.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
-    assert ("authorization", "Bearer ya29.token") in asked.headers
+    assert asked.headers["authorization"] == "Bearer ya29.token"
     assert orjson.loads(bytes(asked.body))["model"] == "gem-x"
 
 
