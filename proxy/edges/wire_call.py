@@ -96,6 +96,7 @@ class WireCall:
         "declared_bytes",
         "fault",
         "header",
+        "is_followed",
         "keep_alive",
         "method",
         "read_bytes",
@@ -136,6 +137,7 @@ class WireCall:
         self.fault: Exception | None = None
         self.received_at = time.perf_counter()
         self.declared_bytes = int(length) if length is not None else None
+        self.is_followed = False  # another request came with it
         self.keep_alive = False
         self.started = False
         self.read_bytes = 0

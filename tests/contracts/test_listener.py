@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -147,6 +148,46 @@ async def test_pipelined_requests_are_answered_in_order_wherever_tcp_cuts_them(f
                 await asyncio.sleep(0)
         bodies = [(await caller.answer())[2] for _ in range(60)]
         assert bodies == [b"POST /a %02d" % number for number in range(60)]
+
+
+async def test_pipelined_requests_take_turns_with_all_else_that_the_loop_has_to_do() -> None:
+    turns, seen, running = 0, list[int](), True
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if running:
+            asyncio.get_running_loop().call_soon(turn)
+
+    turn()
+
+    async def at_once(incoming: Incoming, outgoing: Outgoing) -> None:
+        seen.append(turns)
+        await echo(incoming, outgoing)
+
+    async with listening(at_once, QUICK) as front:
+        caller = await front.caller()
+        caller.say(HI * 20)
+        for _ in range(20):
+            assert (await caller.answer())[0] == 200
+    running = False
+    assert len(set(seen)) > 10, "far fewer would mean that a heap of requests holds up everybody"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="from there on the server starts its tasks eagerly")
+async def test_a_call_is_its_connections_own_task() -> None:
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def noting(incoming: Incoming, outgoing: Outgoing) -> None:
+        tasks.append(asyncio.current_task())
+        await echo(incoming, outgoing)
+
+    async with listening(noting, QUICK) as front:
+        caller = await front.caller()
+        for _ in range(2):
+            caller.say(HI)
+            assert (await caller.answer())[0] == 200
+    assert tasks[0] is tasks[1] is not None
 
 
 async def test_a_connection_is_kept_unless_somebody_says_otherwise(front: Front) -> None:
