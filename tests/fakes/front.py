@@ -38,7 +38,8 @@ class Caller:
     writer: asyncio.StreamWriter
 
     def say(self, data: bytes) -> None:
-        self.writer.write(data)
+        if not self.writer.is_closing():  # else the front has hung up; uvloop lets nobody talk on
+            self.writer.write(data)
 
     async def head(self) -> bytes:
         """One head, interim ones included one by one."""
