@@ -43,7 +43,8 @@ def forwarded(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> di
     headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
     header = incoming.header
     dropped = _named_in_connection(incoming) if header("connection") is not None else ()
-    for name, value in zip(FORWARDED, map(header, FORWARDED), strict=True):
+    for name in FORWARDED:
+        value = header(name)
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
     return headers

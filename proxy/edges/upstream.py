@@ -23,8 +23,6 @@ _OURS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "expect", "te"}
 )
 """Header names that are about this connection: the client says them itself, or not at all."""
-_FIELD = "%s: %s\r\n".__mod__
-"""A name and its value, as a pair, to their line."""
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -277,13 +275,11 @@ class _Pool:
 
 def _head(call: UpstreamCall, line: str) -> bytes:
     """The request's head. What could smuggle a line or a second request into it is refused, whoever let it through."""
-    fields = call.headers
-    if not _OURS.isdisjoint(map(str.lower, fields)):
-        fields = {name: value for name, value in fields.items() if name.lower() not in _OURS}
-    head = f"{call.method} {line}{''.join(map(_FIELD, fields.items()))}"
-    lines = len(fields) + 2  # the request line and `host`
+    fields = [f"{name}: {value}\r\n" for name, value in call.headers.items() if name.lower() not in _OURS]
+    if call.body or call.method not in _BODILESS:
+        fields.append(f"content-length: {len(call.body)}\r\n")
+    head = f"{call.method} {line}{''.join(fields)}\r\n"
+    lines = len(fields) + 3  # the request line, `host`, the empty one
     if not head.count("\n") == lines == head.count("\r") or "\0" in head:
         raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
-    if call.body or call.method not in _BODILESS:
-        head += f"content-length: {len(call.body)}\r\n"
-    return f"{head}\r\n".encode("utf-8", "surrogateescape")
+    return head.encode("utf-8", "surrogateescape")
