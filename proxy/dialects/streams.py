@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import orjson
 
 from policy.billing import Tokens
-from proxy.dialects import failures, sse
+from proxy.dialects import deltas, failures, sse
 from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
 from proxy.dialects.usage import MessagesMeter, Meter
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
+LESSONS = 8
+"""So many deltas are asked what they have in common: a stream's first ones may differ, and some have always more."""
 
 # A frame whose model stands before any nesting, as it does in every delta of a Chat Completions stream.
 _MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*:\s*("[^"\\]*")')
@@ -44,8 +46,8 @@ class Stream:
     """A stream of events: each frame goes on as soon as it is whole; from the final one on they wait for `end`."""
 
     __slots__ = (
-        *("_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
-        *("_opening", "_opening_as_slug", "failed"),
+        *("_delta", "_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
+        *("_lessons", "_opening", "_opening_as_slug", "failed"),
     )
 
     streams = True
@@ -61,6 +63,8 @@ class Stream:
         self._tail = b""
         self._opening = _NO_OPENING  # the bytes up to the model's name, alike in all deltas of a stream
         self._opening_as_slug = b""
+        self._delta = deltas.NONE
+        self._lessons = LESSONS
 
     @property
     def tokens(self) -> Tokens | None:
@@ -69,24 +73,39 @@ class Stream:
     def feed(self, data: bytes) -> bytes:
         if not self._framer.between:
             return self._cut(data)
-        opening = self._opening
-        if data.startswith(opening) and self._held is None:
-            # Nearly all that comes: one delta like the one before it. What is none goes the long way.
-            rest = data[len(opening) :]
-            if self._drop_usage and rest.endswith(_NULL_ENDING):
-                rest = rest[: -len(_NULL_ENDING)] + _ENDING
-            if (
-                0 <= rest.find(b"\n\n") == len(rest) - 2 < TAIL_BYTES
-                and sse.CR not in rest
-                and rest.find(b'"model"') < 0
-                and rest.find(b'"usage"') < 0
-                and rest.find(failures.MARK) < 0
-            ):
-                return self._opening_as_slug + rest
+        if self._held is None:
+            told = self._delta.told(data) or self._told_as_opened(data)
+            if told is not None:  # nearly all that comes
+                return told
         if not sse.is_one_frame(data):
             return self._cut(data)
         frame = self._frame(data)
         return frame if self._held is None else self._hold(frame)
+
+    def _told_as_opened(self, data: bytes) -> bytes | None:
+        """What the caller gets for a delta that opens as those before it; None for all else, which goes the long way.
+
+        Of the first ones it is noted what they have in common, so that of the next only the text need be looked at.
+        """
+        opening = self._opening
+        if not data.startswith(opening):
+            return None
+        rest = data[len(opening) :]
+        if self._drop_usage and rest.endswith(_NULL_ENDING):
+            rest = rest[: -len(_NULL_ENDING)] + _ENDING
+        if (
+            not 0 <= rest.find(b"\n\n") == len(rest) - 2 < TAIL_BYTES
+            or sse.CR in rest
+            or rest.find(b'"model"') >= 0
+            or rest.find(b'"usage"') >= 0
+            or rest.find(failures.MARK) >= 0
+        ):
+            return None
+        told = self._opening_as_slug + rest
+        if self._lessons:
+            self._lessons -= 1
+            self._delta = deltas.found_in(data, told, len(opening), len(self._opening_as_slug)) or self._delta
+        return told
 
     def end(self) -> bytes:
         rest = self._framer.rest()

@@ -363,7 +363,24 @@ def test_a_target_may_be_any_chat_provider() -> None:
 
 
 DELTA = b'data: {"id":"c1","model":"gpt-x-2026","choices":[{"delta":{"content":"a"}}]'
+OPENING, ENDING = DELTA[:-5], DELTA[-4:] + b"}\n\n"
+TEXTS = [  # between them
+    b"more",
+    b"",
+    b'a \\"quoted\\" word',
+    b"a backslash \\\\",
+    b'a"}}],"usage":{"prompt_tokens":7,"completion_tokens":5},"z":[{"z":{"z":"b',
+    b'a"}}],"error":{"message":"m"},"z":[{"z":{"z":"b',
+    b'a"}}],"model":"again","z":[{"z":{"z":"b',
+    b'a"}}]}\n\ndata: [DONE]\n\ndata: {"choices":[{"delta":{"content":"b',
+    b"a\n\ndata: [DONE]\n\nb",
+    b"a\ndata: b",
+    b"a\r\rdata: [DONE]\r\rb",
+    b"a\rb",
+]
 KINDS_OF_FRAME = [
+    *(OPENING + text + ENDING for text in TEXTS),
+    OPENING + ENDING[1:],  # of a text that ends where it should begin
     DELTA + b"}\n\n",
     DELTA + b',"usage":null}\n\n',
     DELTA + b',"usage": null }\n\n',
@@ -387,6 +404,9 @@ KINDS_OF_FRAME = [
 
 
 @given(st.lists(st.sampled_from(KINDS_OF_FRAME), max_size=8), st.sets(st.integers(0, 8)), st.booleans())
+@example([OPENING + text + ENDING for text in TEXTS], set(), True)
+@example([OPENING + ENDING[1:], OPENING, ENDING], set(), True)
+@example([DELTA + b',"usage":null}\n\n', DELTA + b"}\n\n"], set(), False)
 @example([DELTA + b"}\r\r", b"data: [DONE]\n\n"], {1}, False)
 @example([DELTA + b',"error":{"message":"m"}}\n\n'], set(), False)
 @example([DELTA + b',"usage":{"prompt_tokens":7,"completion_tokens":5}}\n\n'], set(), True)
@@ -417,9 +437,18 @@ def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], jo
         else:
             at_once.append(frame)
     request = received(STREAMED_WITH_USAGE if asked else STREAMED)
+    plain = [DELTA + (b"}\n\n" if asked else b',"usage":null}\n\n')] * 2
     seen = []
     for pieces in (at_once, cut(b"".join(frames), range(10_000))):
         one = reader(request, VENDOR_B, 200, SSE)
-        passed = b"".join(one.feed(piece) for piece in [DELTA + b"}\n\n", *pieces])
+        passed = b"".join(one.feed(piece) for piece in [*plain, *pieces])
         seen.append((passed, one.end(), one.tokens, one.failed))
     assert seen[0] == seen[1]
+
+
+def test_of_deltas_with_a_plain_text_each_is_told_as_if_it_were_the_first() -> None:
+    request = received(STREAMED)
+    one = reader(request, VENDOR_B, 200, SSE)
+    told = [one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")]
+    as_slugs = OPENING.replace(b"gpt-x-2026", b"acme/fast")
+    assert told == [as_slugs + text + ENDING for text in (b"a", b"b", b"", b"c c", b"\\n")]
