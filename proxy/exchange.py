@@ -8,7 +8,7 @@ as the stages see them (`Incoming`, `Outgoing`, `UpstreamAnswer`), so that no st
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
@@ -151,7 +151,8 @@ class Purpose(Enum):
         self.users = users
 
 
-class Caller(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Caller:
     """All that policy knows of who holds a key. None: the row is gone, or there was never to be one."""
 
     key: KeyRow
@@ -159,7 +160,8 @@ class Caller(NamedTuple):
     group: Group | None
 
 
-class Way(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Way:
     """Where a slug leads for a group, and what binds its calls there."""
 
     endpoint: EndpointRow
@@ -216,7 +218,8 @@ class Routed:
     """The request in the target's dialect, where that is not the caller's; until it is sent."""
 
 
-class Standing(NamedTuple):
+@dataclass(slots=True)
+class Standing:
     """The tightest limit of one type after a decision, for the `x-ratelimit-*` headers."""
 
     limit: int
@@ -224,7 +227,8 @@ class Standing(NamedTuple):
     reset_ms: int
 
 
-class Grant(NamedTuple):
+@dataclass(slots=True)
+class Grant:
     """The buckets' yes: what it holds until settled (nothing where no TOKEN limit binds), and the headers' figures."""
 
     holds: tuple[Hold, ...] = ()
@@ -232,7 +236,8 @@ class Grant(NamedTuple):
     tokens: Standing | None = None
 
 
-class LimitHit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LimitHit:
     """The buckets' no: the first limit hit; nothing was consumed anywhere.
 
     `retry_after_ms`: when there is room if nothing happens until then. `hard_retry_after_ms`: until when nothing can

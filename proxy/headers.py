@@ -70,18 +70,18 @@ def rate_lines(requests: Standing | None, tokens: Standing | None) -> str:
     """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
     lines = ""
     if requests is not None:
-        limit, remaining, reset_ms = requests
+        remaining = requests.remaining
         lines = (
-            f"x-ratelimit-limit-requests: {limit}\r\n"
+            f"x-ratelimit-limit-requests: {requests.limit}\r\n"
             f"x-ratelimit-remaining-requests: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-requests: {span(reset_ms)}\r\n"
+            f"x-ratelimit-reset-requests: {span(requests.reset_ms)}\r\n"
         )
     if tokens is not None:
-        limit, remaining, reset_ms = tokens
+        remaining = tokens.remaining
         lines += (
-            f"x-ratelimit-limit-tokens: {limit}\r\n"
+            f"x-ratelimit-limit-tokens: {tokens.limit}\r\n"
             f"x-ratelimit-remaining-tokens: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-tokens: {span(reset_ms)}\r\n"
+            f"x-ratelimit-reset-tokens: {span(tokens.reset_ms)}\r\n"
         )
     return lines
 

@@ -8,7 +8,7 @@ events and talks to Redis is `edges/shipper.py`.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import orjson
@@ -27,7 +27,8 @@ PAYERS_KEPT = 4096
 """(key, slug) pairs of whose events the fields that do not change are kept encoded, about 300 bytes each."""
 
 
-class OpenCall(NamedTuple):
+@dataclass(slots=True)
+class OpenCall:
     """An admitted call that is about to be dispatched: all that billing and settling it after a crash needs."""
 
     event_key: str
@@ -44,7 +45,8 @@ class OpenCall(NamedTuple):
     holds: tuple[Hold, ...] = ()
 
 
-class CloseCall(NamedTuple):
+@dataclass(slots=True)
+class CloseCall:
     """How a call ended. `numbers`: the settlement numbers of its holds, one each, in their order."""
 
     event_key: str
@@ -67,13 +69,20 @@ _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
 def open_record(call: OpenCall) -> bytes:
     """Two lines: the event as far as it is known, its key first; then the time, the estimate and what is held."""
-    event_key, workspace_id, group_id, entity_id, prefix, request_id, slug, metadata, at_ms, estimate, holds = call
-    payload = b'{"idempotency_key":"%b",%b,"request_id":%b,"request_metadata":%b\n%b' % (
-        event_key.encode(),
-        _payer(workspace_id, group_id, entity_id, prefix, slug),
-        orjson.dumps(request_id),
-        b"null" if metadata is None else orjson.dumps(metadata),
-        orjson.dumps((at_ms, tuple(estimate), list(map(tuple, holds)))),  # it takes no named tuples
+    metadata = call.request_metadata
+    payload = b"".join(
+        (
+            b'{"idempotency_key":"',
+            call.event_key.encode(),
+            b'",',
+            _payer(call.workspace_id, call.group_id, call.external_entity_id, call.api_key_prefix, call.model_slug),
+            b',"request_id":',
+            orjson.dumps(call.request_id),
+            b',"request_metadata":',
+            b"null" if metadata is None else orjson.dumps(metadata),
+            b"\n",
+            orjson.dumps((call.opened_at_ms, call.estimate, call.holds), default=tuple),  # it takes no named tuples
+        )
     )
     return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
 
@@ -97,13 +106,12 @@ def answered_record(event_key: str) -> bytes:
 
 def close_record(call: CloseCall) -> bytes:
     """Three lines: the key, the rest of the event, the numbers."""
-    event_key, status, tokens, ended_at_ms, numbers = call
     payload = b'%b\n"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}\n%b' % (
-        event_key.encode(),
-        ended_at_ms,
-        status,
-        *tokens,
-        orjson.dumps(numbers),
+        call.event_key.encode(),
+        call.ended_at_ms,
+        call.status,
+        *call.tokens,
+        orjson.dumps(call.numbers),
     )
     return pack_head(_CLOSE.magic, len(payload), crc32(payload, _CLOSE.seed)) + payload
 

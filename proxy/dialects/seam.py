@@ -4,8 +4,8 @@ Pure values; nothing here knows a provider, `registry.py` picks who does. How an
 `exchange.AnswerReader`.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from proxy.spliced import RequestBody
 
@@ -23,7 +23,8 @@ class UntranslatableError(Exception):
         self.reason = reason
 
 
-class Asked(NamedTuple):
+@dataclass(slots=True)
+class Asked:
     """A request as the target wants it. `headers`: those the dialect sets, names in lower case.
 
     A caller's header of the same name must not go upstream beside them, nor any credential of the caller's.

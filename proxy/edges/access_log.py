@@ -77,37 +77,35 @@ class AccessLogWriter:
 
 def line_of(call: Finished) -> bytes:
     """One line: flat, times in milliseconds, what is unknown left out. The thread that makes it shares the GIL."""
-    (ended_at_ms, request_id, method, path, status, cause, workspace, _, group, key_prefix, slug, request_bytes,
-     response_bytes, tokens, duration_s, ours_s, upstream_s, first_byte_s) = call  # fmt: skip
-    second, ms = divmod(ended_at_ms, 1000)
+    second, ms = divmod(call.ended_at_ms, 1000)
     line: dict[str, Any] = {
         "time": f"{_second(second)}.{ms:03d}Z",
-        "message": GONE_TEXT if status == GONE_STATUS else "request",
-        "method": method,
-        "status": status,
-        "request_bytes": request_bytes,
-        "response_bytes": response_bytes,
-        "total_ms": round(duration_s * 1e6) / 1000,
-        "ours_ms": round(ours_s * 1e6) / 1000,
-        "upstream_ms": round(upstream_s * 1e6) / 1000,
+        "message": GONE_TEXT if call.status == GONE_STATUS else "request",
+        "method": call.method,
+        "status": call.status,
+        "request_bytes": call.request_bytes,
+        "response_bytes": call.response_bytes,
+        "total_ms": round(call.duration_s * 1e6) / 1000,
+        "ours_ms": round(call.ours_s * 1e6) / 1000,
+        "upstream_ms": round(call.upstream_s * 1e6) / 1000,
     }
-    if request_id:
-        line["request_id"] = request_id
-    if path := path[:MAX_PATH_CHARS]:
+    if call.request_id:
+        line["request_id"] = call.request_id
+    if path := call.path[:MAX_PATH_CHARS]:
         line["path"] = path if path.isascii() else path.encode("ascii", "backslashreplace").decode()
-    if cause:
-        line["cause"] = cause
-    if workspace:
-        line["workspace"] = workspace
-        line["key_prefix"] = key_prefix
-    if group:
-        line["group"] = group
-    if slug:
-        line["slug"] = slug
-    if first_byte_s is not None:
-        line["first_byte_ms"] = round(first_byte_s * 1e6) / 1000
-    if tokens is not None:
-        line["input_tokens"], line["output_tokens"], line["cached_input_tokens"] = tokens
+    if call.cause:
+        line["cause"] = call.cause
+    if call.workspace_id:
+        line["workspace"] = call.workspace_id
+        line["key_prefix"] = call.key_prefix
+    if call.group_id:
+        line["group"] = call.group_id
+    if call.slug:
+        line["slug"] = call.slug
+    if call.first_byte_s is not None:
+        line["first_byte_ms"] = round(call.first_byte_s * 1e6) / 1000
+    if call.tokens is not None:
+        line["input_tokens"], line["output_tokens"], line["cached_input_tokens"] = call.tokens
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 

@@ -99,8 +99,9 @@ class CompiledPlan:
 
     def refused(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, hard_retry_ms, *_ = reply
-        _, requests, tokens = self.grant(reply, 0)
-        return LimitHit(self.plan.bounds[refused_by - 1], retry_ms, requests, tokens, hard_retry_ms)
+        standing = self.grant(reply, 0)
+        bound = self.plan.bounds[refused_by - 1]
+        return LimitHit(bound, retry_ms, standing.requests, standing.tokens, hard_retry_ms)
 
     def repeated(self, now: float) -> LimitHit | None:
         """The last refusal, as it is to be told now; None when it is time to ask again."""

@@ -39,7 +39,7 @@ class Authenticate:
         caller = self._directory.caller(digest) or await self._caller_now(credential, digest)
         if caller is None:
             raise BadCredentialError
-        key, workspace, group = caller
+        key, workspace, group = caller.key, caller.workspace, caller.group
         if workspace is None or key.kind not in arrived.purpose.users:
             raise BadCredentialError
         if not workspace.onboarded:

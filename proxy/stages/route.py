@@ -56,7 +56,7 @@ class Route:
         if way is None or way.endpoint.workspace_id != identified.key.workspace_id:
             named = received.slug[:MAX_SLUG_CHARS]
             raise NoSuchSlugError(f"The model {named!r} does not exist, or this key may not call it")
-        endpoint, plan = way
+        endpoint, plan = way.endpoint, way.plan
         translation = self._dialects.check(received, endpoint.target)
         return Routed(identified, received, endpoint, group.external_entity_id, plan, translation)
 

@@ -7,7 +7,7 @@ metrics and the access log. Both are synchronous on purpose: they run in cancell
 from dataclasses import dataclass
 from operator import attrgetter
 from time import perf_counter, time_ns
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from policy.billing import Tokens
 from policy.settlement import Settlement
@@ -39,7 +39,8 @@ class Expectations(Protocol):
     def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
 
 
-class Finished(NamedTuple):
+@dataclass(slots=True)
+class Finished:
     """One ended request as metrics and access log tell of it; what never became known is "", None or 0.
 
     Nothing secret: of a key its prefix, of a target nothing.

@@ -18,7 +18,7 @@ from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.replica import Replica, ReplicaInUseError, Stamp, stamp_path
 from proxy.edges.snapshots import Generations, SnapshotDirectory
-from proxy.exchange import PolicyUnavailableError
+from proxy.exchange import Caller, PolicyUnavailableError
 from proxy.refresher import ReplicaUnwritableError, Standing
 
 KEYS = (b"k" * 32,)
@@ -297,7 +297,7 @@ def test_a_caller_is_found_whole_and_follows_each_of_its_rows(world: World) -> N
     assert caller is not None
     assert caller.group is None
     world.publish(group("g"))
-    assert world.directory.caller("d") == (caller.key, caller.workspace, world.directory.group("g"))
+    assert world.directory.caller("d") == Caller(caller.key, caller.workspace, world.directory.group("g"))
     world.publish(Row("key", "d", 2, None))
     assert world.directory.caller("d") is None
 

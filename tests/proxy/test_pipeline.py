@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ async def test_what_is_told_of_a_call_stands_in_its_place(house: House) -> None:
     [told] = house.access_log.records
     assert house.meters.calls == [told]
     texts = {"method", "path", "request_id", "workspace_id", "group_id", "key_prefix", "slug", "cause"}
-    assert {name: value for name, value in told._asdict().items() if name in texts} == {
+    assert {name: value for name, value in asdict(told).items() if name in texts} == {
         "method": "POST",
         "path": incoming.target,
         "request_id": outgoing.header("x-request-id"),

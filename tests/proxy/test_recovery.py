@@ -1,5 +1,7 @@
 """What a journal's records mean, at whatever record the worker died."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -48,7 +50,7 @@ def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
 
 
 def test_a_call_that_held_nothing_settles_nothing() -> None:
-    ended = read(Ledger(), open_record(call(1, holds=())), close_record(end(1)._replace(numbers=())))
+    ended = read(Ledger(), open_record(call(1, holds=())), close_record(replace(end(1), numbers=())))
     assert len(ended) == 1
     assert settlements_of(ended) == []
 
@@ -114,8 +116,8 @@ def test_the_ledger_takes_no_more_calls_than_it_is_asked_for_and_says_how_far_it
 
 def test_the_last_number_is_that_of_the_last_end_that_bore_one() -> None:
     ledger = Ledger()
-    read(ledger, open_record(call(1)), close_record(end(1)._replace(numbers=(7, 8))))
-    read(ledger, open_record(call(2, holds=())), close_record(end(2)._replace(numbers=())))
+    read(ledger, open_record(call(1)), close_record(replace(end(1), numbers=(7, 8))))
+    read(ledger, open_record(call(2, holds=())), close_record(replace(end(2), numbers=())))
     assert ledger.last_number == 8
 
 
@@ -123,8 +125,8 @@ def test_calls_of_two_payers_are_not_mixed_up() -> None:
     """The fields that a payer's calls share are encoded once."""
     calls = [
         call(1),
-        call(2)._replace(api_key_prefix='tg_"é'),
-        call(3)._replace(model_slug="acme/other", external_entity_id="customer-8"),
+        replace(call(2), api_key_prefix='tg_"é'),
+        replace(call(3), model_slug="acme/other", external_entity_id="customer-8"),
         call(4),
     ]
     records = [record for one in calls for record in (open_record(one), close_record(end(int(one.event_key[4:]))))]
