@@ -13,16 +13,23 @@ from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import DEFAULT_CHUNK_SIZE
 from aiohttp.http_exceptions import BadHttpMethod, InvalidHeader, InvalidURLError, LineTooLong
-from aiohttp.http_parser import RawRequestMessage
+from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestPayloadError
 
+from proxy.edges.intake import READ_BYTES, Intake
 from proxy.edges.wire_call import HttpDate, WireCall, WireOptions
 from proxy.exchange import Incoming, Outgoing
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_LONG_BYTES = 32 << 10
+"""What is read of a long body goes past the parser, which would copy it."""
+_HEAD_BYTES = 16 << 10
+_HEAD_END = b"\r\n\r\n"
 _CANCEL_S = 2.0
 """How long calls may take to end once they are cancelled."""
 _CLOSE_S = 0.1
@@ -42,6 +49,20 @@ class ListenerOptions:
     watch_interval_s: float = 1.0
     """How often connections whose reading is paused are asked whether their peer is still there."""
     wire: WireOptions = field(default_factory=WireOptions)
+
+    def parser(self, connection: web.RequestHandler) -> HttpRequestParser:
+        """One as aiohttp makes for a connection, with these limits."""
+        return HttpRequestParser(
+            connection,
+            asyncio.get_running_loop(),
+            DEFAULT_CHUNK_SIZE,
+            max_line_size=self.max_line_bytes,
+            max_field_size=self.max_field_bytes,
+            max_headers=self.max_headers,
+            payload_exception=RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=MAX_MSG_QUEUE_SIZE,
+        )
 
 
 class Listener:
@@ -108,9 +129,10 @@ class _Front(web.Server):
         self.draining = False
         self.options = options.wire
         self.date = HttpDate()
+        self._buffer = memoryview(bytearray(READ_BYTES))
 
-    def __call__(self) -> "_Connection":
-        return _Connection(self, self._limits)
+    def __call__(self) -> Any:  # the base class makes a protocol of bytes
+        return Intake(_Connection(self, self._limits), self._buffer)
 
     async def idle_within(self, timeout_s: float) -> None:
         """Returns when nothing is in flight, or when the time is up."""
@@ -155,22 +177,58 @@ class _Front(web.Server):
 class _Connection(web.RequestHandler):
     """One connection; knows since when a head is incomplete, and makes calls of malformed ones too."""
 
-    __slots__ = ("call", "head_since")
+    __slots__ = ("_body", "_body_left", "_limits", "call", "head_since")
 
     def __init__(self, front: _Front, limits: ListenerOptions) -> None:
         super().__init__(
             front,
             loop=asyncio.get_running_loop(),
             access_log=cast(Any, None),
-            auto_decompress=False,
             keepalive_timeout=limits.keepalive_timeout_s,
             lingering_time=limits.lingering_s,
-            max_line_size=limits.max_line_bytes,
-            max_field_size=limits.max_field_bytes,
-            max_headers=limits.max_headers,
         )
+        self._limits = limits
+        self._parser = limits.parser(self)
+        self._body: StreamReader | None = None  # what goes past the parser
+        self._body_left = 0
         self.head_since = 0.0
         self.call: WireCall | None = None
+
+    def came(self, data: memoryview) -> None:
+        if len(data) > _LONG_BYTES and self._body is None:
+            data = self._parse_head(data)
+        if self._body is not None:
+            data = self._feed(self._body, data)
+        if data:
+            self.data_received(bytes(data))
+
+    def _parse_head(self, data: memoryview) -> memoryview:
+        """What follows a head in `data`; where that is the rest of a body of known length, the parser sees no more."""
+        start = bytes(data[:_HEAD_BYTES])
+        end = start.find(_HEAD_END) + len(_HEAD_END)
+        if end < len(_HEAD_END):
+            return data
+        self.data_received(start[:end])
+        if self._messages and not self._reading_paused:
+            message, body = self._messages[-1]
+            if isinstance(message, RawRequestMessage) and not message.upgrade and not body.is_eof():
+                length = message.headers.get("content-length")
+                if length is not None:
+                    self._body, self._body_left = body, int(length) - body.total_bytes
+        return data[end:]
+
+    def _feed(self, body: StreamReader, data: memoryview) -> memoryview:
+        """What follows the body in `data`. The parser would wait for it for ever, so there a new one takes over."""
+        if self._close or self._force_close:
+            return data[len(data) :]
+        part = bytes(data[: self._body_left])
+        self._body_left -= len(part)
+        body.feed_data(part)
+        if not self._body_left:
+            self._body = None
+            self._parser = self._limits.parser(self)
+            body.feed_eof()
+        return data[len(part) :]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
