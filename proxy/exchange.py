@@ -17,6 +17,7 @@ from policy.groups import Group
 from policy.hosts import Reach
 from policy.settlement import Hold
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
+from proxy.long_strings import Outline
 from proxy.spliced import RequestBody
 
 Headers = Sequence[tuple[str, str]]
@@ -203,6 +204,12 @@ class Received:
     streaming: bool
     metadata: Mapping[str, Any] | None = None
     """The billing event's `requestMetadata`."""
+    outline: Outline | None = None
+    """Where it is there, `json` has stand-ins for the long strings of its bulk."""
+
+    def whole_json(self) -> dict[str, Any]:
+        """`json` without stand-ins."""
+        return self.json if self.outline is None else self.outline.whole()
 
 
 @dataclass(slots=True)

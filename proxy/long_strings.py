@@ -1,7 +1,7 @@
 """Reads JSON whose bulk is a few long strings, as a prompt with a document or a picture is; means what orjson means.
 
-Pure. A parser looks at a string byte by byte, for its end, for escapes, and for what may not stand in it. Where it is
-plain ASCII, each of these is asked of the whole string at once, which takes half as long.
+Pure. A parser looks at a string byte by byte, and makes a copy of it that nobody asks for. Where it is plain ASCII,
+what may not stand in it is asked of the whole string at once; then a stand-in is parsed, and edited, in its place.
 """
 
 import re
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
+
+from proxy.spliced import Spliced
 
 LONG_BYTES = 16 << 10
 """A string from here on is read by itself; a text of less than two such is parsed as it is."""
@@ -20,33 +22,63 @@ PROBE_BYTES = 2 << 10
 PIECE = 1 << 16
 """Characters looked at together: what is made of them to tell stays in the cache, and is no second body in memory."""
 
+BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tools"))
+"""The members of a request that hold its long strings, and that nobody reads unless the request is told anew."""
+_DIGITS = 5
+
 _QUOTE = b'"'
 _BACKSLASH = b"\\"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-def loads(raw: bytes) -> Any:
-    """What `orjson.loads` makes of `raw`; raises what it raises.
+class Outline:
+    """A JSON text in which each long plain string has a stand-in: `text`."""
 
-    Parsed is `raw` with a short stand-in for each long plain string. Then the strings take their places.
-    """
-    if len(raw) < 2 * LONG_BYTES:
-        return orjson.loads(raw)
-    name = secrets.token_hex(16)  # no text can hold it
-    texts: dict[str, str] = {}
-    rest: list[bytes] = []
-    done = 0
-    for start, end in _long_strings(raw):
-        text = _plain(raw, start, end)
-        if text is not None:
-            stand_in = f"{name}{len(texts)}"
-            texts[stand_in] = text
-            rest += raw[done:start], stand_in.encode()
+    __slots__ = ("_name", "_raw", "_spans", "text")
+
+    def __init__(self, raw: bytes, spans: list[tuple[int, int]]) -> None:
+        self._raw = raw
+        self._spans = spans
+        self._name = secrets.token_hex(16).encode()  # no text can hold it
+        rest: list[bytes] = []
+        done = 0
+        for number, (start, end) in enumerate(spans):
+            rest += raw[done:start], b"%b%0*d" % (self._name, _DIGITS, number)
             done = end
-    if len(raw) - done + sum(map(len, rest)) > len(raw) // 2:
-        return orjson.loads(raw)
-    parsed = orjson.loads(b"".join((*rest, raw[done:])))
-    return parsed if _put_back(parsed, texts) else orjson.loads(raw)
+        self.text = b"".join((*rest, raw[done:]))
+
+    def stands_in(self, parsed: dict[str, Any]) -> bool:
+        """Whether no stand-in is in `parsed`, which is what `text` says, but in the members that hold the bulk."""
+        try:
+            return self._name not in orjson.dumps({name: parsed[name] for name in parsed.keys() - BULK})
+        except orjson.JSONEncodeError:  # nested deeper than it writes
+            return False
+
+    def whole(self) -> dict[str, Any]:
+        """The request without stand-ins."""
+        parsed: dict[str, Any] = orjson.loads(self._raw)
+        return parsed
+
+    def filled(self, text: bytes) -> Spliced:
+        """`text`, made of this one's, with the long strings in their places again."""
+        head, *rest = text.split(self._name)
+        parts: list[bytes | memoryview] = [head]
+        view = memoryview(self._raw)
+        for piece in rest:
+            start, end = self._spans[int(piece[:_DIGITS])]
+            parts += view[start:end], piece[_DIGITS:]
+        return Spliced(*parts)
+
+
+def read(raw: bytes) -> tuple[Any, Outline | None]:
+    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has stand-ins for its long strings."""
+    spans = [] if len(raw) < 2 * LONG_BYTES else [span for span in _long_strings(raw) if _is_plain(raw, *span)]
+    if 2 * sum(end - start for start, end in spans) > len(raw):
+        outline = Outline(raw, spans)
+        parsed = orjson.loads(outline.text)
+        if isinstance(parsed, dict) and outline.stands_in(parsed):
+            return parsed, outline
+    return orjson.loads(raw), None
 
 
 def _long_strings(raw: bytes) -> Iterator[tuple[int, int]]:
@@ -72,37 +104,17 @@ def _end(raw: bytes, start: int) -> int:
     return match.end() - 1 if match else -1
 
 
-def _plain(raw: bytes, start: int, end: int) -> str | None:
-    """The inside of a string as its text; None where it holds an escape, more than ASCII, or what JSON forbids."""
-    if not raw[start : start + PROBE_BYTES].isascii() or raw.find(_BACKSLASH, start, end) >= 0:
-        return None
-    try:
-        text = str(memoryview(raw)[start:end], "ascii")
-    except UnicodeDecodeError:
-        return None
-    for at in range(0, len(text), PIECE):
-        piece = text[at : at + PIECE]
-        if len(orjson.dumps(piece)) != len(piece) + 2:  # it wrote an escape, as for any control character
-            return None
-    return text
-
-
-def _put_back(parsed: Any, texts: dict[str, str]) -> bool:
-    """Replace the stand-ins among the values of `parsed`. False when some are not there: they are keys, or gone."""
-    missing, todo = len(texts), [parsed]
-    while missing and todo:
-        place = todo.pop()
-        if isinstance(place, dict):
-            pairs: Any = place.items()
-        elif isinstance(place, list):
-            pairs = enumerate(place)
-        else:
+def _is_plain(raw: bytes, start: int, end: int) -> bool:
+    """Whether no escape is inside a string, nothing beyond ASCII, and nothing that JSON forbids."""
+    view = memoryview(raw)
+    done, size = start, PROBE_BYTES
+    while done < end:
+        try:
+            piece = str(view[done : min(done + size, end)], "ascii")
+        except UnicodeDecodeError:
             return False
-        for key, value in pairs:
-            if isinstance(value, str):
-                if value in texts:
-                    place[key] = texts[value]  # the number of keys stays, so the walk may go on
-                    missing -= 1
-            elif isinstance(value, dict | list):
-                todo.append(value)
-    return not missing
+        if len(orjson.dumps(piece)) != len(piece) + 2:  # it wrote an escape, as for any control character
+            return False
+        done += size
+        size = PIECE
+    return True

@@ -3,6 +3,8 @@
 Pure. The stages bring the credential and dial; nothing here knows a host.
 """
 
+from collections.abc import Callable
+
 import orjson
 
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
@@ -77,7 +79,7 @@ def reader(request: Received, target: Target, status: int, headers: Headers) -> 
 
 def _ask_messages(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
     if translation is None:
-        body = messages.body(request.body, request.json, target.target_model)
+        body = _reworded(request, lambda text: messages.body(text, request.json, target.target_model))
         return Asked(messages.PATH, messages.headers(credential, request.incoming.headers), body)
     return Asked(messages.PATH, messages.headers(credential), orjson.dumps(translation))
 
@@ -88,7 +90,7 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
         path, body = chat_completions.CHAT_PATH, orjson.dumps(translation)
     else:
         path = request.path
-        body = chat_completions.body(path, request.body, request.json, target.target_model)
+        body = _reworded(request, lambda text: chat_completions.body(path, text, request.json, target.target_model))
     place = target.vendor_c_config
     if place is None:
         return Asked(path, chat_completions.headers(credential), body)
@@ -96,15 +98,24 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
     return Asked(vendor_c.path(place, path), headers, body, place.location)
 
 
+def _reworded(request: Received, reword: Callable[[bytes], RequestBody]) -> RequestBody:
+    """What `reword` makes of the request's text, of which it is shown no long strings where they have stand-ins."""
+    outline = request.outline
+    if outline is None:
+        return reword(request.body)
+    text = reword(outline.text)
+    return request.body if text is outline.text else outline.filled(bytes(text))
+
+
 def _translated(request: Received, target: Target) -> Json:
     """The request in the dialect that it is not in."""
     model = target.target_model or request.slug
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
-        return chat_request(request.json, model, cap)
+        return chat_request(request.whole_json(), model, cap)
     if request.path != chat_completions.CHAT_PATH:
         raise UntranslatableError("model", f"the target of this slug has nothing like {request.path}")
-    return messages_request(request.json, model)
+    return messages_request(request.whole_json(), model)
 
 
 def _told_in_chat(request: Received, form: str, created: int) -> AnswerReader:

@@ -13,6 +13,7 @@ from proxy.capacity import Capacity
 from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
 from proxy.headers import MAX_METADATA_BYTES, kept_request_id
+from proxy.long_strings import Outline
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -73,14 +74,14 @@ class Receive:
         if len(body) != declared:  # nearly every body is here at once
             body = await self._whole(call, incoming, body)
         call.request_bytes = len(body)
-        json = _parsed(body)
+        json, outline = _parsed(body)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json)
-        return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata)
+        return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata, outline)
 
     async def _whole(self, call: Call, incoming: Incoming, part: bytes) -> bytes:
         """The body that begins with `part`: never more of it than the cap, and counted once per byte."""
@@ -113,16 +114,16 @@ def _unserved(arrived: Arrived) -> Exception:
     return WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def _parsed(body: bytes) -> tuple[dict[str, Any], Outline | None]:
     if len(body) > SMALL_BYTES and not is_within_bounds(body):
         raise MalformedRequestError(f"the body holds more than {MAX_VALUES} values")
     try:
-        json = long_strings.loads(body)
+        json, outline = long_strings.read(body)
     except orjson.JSONDecodeError:
         raise MalformedRequestError("the body is not valid JSON") from None
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
-    return json
+    return json, outline
 
 
 def _header_metadata(value: str) -> Mapping[str, Any]:

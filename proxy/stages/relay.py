@@ -63,7 +63,7 @@ class Relay:
         received, target = routed.received, routed.endpoint.target
         call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers)
         # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
-        received.body, received.json = b"", {}
+        received.body, received.json, received.outline = b"", {}, None
         self.capacity.drop(call.held_bytes)
         call.held_bytes = 0
         return self._pass_on(call, answering, reader)

@@ -8,9 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy import long_strings
-from proxy.long_strings import LONG_BYTES, PIECE, SHORT_STRINGS, loads
+from proxy.dialects.splice import edit
+from proxy.long_strings import LONG_BYTES, PIECE, SHORT_STRINGS, read
 
 LONG = b"a picture, say" * (LONG_BYTES // 7)
+
+
+def loads(raw: bytes) -> Any:
+    """What the text says; what stands for it must come to the same where the text is told on, and where it is read."""
+    parsed, outline = read(raw)
+    if outline is None:
+        return parsed
+    assert bytes(outline.filled(outline.text)) == raw
+    assert {k: v for k, v in parsed.items() if k not in long_strings.BULK} == {
+        k: v for k, v in orjson.loads(raw).items() if k not in long_strings.BULK
+    }
+    assert parsed.keys() == outline.whole().keys()
+    return outline.whole()
 
 
 def said(read: Any, raw: bytes) -> tuple[bool, Any]:
@@ -70,6 +84,19 @@ def test_where_long_strings_stand(raw: bytes) -> None:
     assert said(loads, raw) == said(orjson.loads, raw)
 
 
+@given(st.lists(st.tuples(st.sampled_from([b"model", b"messages", b"mod\\u0065l", b"input", b"metadata"]), VALUES)))
+@settings(max_examples=300)
+def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tuple[bytes, bytes]]) -> None:
+    raw = b"{%b}" % b",".join(b'"%b":%b' % member for member in (*members, (b"input", b'"%b"' % (LONG * 4))))
+    try:
+        parsed, outline = read(raw)
+    except orjson.JSONDecodeError:
+        return
+    if outline is not None:
+        changed = bytes(outline.filled(bytes(edit(outline.text, parsed, {"model": b'"m"'}))))
+        assert orjson.loads(changed) == orjson.loads(bytes(edit(raw, orjson.loads(raw), {"model": b'"m"'})))
+
+
 def test_a_control_character_is_found_wherever_it_stands() -> None:
     for at in (0, PIECE - 1, PIECE, PIECE + 1):
         text = bytearray(b"x" * (2 * PIECE))
@@ -91,6 +118,25 @@ def test_the_parser_is_spared_long_plain_strings(monkeypatch: pytest.MonkeyPatch
         dumps = staticmethod(orjson.dumps)
 
     monkeypatch.setattr(long_strings, "orjson", Orjson)
-    raw = b'{"model": "m", "said": ["what \\"is\\" it\\n", "%b", {"and": "%b"}]}' % (LONG, LONG)
-    assert loads(raw) == orjson.loads(raw)
+    raw = b'{"model": "m", "input": ["what \\"is\\" it\\n", "%b", {"and": "%b"}]}' % (LONG, LONG)
+    parsed_text, outline = read(raw)
+    assert outline is not None
+    assert parsed_text["model"] == "m"
     assert parsed == [pytest.approx(len(raw) - 2 * len(LONG), abs=100)]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"metadata": {"said": "%b"}}' % LONG,
+        b'{"metadata": {"%b": 1}, "input": "%b"}' % (LONG, LONG),
+        b'{"model": "%b", "input": "x"}' % (LONG * 2),
+        b'{"%b": "x"}' % (LONG * 2),
+        b'{"x": %b, "input": "%b"}' % (b"[" * 500 + b"]" * 500, LONG),
+    ],
+    ids=["a value that is read", "a key in what is read", "the model", "a member", "beside what cannot be written"],
+)
+def test_what_is_read_of_a_request_has_no_stand_ins(raw: bytes) -> None:
+    parsed, outline = read(raw)
+    assert outline is None
+    assert parsed == orjson.loads(raw)
