@@ -20,6 +20,8 @@ from proxy.edges.redis_address import RedisAddress
 from proxy.edges.redis_connection import NEVER, Asked, Call, Connection, encode
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 0.001
+"""The least that no loop takes for "at once": it reads its sockets first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class RedisWire:
         # The loop's time is that of the tick's beginning: what this tick took must not be taken from Redis' time.
         expires_at = time.monotonic() + self._options.deadline_s
         if self._deadline_timer is None:
-            self._deadline_timer = self._loop.call_at(expires_at, self._check_deadlines, expires_at)
+            self._deadline_timer = self._loop.call_at(expires_at, self._check_deadlines)
         if self._connection is None:
             new = [call for call in self._waiting if call.expires_at == NEVER]
         else:
@@ -136,15 +138,17 @@ class RedisWire:
         calls, self._waiting = self._waiting, []
         return calls
 
-    def _check_deadlines(self, due: float) -> None:
-        """Fails what is overdue. One timer serves all calls: they expire in the order in which they were made."""
-        self._deadline_timer = None
-        now = self._loop.time()
-        if now - due > self._options.deadline_s / 2:  # our own loop stood still: the answers may be in the socket
-            due = now + 0.005
-            self._deadline_timer = self._loop.call_at(due, self._check_deadlines, due)
+    def _check_deadlines(self, until: float = 0.0) -> None:
+        """Fails what was overdue at `until`. One timer serves all calls: they expire in the order they were made in.
+
+        Not before the sockets were read once more since then: a tick of ours may take longer than Redis has, and a loop
+        runs its timers before it reads the answers that came meanwhile.
+        """
+        if not until:
+            self._deadline_timer = self._loop.call_later(_LOOK_S, self._check_deadlines, self._loop.time())
             return
-        overdue = self._overdue(now)
+        self._deadline_timer = None
+        overdue = self._overdue(until)
         self._watch_next()
         for call in overdue:
             self._failure()
@@ -171,7 +175,7 @@ class RedisWire:
         if connection is not None and connection.expired < len(connection.pending):
             due.append(connection.pending[connection.expired].expires_at)
         if due:
-            self._deadline_timer = self._loop.call_at(min(due), self._check_deadlines, min(due))
+            self._deadline_timer = self._loop.call_at(min(due), self._check_deadlines)
         if connection is not None and connection.expired and self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._options.stall_s, self._check_stall)
 
