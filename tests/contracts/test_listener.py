@@ -404,10 +404,12 @@ async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behin
         await soon(lambda: held.ended == ["cancelled"])
 
 
-async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call() -> None:
-    ended = asyncio.Event()
+@pytest.mark.parametrize(("declared", "sent"), [(20, b"hi"), (400_000, b"x" * 200_000)])
+async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call(declared: int, sent: bytes) -> None:
+    entered, ended = asyncio.Event(), asyncio.Event()
 
     async def reading(incoming: Incoming, outgoing: Outgoing) -> None:
+        entered.set()
         try:
             await echo(incoming, outgoing)
         except asyncio.CancelledError:
@@ -416,11 +418,10 @@ async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call() ->
 
     async with listening(reading) as front:
         caller = await front.caller()
-        caller.say(HEAD + b"Content-Length: 20\r\n\r\nhi")
-        await asyncio.sleep(0.02)
+        caller.say(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
+        await soon(entered.is_set)
         caller.leave()
-        async with asyncio.timeout(5):
-            await ended.wait()
+        await soon(ended.is_set)
 
 
 # Streams.

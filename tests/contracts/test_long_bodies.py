@@ -10,7 +10,7 @@ from proxy.edges.intake import READ_BYTES
 from proxy.edges.listener import ListenerOptions
 from proxy.edges.wire_call import WireOptions
 from proxy.exchange import Incoming, Outgoing
-from tests.fakes.front import echo, listening, soon
+from tests.fakes.front import listening
 
 BOTH_LOOPS = True
 HI = b"POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -89,24 +89,6 @@ async def test_a_long_body_that_comes_by_drops_is_a_408() -> None:
             caller.say(b"x")
             await asyncio.wait([answer], timeout=0.02)
         assert (await answer)[0] == 408
-
-
-async def test_a_caller_who_leaves_in_the_middle_of_a_long_body_cancels_his_call() -> None:
-    ended = asyncio.Event()
-
-    async def reading(incoming: Incoming, outgoing: Outgoing) -> None:
-        try:
-            await echo(incoming, outgoing)
-        except asyncio.CancelledError:
-            ended.set()
-            raise
-
-    async with listening(reading) as front:
-        caller = await front.caller()
-        caller.say(head(400_000) + b"x" * 200_000)
-        await asyncio.sleep(0.01)
-        caller.leave()
-        await soon(ended.is_set)
 
 
 async def test_a_long_body_that_nobody_wants_costs_its_connection_and_no_more() -> None:
