@@ -110,7 +110,7 @@ async def redeliver(store: Store, webhook_id: str, delivery_id: str) -> Delivery
     """Send it again, at once and for another three days if need be; 409 while an attempt is under way."""
 
     async def work(tx: WriteTx) -> DeliveryRecord:
-        delivery = await webhook_rows.find_delivery(tx.conn, webhook_id, delivery_id)
+        delivery = await webhook_rows.lock_delivery(tx, webhook_id, delivery_id)
         if delivery is None:
             raise not_found("delivery")
         now_ms = await database_ms(tx.conn)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, and_, delete, exists, func, insert, literal_column, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal_column, select, update
 
 from control.edges.one_of import one_of
 from control.edges.store import Connection, WriteTx
@@ -131,11 +131,11 @@ async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> N
         )
 
 
-async def find_delivery(conn: Connection, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
+async def lock_delivery(tx: WriteTx, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
     query = select(webhook_deliveries).where(
         webhook_deliveries.c.id == delivery_id, webhook_deliveries.c.webhook_id == webhook_id
     )
-    row = (await conn.execute(query)).one_or_none()
+    row = (await tx.conn.execute(query.with_for_update())).one_or_none()
     return DeliveryRecord(*row) if row else None
 
 
@@ -159,20 +159,19 @@ async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
 
 def due_webhooks_query(now_ms: int) -> Select[Any]:
     """One look into the index per webhook, however much waits; with EXISTS a planner may read all that waits."""
-    waiting = and_(
-        webhook_deliveries.c.webhook_id == webhooks.c.id,
-        _IS_PENDING,
-        webhook_deliveries.c.next_attempt_at_ms <= now_ms,
-    )
+    waiting = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
     one = select(webhook_deliveries.c.id).where(waiting).limit(1).correlate(webhooks).scalar_subquery()
     return select(webhooks.c.id).where(webhooks.c.enabled, one.is_not(None))
 
 
 def due_query(webhook_id: str, now_ms: int, limit: int) -> Select[Any]:
     """The deliveries of one webhook that are to be sent now, longest due first."""
-    table = webhook_deliveries
-    due = select(table.c.id).where(table.c.webhook_id == webhook_id, _IS_PENDING, table.c.next_attempt_at_ms <= now_ms)
-    return due.order_by(table.c.next_attempt_at_ms).limit(limit)
+    due = select(webhook_deliveries.c.id).where(webhook_deliveries.c.webhook_id == webhook_id, _is_due(now_ms))
+    return due.order_by(webhook_deliveries.c.next_attempt_at_ms).limit(limit)
+
+
+def _is_due(now_ms: int) -> ColumnElement[bool]:
+    return and_(_IS_PENDING, webhook_deliveries.c.next_attempt_at_ms <= now_ms)
 
 
 def leased_query(webhook_id: str, now_ms: int) -> Select[Any]:
@@ -192,7 +191,8 @@ async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[Webh
     under_way: int = (await tx.conn.execute(leased_query(claim.webhook_id, now_ms))).scalar_one()
     due = due_query(claim.webhook_id, now_ms, max(0, claim.most - under_way))
     until_ms = now_ms + claim.lease_ms
-    taken = update(table).where(table.c.id.in_(due.scalar_subquery()))
+    # PostgreSQL looks only at the outer conditions again where it waited for a row that somebody was just changing.
+    taken = update(table).where(table.c.id.in_(due.scalar_subquery()), _is_due(now_ms))
     taken = taken.values(
         lease=claim.lease, leased_until_ms=until_ms, next_attempt_at_ms=until_ms, attempts=table.c.attempts + 1
     )
@@ -221,8 +221,10 @@ async def events_of(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> d
 async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int) -> int:
     """Delete at most `limit` deliveries that ended so before then; how many."""
     table = webhook_deliveries
-    old = select(table.c.id).where(table.c.status == status, table.c.ended_at_ms < before_ms).limit(limit)
-    return (await tx.conn.execute(delete(table).where(table.c.id.in_(old)))).rowcount
+    ended = and_(table.c.status == status, table.c.ended_at_ms < before_ms)
+    old = select(table.c.id).where(ended).limit(limit)
+    # Told again outside for PostgreSQL, as in `claim_deliveries`: what is being sent again meanwhile stays.
+    return (await tx.conn.execute(delete(table).where(table.c.id.in_(old), ended))).rowcount
 
 
 async def forget_orphans(tx: WriteTx) -> int:

@@ -113,8 +113,10 @@ class WebhookSender:
     def _close_lane(self, webhook_id: str, lane: asyncio.Task[None]) -> None:
         del self._lanes[webhook_id]
         if not lane.cancelled() and (error := lane.exception()) is not None:
-            kind = logging.WARNING if isinstance(error, DatabaseAwayError) else logging.ERROR
-            log.log(kind, "webhook %s waits: %s", webhook_id, type(error).__name__, exc_info=kind == logging.ERROR)
+            if isinstance(error, DatabaseAwayError):
+                log.warning("webhook %s waits: the database is away", webhook_id)
+            else:
+                log.error("webhook %s waits: %s", webhook_id, type(error).__name__, exc_info=error)
 
     async def _lane(self, webhook_id: str) -> None:
         """Send to one webhook until nothing more is due; as one message ends the next begins."""
