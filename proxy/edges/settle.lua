@@ -20,10 +20,16 @@ local last_written = heads[groups][1]
 local day = floor(now / DAY)
 for g = 1, groups do roll(heads[g], now, day) end
 
+-- Where each log stands that this batch has met, by 8 * group's place + kind: what has left it is dropped once.
+local places = {}
+
 local function live_log(g, kind)
-  local h = heads[g]
-  local i = log_at(h, kind)
-  expire(g, h, i, now)
+  local h, i = heads[g], places[8 * g + kind]
+  if not i then
+    i = log_at(h, kind)
+    places[8 * g + kind] = i
+    expire(g, h, i, now)
+  end
   return h, i
 end
 
@@ -59,38 +65,43 @@ local function excess(g, kind, count, exact)
   charge(g, h, i, count, exact and 1 or GRANULE[kind], now)
 end
 
-local function has(parts, bit_number)
-  return floor(parts / 2 ^ (bit_number - 1)) % 2 == 1
+-- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and one EXACT times as high where its log is the exact one.
+local EXACT = 64
+
+local function has(parts, bit)
+  return parts % (2 * bit) >= bit
 end
 
 -- A request that was given back is returned; one that was admitted without Redis is charged, where still due.
 local function correct_requests(g, parts, admitted_at, given_back)
   for kind = 1, 2 do
-    if has(parts, kind) then
+    local bit = 2 ^ (kind - 1)
+    if has(parts, bit) then
       if given_back then
         refund(g, kind, 1, admitted_at)
       elseif admitted_at + WINDOW[kind] >= now then
-        excess(g, kind, 1, has(parts, kind + 6))
+        excess(g, kind, 1, has(parts, EXACT * bit))
       end
     end
   end
   local h = heads[g]
-  if has(parts, 5) and floor(admitted_at / DAY) == h[2] then
+  if has(parts, 2 ^ 4) and floor(admitted_at / DAY) == h[2] then
     h[3] = math.max(0, h[3] + (given_back and -1 or 1))
   end
 end
 
 local function correct_tokens(g, parts, admitted_at, reserved, actual, without_redis)
   for kind = 3, 4 do
-    if has(parts, kind) then
+    local bit = 2 ^ (kind - 1)
+    if has(parts, bit) then
       if actual < reserved then
         refund(g, kind, reserved - actual, admitted_at)
       elseif not without_redis or admitted_at + WINDOW[kind] >= now then
-        excess(g, kind, actual - reserved, has(parts, kind + 6))
+        excess(g, kind, actual - reserved, has(parts, EXACT * bit))
       end
     end
   end
-  if has(parts, 6) then
+  if has(parts, 2 ^ 5) then
     refund(g, 6, reserved, admitted_at)
     heads[g][4] = heads[g][4] + actual
   end

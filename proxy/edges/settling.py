@@ -187,8 +187,9 @@ class Settler:
         if isinstance(reply, int):
             self._script_known = True
             del lane.queue[: batch.count]
-            if lane.queue:
-                self._send(lane)
+            if lane.queue:  # with the flush, so that what this tick still adds goes along
+                self.ready.append(lane)
+                self._wire.schedule_flush()
             elif lane.waiters:
                 lane.wake()
         elif _is_noscript(reply):
