@@ -40,7 +40,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import arrows and size budgets
 	$(BIN)/pytest -q tests/test_architecture.py
 
 test: $(STAMP)  ## unit, contract and journey tests; says what it skips for want of a system package
-	$(BIN)/pytest -rs
+	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder
 
 demo: $(STAMP)  ## the main job, step by step, on real parts; no service needed beforehand
 	@$(BIN)/tollgate demo
