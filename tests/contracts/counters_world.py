@@ -16,6 +16,7 @@ from policy.limits import Limit, LimitType, SlugLimits, Unit
 from policy.settlement import Settlement
 from policy.windows import DAY_MS
 from proxy.edges.counters import CountersOptions, RedisCounters
+from proxy.edges.redis_wire import WireOptions
 from proxy.edges.scripts import Scripts
 from proxy.exchange import Grant, LimitHit
 from tests.fakes.counters import FakeCounters
@@ -97,7 +98,8 @@ def fake_world() -> World:
 def redis_world(url: str, client: "redis.Redis") -> World:
     client.flushall()
     client.set(CLOCK_KEY, START_MS)
-    options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK))
+    patient = WireOptions(deadline_s=10)  # what is counted is asked, however busy the machine
+    options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK), wire=patient)
     return World(RedisCounters(url, "worker-1", options=options), redis=client)
 
 

@@ -12,6 +12,7 @@ import redis
 from control.edges.children import free_ports
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_address import RedisAddress, RedisUrlError
+from proxy.edges.redis_wire import WireOptions
 from proxy.exchange import CountersUnavailableError, Grant
 from tests.contracts.counters_world import simple
 from tests.fakes.throwaway_ca import ThrowawayCa
@@ -43,7 +44,7 @@ def server() -> Iterator[TcpServer]:
 
 @asynccontextmanager
 async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
-    counters = RedisCounters(url, "worker-1", options=CountersOptions())
+    counters = RedisCounters(url, "worker-1", options=CountersOptions(wire=WireOptions(deadline_s=1)))
     await counters.start()
     yield counters
     await counters.close()

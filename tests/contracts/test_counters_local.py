@@ -14,13 +14,14 @@ from policy.effective import Plan
 from policy.settlement import Settlement
 from policy.tiers import Tier, tier_plan
 from proxy.edges.counters import CountersOptions, RedisCounters
+from proxy.edges.redis_wire import WireOptions
 from proxy.edges.roster import Share
 from proxy.exchange import CountersUnavailableError, Grant, LimitHit
 from tests.contracts.counters_world import simple
 from tests.redis_server import RedisServer, private_redis
 
 PATIENCE_S = 10
-OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05)
+OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, wire=WireOptions(deadline_s=0.3))
 
 
 @pytest.fixture

@@ -193,13 +193,16 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
 async def test_killed_in_the_midst_several_processes_tell_of_each_event(
     tmp_path: Path, upstream: GatedUpstream, database: dict[str, str]
 ) -> None:
-    """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes."""
+    """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes.
+
+    So may what a busy machine answered too late: the log of a delivery tells of each such attempt.
+    """
     kills, most_under_way = 3, 4
     async with playing(tmp_path, upstream, ("books",), **database) as play:
         (books,) = play.customer.receivers
         books.hold_s = 0.3
         product = play.stage.product
-        await play.webhook(books)
+        webhook = await play.webhook(books)
         with another_control(product):
             calls = 0
             for _ in range(kills):
@@ -213,9 +216,11 @@ async def test_killed_in_the_midst_several_processes_tell_of_each_event(
                 await play.stage.control_is_back()
             await play.until(books, calls)
             listed = await play.listed(calls)
+            attempts = [attempt for one in await play.deliveries(webhook, limit="100") for attempt in one["attempts"]]
     assert {one["idempotencyKey"] for one in books.events} == set(listed)
     again = {id: told for id, told in books.by_id().items() if len(told) > 1}
-    assert sum(len(told) - 1 for told in again.values()) <= kills * most_under_way
+    too_late = sum(attempt["status_code"] is None for attempt in attempts)
+    assert sum(len(told) - 1 for told in again.values()) <= kills * most_under_way + too_late
     assert all(len({one.body for one in told}) == 1 for told in again.values())
     keys = [one["idempotencyKey"] for told in books.by_id().values() for one in told[0].events]
     assert len(keys) == len(set(keys)), "an event is in two messages"
