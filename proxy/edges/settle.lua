@@ -65,7 +65,8 @@ local function excess(g, kind, count, exact)
   charge(g, h, i, count, exact and 1 or GRANULE[kind], now)
 end
 
--- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and one EXACT times as high where its log is the exact one.
+-- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and one EXACT times as high where its log is the exact
+-- one (policy/buckets.py).
 local EXACT = 64
 
 local function has(parts, bit)

@@ -453,6 +453,36 @@ async def test_a_message_that_is_just_being_delivered_is_claimed_by_nobody(plane
     assert (status, attempts) == ("DELIVERED", 1)
 
 
+async def test_a_message_that_is_just_being_claimed_is_not_sent_again_by_hand(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    (waiting,) = await deliveries(plane, made)
+    async with plane.store.write() as tx:
+        claim = Claim(made["id"], "a lease", most=4, lease_ms=60_000)
+        assert await webhook_rows.claim_deliveries(tx, claim, await database_ms(tx.conn)) is not None
+        by_hand = asyncio.create_task(plane.post(f"{PATH}/{made['id']}/deliveries/{waiting['id']}/redeliver"))
+        await waits_for_us(plane.store)
+    (await by_hand).refused(409)
+
+
+async def test_what_is_sent_again_just_as_it_would_be_forgotten_stays(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    (waiting,) = await deliveries(plane, made)
+    async with plane.store.write() as tx:
+        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "DELIVERED", "ended_at_ms": 1})
+
+    async def forget(tx: WriteTx) -> int:
+        return await webhook_rows.forget_deliveries(tx, "DELIVERED", 2, 10)
+
+    async with plane.store.write() as tx:
+        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "PENDING", "ended_at_ms": None})
+        forgetting = asyncio.create_task(plane.store.transact(forget))
+        await waits_for_us(plane.store)
+    assert await forgetting == 0
+    assert [one["id"] for one in await deliveries(plane, made)] == [waiting["id"]]
+
+
 async def waits_for_us(store: Store) -> None:
     """Until a statement waits for a lock; SQLite's writers wait for their turn before they say anything."""
     if store.engine.dialect.name == "sqlite":
