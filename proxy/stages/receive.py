@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy import long_strings
+from proxy import acted_on, long_strings
 from proxy.capacity import Capacity
 from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
@@ -78,6 +78,7 @@ class Receive:
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
+        acted_on.check(json)
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json)
