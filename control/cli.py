@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,6 +126,27 @@ def changes_the_database(command: F) -> F:
     return data_option(click.option("--database-url", envvar="TOLLGATE_DATABASE_URL", help=url_help)(command))
 
 
+def _known_tier(_context: click.Context, _option: click.Parameter, tier: str | None) -> str | None:
+    """`tier`, once it is sure that it has figures: a workspace of a mistyped one would count as the lowest."""
+    from control import workspaces
+
+    if tier is not None:
+        try:
+            workspaces.check_tier_is_known(tier, os.environ)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    return tier
+
+
+tier_option = partial(
+    click.option,
+    "--tier",
+    callback=_known_tier,
+    help="Tier of the platform model API's limits: basic, verified, pro, one of TOLLGATE_MODEL_API_TIERS, or "
+    "custom=REQUESTS/TOKENS per minute for this workspace alone.",
+)
+
+
 @tollgate.group()
 def workspace() -> None:
     """Tenants: make, change and list them."""
@@ -134,7 +156,7 @@ def workspace() -> None:
 @click.argument("name")
 @click.argument("more_prefixes", nargs=-1, metavar="")
 @click.option("--prefix", "prefixes", multiple=True, required=True, help="A slug prefix it owns; more may follow it.")
-@click.option("--tier", default="basic", show_default=True, help="Tier of the platform model API's limits.")
+@tier_option(default="basic", show_default=True)
 @click.option("--not-onboarded", is_flag=True, help="Not onboarded to the gateway yet.")
 @changes_the_database
 def workspace_create(
@@ -152,7 +174,7 @@ def workspace_create(
 
 @workspace.command("set")
 @click.argument("name")
-@click.option("--tier", help="Tier of the platform model API's limits.")
+@tier_option()
 @click.option("--onboarded/--not-onboarded", default=None, help="Whether it is onboarded to the gateway.")
 @click.option("--billing", type=click.Choice(["active", "suspended"]), help="Suspended: its calls are answered 402.")
 @changes_the_database

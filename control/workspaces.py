@@ -3,7 +3,7 @@
 Each function is one transaction on a `Store` and returns what the command prints. Errors are ValueErrors to be told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from control import webhooks
@@ -17,10 +17,23 @@ from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.sealing import seal, unseal
 from policy.snapshot import RowKind, SecretRow
+from policy.tiers import check_tier, parse_tiers
 
 
 class WorkspaceError(ValueError):
     """What was asked of a workspace cannot be done; the message says why."""
+
+
+def check_tier_is_known(tier: str, environ: Mapping[str, str]) -> None:
+    """Raise `WorkspaceError` unless `tier` has figures: a default, one of this environment's, or its own."""
+    try:
+        tiers = parse_tiers(environ.get("TOLLGATE_MODEL_API_TIERS", ""))
+    except ValueError as error:
+        raise WorkspaceError(f"TOLLGATE_MODEL_API_TIERS: {error}") from None
+    try:
+        check_tier(tier, tiers)
+    except ValueError as error:
+        raise WorkspaceError(str(error)) from None
 
 
 async def create_workspace(

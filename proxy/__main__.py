@@ -14,7 +14,7 @@ from proxy.edges.lines import log_off_the_loop
 from proxy.edges.replica import ReplicaInUseError
 from proxy.edges.seats import PortInUseError
 from proxy.exchange import PolicyUnavailableError
-from proxy.inspection import endpoint_lines, key_lines, overview
+from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, SettingsError, replica_settings, settings_from
 from proxy.supervisor import Bind, Supervisor
 
@@ -78,15 +78,16 @@ def snapshot() -> None:
 def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | None) -> None:
     """What a proxy on this machine would do now, and which limits bind."""
     try:
-        path, keys = replica_settings(environ)
-        with open_catalogue(path, keys) as catalogue:
-            for line in _shown(catalogue, slug, key_prefix):
+        settings = replica_settings(environ)
+        with open_catalogue(settings.path, settings.secret_keys) as catalogue:
+            tiered = Tiered(catalogue.directory, settings.tiers)
+            for line in _shown(catalogue, tiered, slug, key_prefix):
                 click.echo(line)
     except (SettingsError, NoReplicaError, PolicyUnavailableError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _shown(catalogue: Catalogue, slug: str | None, key_prefix: str | None) -> Iterator[str]:
+def _shown(catalogue: Catalogue, tiered: Tiered, slug: str | None, key_prefix: str | None) -> Iterator[str]:
     yield from overview(catalogue.standing.epoch, catalogue.standing.revision, catalogue.rows())
     ago_s = catalogue.confirmed_ago_s()
     yield "not being refreshed now" if ago_s is None else f"confirmed by control {ago_s:.0f} s ago"
@@ -96,9 +97,9 @@ def _shown(catalogue: Catalogue, slug: str | None, key_prefix: str | None) -> It
         if key is None:
             yield f"key {prefix}: not known here; calls are answered 403 once control has confirmed that"
         else:
-            yield from key_lines(catalogue.directory, key, slug)
+            yield from key_lines(tiered, key, slug)
     if slug is not None:
-        yield from endpoint_lines(catalogue.directory, slug)
+        yield from endpoint_lines(tiered, slug)
 
 
 async def _supervise(settings: Settings, bind: Bind, environ: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ of a key than its prefix.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from policy.credentials import may_call_slugs
@@ -12,8 +13,10 @@ from policy.effective import Bound, Plan
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow, target_to_wire
+from policy.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 
 DEFAULT_ENVIRONMENT = "production"
+MODEL_API = "PLATFORM_MODEL_API"
 
 
 class Directory(Protocol):
@@ -32,14 +35,23 @@ class Directory(Protocol):
     def model(self, id: str) -> ModelRow | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Tiered:
+    """The look-ups, and the figures of the model API's tiers as TOLLGATE_MODEL_API_TIERS has them here."""
+
+    directory: Directory
+    tiers: Mapping[str, Tier]
+
+
 def overview(epoch: str, revision: int, rows: Mapping[str, int]) -> Iterator[str]:
     """What the replica holds."""
     yield f"revision {revision} of epoch {epoch}"
     yield "rows: " + (", ".join(f"{count} {kind}" for kind, count in sorted(rows.items())) or "none")
 
 
-def endpoint_lines(directory: Directory, slug: str) -> Iterator[str]:
-    """Where a slug leads."""
+def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
+    """Where a slug leads, and for the model API what the workspace's tier allows."""
+    directory = tiered.directory
     endpoint = directory.endpoint(slug)
     if endpoint is None:
         yield f"{slug}: no such endpoint; every call is answered 404"
@@ -48,11 +60,13 @@ def endpoint_lines(directory: Directory, slug: str) -> Iterator[str]:
     fields = {name: value for name, value in target_to_wire(endpoint.target).items() if name != "provider"}
     yield f"  target {endpoint.target.provider}: " + ", ".join(f"{name} {value}" for name, value in fields.items())
     yield from _deployment_lines(directory, endpoint.target)
+    yield from _tier_lines(tiered, endpoint)
     yield from _workspace_lines(directory, endpoint.workspace_id)
 
 
-def key_lines(directory: Directory, key: KeyRow, slug: str | None) -> Iterator[str]:
+def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
     """What calls with a key meet: its standing, and for each slug (or for the one asked) the limits that bind."""
+    directory = tiered.directory
     yield f"key {key.prefix}: {key.kind}, workspace {key.workspace_id}"
     yield from _workspace_lines(directory, key.workspace_id)
     if key.group_id is None or not may_call_slugs(key.kind):
@@ -64,7 +78,7 @@ def key_lines(directory: Directory, key: KeyRow, slug: str | None) -> Iterator[s
         return
     yield from _tree_lines(directory, group)
     for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
-        yield from _call_lines(directory, key, name)
+        yield from _call_lines(tiered, key, name)
 
 
 def _workspace_lines(directory: Directory, id: str) -> Iterator[str]:
@@ -86,7 +100,8 @@ def _tree_lines(directory: Directory, group: Group) -> Iterator[str]:
         parent = ancestor.parent_id if ancestor else None
 
 
-def _call_lines(directory: Directory, key: KeyRow, slug: str) -> Iterator[str]:
+def _call_lines(tiered: Tiered, key: KeyRow, slug: str) -> Iterator[str]:
+    directory = tiered.directory
     plan = directory.plan(key.group_id or "", slug)
     endpoint = directory.endpoint(slug)
     if plan is None:
@@ -95,9 +110,24 @@ def _call_lines(directory: Directory, key: KeyRow, slug: str) -> Iterator[str]:
     if endpoint is None or endpoint.workspace_id != key.workspace_id:
         yield f"  {slug}: allowed, but there is no such endpoint; answered 404"
         return
-    yield f"  {slug}: goes to {endpoint.target.provider}" + ("" if plan.bounds else "; no limit binds")
+    is_free = not plan.bounds and endpoint.target.provider != MODEL_API
+    yield f"  {slug}: goes to {endpoint.target.provider}" + ("; no limit binds" if is_free else "")
     for bound in plan.bounds:
         yield "    at most " + _bound_text(bound)
+    for line in _tier_lines(tiered, endpoint):
+        yield "  " + line
+
+
+def _tier_lines(tiered: Tiered, endpoint: EndpointRow) -> Iterator[str]:
+    """What the tier of an endpoint's workspace adds to the limits of its groups."""
+    workspace = tiered.directory.workspace(endpoint.workspace_id)
+    if workspace is None or endpoint.target.provider != MODEL_API:
+        return
+    whose = f"set by tier {workspace.tier} of workspace {workspace.id}, all its groups together"
+    if find_tier(workspace.tier, tiered.tiers) is None:
+        whose += f" (no figures for it in TOLLGATE_MODEL_API_TIERS here: it counts as {LOWEST_TIER})"
+    for bound in tier_plan(workspace.id, tier_in_force(workspace.tier, tiered.tiers)).bounds:
+        yield f"  at most {bound.limit.threshold} {bound.limit.type} per {bound.limit.unit}, {whose}"
 
 
 def _bound_text(bound: Bound) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from policy.hosts import EgressRules
 from policy.sealing import parse_keys
-from policy.tiers import DEFAULT_TIERS, Tier
+from policy.tiers import Tier, parse_tiers
 
 DEFAULT_DATA_DIR = "./.tollgate"
 REDIS_SCHEMES = ("unix", "redis", "rediss")
@@ -82,7 +82,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         async_max_body_bytes=read.count("ASYNC_MAX_BODY_BYTES", 262_144),
         limits_on_redis_loss=read.parsed("LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
         vendors=_vendors(read),
-        tiers=read.parsed("MODEL_API_TIERS", _tiers) if read.has("MODEL_API_TIERS") else DEFAULT_TIERS,
+        tiers=read.parsed("MODEL_API_TIERS", parse_tiers, ""),
         egress=read.parsed("EGRESS_ALLOW", EgressRules.parse, ""),
         egress_ca_file=read.text("EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("METRICS_MAX_ENTITIES", 10_000),
@@ -91,12 +91,22 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
     )
 
 
-def replica_settings(environ: Mapping[str, str]) -> tuple[Path, tuple[bytes, ...]]:
-    """What `snapshot show` needs, which talks to nobody: the replica's path, and the keys if there are any."""
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """What `snapshot show` needs, which talks to nobody: the replica's path, the keys if there are any, the tiers."""
+
+    path: Path
+    secret_keys: tuple[bytes, ...] = field(repr=False)
+    tiers: Mapping[str, Tier]
+
+
+def replica_settings(environ: Mapping[str, str]) -> ReplicaSettings:
+    """These settings in `environ`; `SettingsError` as in `settings_from`."""
     read = _Reader(environ)
     data = Path(read.text("DATA", DEFAULT_DATA_DIR))
     keys = read.parsed("SECRET_KEY", parse_keys) if environ.get("TOLLGATE_SECRET_KEY") else ()
-    return Path(read.text("REPLICA_PATH", str(data / "replica.db"))), keys
+    path = Path(read.text("REPLICA_PATH", str(data / "replica.db")))
+    return ReplicaSettings(path, keys, read.parsed("MODEL_API_TIERS", parse_tiers, ""))
 
 
 def _vendors(read: "_Reader") -> VendorUrls:
@@ -156,18 +166,6 @@ def _number(kind: Callable[[str], Any], text: str, expected: str) -> Any:
         return kind(text)
     except ValueError:
         raise ValueError(f"expected {expected}") from None
-
-
-def _tiers(text: str) -> Mapping[str, Tier]:
-    """`name=requests/tokens` per minute, comma-separated, beside or instead of the defaults of the same name."""
-    tiers = dict(DEFAULT_TIERS)
-    for entry in filter(None, map(str.strip, text.split(","))):
-        name, _, ceilings = entry.partition("=")
-        requests, _, tokens = ceilings.partition("/")
-        if not name or not requests.isdecimal() or not tokens.isdecimal() or not int(requests) or not int(tokens):
-            raise ValueError("expected name=requests/tokens, comma-separated, each 1 or more a minute")
-        tiers[name] = Tier(int(requests), int(tokens))
-    return tiers
 
 
 def _http_url(text: str) -> str:

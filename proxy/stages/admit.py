@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from policy.billing import MAX_COUNT, Tokens
 from policy.effective import Plan
 from policy.snapshot import WorkspaceRow
-from policy.tiers import Tier, tier_plan
+from policy.tiers import Tier, tier_in_force, tier_plan
 from proxy.exchange import Admitted, Call, CountersUnavailableError, Grant, LimitHit, Routed
 from proxy.headers import rate_lines
 from proxy.refusals import LimitExceededError
@@ -21,7 +21,6 @@ LONGEST_GUESS_MS = 60_001
 """A day's reservation lapses after the request timeout, 20 minutes, but is settled when its call ends: a caller who is
 refused only for such is not sent away for longer than any rate limit's window."""
 MODEL_API = "PLATFORM_MODEL_API"
-LOWEST_TIER = "basic"
 MAX_TIER_PLANS = 10_000
 
 
@@ -62,7 +61,7 @@ class Tiers:
         if plan is None:
             if len(self._plans) >= MAX_TIER_PLANS:
                 self._plans.clear()
-            tier = self._tiers.get(workspace.tier) or self._tiers[LOWEST_TIER]
+            tier = tier_in_force(workspace.tier, self._tiers)
             plan = self._plans[key] = tier_plan(workspace.id, tier)
         return plan
 

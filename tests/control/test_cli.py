@@ -12,7 +12,13 @@ from policy.credentials import prefix_of
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("TOLLGATE_DATABASE_URL", "TOLLGATE_SECRET_KEY", "TOLLGATE_REDIS_URL", "TOLLGATE_DATA"):
+    for name in (
+        "TOLLGATE_MODEL_API_TIERS",
+        "TOLLGATE_DATABASE_URL",
+        "TOLLGATE_SECRET_KEY",
+        "TOLLGATE_REDIS_URL",
+        "TOLLGATE_DATA",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "data"
@@ -39,6 +45,31 @@ def test_a_workspace_is_made_changed_and_listed(data: Path) -> None:
     acme, later = printed("workspace", "list", *where)
     assert (acme["tier"], acme["onboarded"], acme["billing"]) == ("verified", False, "suspended")
     assert (later["tier"], later["onboarded"], later["billing"]) == ("pro", False, "active")
+
+
+@pytest.mark.parametrize("tier", ["gold", "custom", "custom=", "custom=0/5", "custom=5", "custom=5/0", "pro=5/5", ""])
+def test_an_unknown_tier_is_refused_before_anything_is_made(data: Path, tier: str) -> None:
+    where = ("--data", str(data))
+    refused = run("workspace", "create", "acme", "--prefix", "acme", "--tier", tier, *where)
+    assert refused.exit_code == 1
+    assert f"no tier is called {tier!r}; known are basic, pro, verified, and custom=REQUESTS/TOKENS" in refused.output
+    assert not data.exists()
+    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    assert run("workspace", "set", "acme", "--tier", tier, *where).exit_code == 1
+    assert [shown["tier"] for shown in printed("workspace", "list", *where)] == ["basic"]
+
+
+def test_a_tier_of_the_setting_and_a_workspaces_own_figures_are_known(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--data", str(data))
+    printed("workspace", "create", "acme", "--prefix", "acme", "--tier", "custom=600/3000000", *where)
+    monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold=1000/5000000")
+    assert printed("workspace", "set", "acme", "--tier", "gold", *where)[0]["tier"] == "gold"
+    assert "known are basic, gold, pro, verified" in run("workspace", "set", "acme", "--tier", "silver", *where).output
+    monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold")
+    refused = run("workspace", "set", "acme", "--tier", "pro", *where)
+    assert (refused.exit_code, refused.output.startswith("Error: TOLLGATE_MODEL_API_TIERS: expected")) == (1, True)
 
 
 def test_a_lost_admin_key_is_not_the_end(data: Path) -> None:

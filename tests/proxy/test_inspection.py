@@ -36,6 +36,7 @@ ROWS = (
     Row("secret", "s1", 1, SecretRow("s1", "ws", seal(KEYS, "s1", "sk-plain", b"n" * 12)).to_wire()),
     Row("endpoint", "o/v", 1, EndpointRow("o/v", "e1", "ws", Target("VENDOR_B", None, None, "s1", "gpt")).to_wire()),
     Row("endpoint", "o/p", 1, EndpointRow("o/p", "e2", "ws", Target("PLATFORM", "m1")).to_wire()),
+    Row("endpoint", "o/api", 1, EndpointRow("o/api", "e4", "ws", Target("PLATFORM_MODEL_API")).to_wire()),
     Row("endpoint", "o/late", 1, EndpointRow("o/late", "e3", "late", Target("PLATFORM", "gone")).to_wire()),
     Row(
         "model",
@@ -44,7 +45,15 @@ ROWS = (
         ModelRow("m1", "ws", {"d1": Deployment("d1", "ACTIVE", ("http://10.0.0.5",))}, {"production": "d1"}).to_wire(),
     ),
     group("root", None, Enforcement.CASCADING, SlugLimits("o/v", (MINUTE_60,))),
-    group("leaf", "root", Enforcement.CASCADING, SlugLimits("o/v"), SlugLimits("o/p"), SlugLimits("o/later")),
+    group(
+        "leaf",
+        "root",
+        Enforcement.CASCADING,
+        SlugLimits("o/v"),
+        SlugLimits("o/p"),
+        SlugLimits("o/later"),
+        SlugLimits("o/api"),
+    ),
     group("solo", None, Enforcement.INDEPENDENT, SlugLimits("o/v", (MINUTE_60,))),
     key("tg_leaf", "leaf"),
     key("tg_lost", "gone"),
@@ -74,7 +83,7 @@ def show(data: Path, *arguments: str) -> str:
 def test_the_overview_counts_rows(tmp_path: Path) -> None:
     shown = show(tmp_path)
     assert "revision 7 of epoch e1" in shown
-    assert "3 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in shown
+    assert "4 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in shown
     assert "not being refreshed now" in shown
 
 
@@ -104,6 +113,28 @@ def test_a_key_shows_its_tree_and_every_limit_with_its_source(tmp_path: Path) ->
     only = show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/none")
     assert "o/none: not among the group's models; answered 404" in only
     assert "o/p" not in only
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_model_api_slug_shows_the_limits_of_the_workspaces_tier(tmp_path: Path) -> None:
+    by_slug, by_key = show(tmp_path, "--slug", "o/api"), show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/api")
+    for shown in (by_slug, by_key):
+        assert "at most 15 REQUEST per MINUTE, set by tier basic of workspace ws" in shown
+        assert "at most 100000 TOKEN per MINUTE, set by tier basic of workspace ws" in shown
+    assert "o/api: goes to PLATFORM_MODEL_API\n" in by_key
+    assert "tier" not in show(tmp_path, "--slug", "o/v")
+
+
+def test_the_tiers_figures_are_those_of_the_setting_and_of_the_workspace(
+    tmp_path: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "basic=7/700")
+    assert "at most 7 REQUEST per MINUTE, set by tier basic" in show(tmp_path, "--slug", "o/api")
+    for tier, told in (("custom=600/9000", "at most 600 REQUEST per MINUTE"), ("gold", "it counts as basic")):
+        draft = replica.draft(reset=False)
+        draft.add([Row("workspace", "ws", 2, WorkspaceRow("ws", "active", tier, True).to_wire())])
+        draft.commit(Standing("e1", 8))
+        assert told in show(tmp_path, "--slug", "o/api")
 
 
 @pytest.mark.usefixtures("replica")

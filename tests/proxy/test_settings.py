@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.tiers import Tier
-from proxy.settings import SettingsError, replica_settings, settings_from
+from policy.tiers import DEFAULT_TIERS, Tier
+from proxy.settings import ReplicaSettings, SettingsError, replica_settings, settings_from
 
 KEY = base64.b64encode(b"k" * 32).decode()
 LEAST = {
@@ -90,4 +90,4 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 
 def test_the_replica_can_be_looked_at_without_any_other_setting() -> None:
-    assert replica_settings({}) == (Path(".tollgate/replica.db"), ())
+    assert replica_settings({}) == ReplicaSettings(Path(".tollgate/replica.db"), (), DEFAULT_TIERS)
