@@ -16,8 +16,14 @@ from policy.snapshot import Delta, Row
 
 MIN_GAP_S = 0.05
 """Between two refreshes, so that a burst of hints becomes a few refreshes and not one for each."""
-DEMAND_GAP_S = 1.0
-"""Between two refreshes caused by keys that are not known, over the whole machine."""
+DEMAND_GAP_S = 0.05
+"""Between the starts of two refreshes caused by unknown keys, over the whole machine, while control answers fast."""
+LONGEST_DEMAND_GAP_S = 1.0
+DEMAND_LOAD = 4
+"""A refresh that took long is followed by a gap so many times as long: a flood of unknown keys then keeps control busy
+for at most a quarter of the time, however slow it is."""
+AWAY_S = 1.0
+"""For so long after a failed refresh unknown keys are told of the outage without asking control again."""
 FIRST_RETRY_S = 0.5
 _JITTER = 0.1
 
@@ -81,6 +87,7 @@ class Refresher:
         self._wanted = asyncio.Event()
         self._following_round: asyncio.Future[bool] | None = None
         self._demanded_at_s = float("-inf")
+        self._took_s = 0.0
         self._failures = 0
         self._failed_at_s = float("-inf")
 
@@ -104,18 +111,23 @@ class Refresher:
     async def demand(self) -> bool:
         """For a key that is not known: whether control has confirmed the picture since it was asked for.
 
-        Demands cause about one refresh a second and wait for it: a key may be younger than the last one. A refresh that
-        a hint causes meanwhile, as the minting of a key does, serves them too.
+        All who ask before a refresh begins share it: a key may be younger than one that is already running. Demands
+        cause at most one refresh per gap. A refresh that a hint causes meanwhile, as the minting of a key does, serves
+        them too.
         """
         now_s = time.monotonic()
-        if now_s - self._failed_at_s <= DEMAND_GAP_S:
+        if now_s - self._failed_at_s <= AWAY_S:
             return False
         if self._following_round is None:
             loop = asyncio.get_running_loop()
             self._following_round = loop.create_future()
-            wait_s = max(0.0, self._demanded_at_s + DEMAND_GAP_S - now_s)
+            wait_s = max(0.0, self._demanded_at_s + self._gap_s() - now_s)
             loop.call_later(wait_s, self._begin, self._following_round)
         return await asyncio.shield(self._following_round)
+
+    def _gap_s(self) -> float:
+        """From the start of one demanded refresh to that of the next."""
+        return max(DEMAND_GAP_S, min(DEMAND_LOAD * self._took_s, LONGEST_DEMAND_GAP_S))
 
     def _begin(self, demanded: asyncio.Future[bool]) -> None:
         """The round that was demanded, unless a hint's has taken its place."""
@@ -131,6 +143,7 @@ class Refresher:
         try:
             ok = await self._refresh(started_s)
         finally:
+            self._took_s = time.monotonic() - started_s
             if waiting is not None:
                 waiting.set_result(ok)
 

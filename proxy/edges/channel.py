@@ -17,6 +17,8 @@ Message = dict[str, Any]
 
 CONFIRM_TIMEOUT_S = 5.0
 """How long an unknown key may wait for control before it is answered 503."""
+ASK_GAP_S = 0.01
+"""Between two questions of one worker: unknown keys that come within it share one."""
 MAX_WAITING = 1000
 """Calls with unknown keys that may wait at once; a flood of them must not fill the places of those that are known."""
 MAX_BACKLOG_BYTES = 4_000_000
@@ -70,8 +72,9 @@ class SupervisorLink:
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._channel = Channel(self._received, on_lost)
         self._question: asyncio.Future[bool] | None = None  # asked for, not sent yet
-        self._sent: asyncio.Future[bool] | None = None
+        self._sent: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
         self._sent_number = 0
+        self._sent_at_s = float("-inf")
         self._waiting = 0
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
@@ -88,8 +91,8 @@ class SupervisorLink:
     async def confirm(self) -> bool:
         """Whether control has confirmed the replica since this was asked.
 
-        All who ask at the same time share one question. Whoever asks while one is on its way shares the next: the
-        answer to this one may be older than the key in question.
+        All who ask within ASK_GAP_S share one question. Who asks while one is on its way shares the next: the answer
+        to this one may be older than the key in question. The supervisor lets questions share refreshes of policy.
         """
         if self._waiting >= MAX_WAITING:
             return False
@@ -103,15 +106,17 @@ class SupervisorLink:
         if self._question is None:
             loop = asyncio.get_running_loop()
             self._question = loop.create_future()
-            loop.call_later(CONFIRM_TIMEOUT_S, self._settle, self._question, False)
-            loop.call_soon(self._ask)
+            loop.call_later(max(0.0, self._sent_at_s + ASK_GAP_S - loop.time()), self._ask, self._question)
         return self._question
 
-    def _ask(self) -> None:
-        if self._sent is None and self._question is not None:
-            self._sent, self._question = self._question, None
-            self._sent_number += 1
-            self._channel.send({"is": "confirm", "number": self._sent_number})
+    def _ask(self, question: asyncio.Future[bool]) -> None:
+        loop = asyncio.get_running_loop()
+        self._question = None
+        self._sent_number += 1
+        self._sent_at_s = loop.time()
+        self._sent[self._sent_number] = question
+        loop.call_later(CONFIRM_TIMEOUT_S, self._answered, self._sent_number, False)
+        self._channel.send({"is": "confirm", "number": self._sent_number})
 
     def report_damage(self) -> None:
         now_s = time.monotonic()
@@ -132,18 +137,13 @@ class SupervisorLink:
     def _received(self, message: Message) -> None:
         match message["is"]:
             case "confirmed":
-                if self._sent is not None and message["number"] == self._sent_number:
-                    self._settle(self._sent, message["ok"])
+                self._answered(message["number"], message["ok"])
             case "flush":
                 self.flush()
                 self._channel.send({"is": "flushed", "health": self.health()})
 
-    def _settle(self, question: asyncio.Future[bool], ok: bool) -> None:
-        """Answer it, by the supervisor or for want of time, and send the next one."""
-        if not question.done():
+    def _answered(self, number: int, ok: bool) -> None:
+        """By the supervisor, or for want of time; whichever comes second finds nobody waiting."""
+        question = self._sent.pop(number, None)
+        if question is not None:
             question.set_result(ok)
-        if question is self._question:
-            self._question = None
-        elif question is self._sent:
-            self._sent = None
-            self._ask()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -100,6 +101,39 @@ async def test_who_asks_while_a_question_is_on_its_way_gets_an_answer_to_a_later
         supervisor.answer(True)
         assert all(await asyncio.gather(*late))
         assert [message["number"] for message in supervisor.heard] == [1, 2]
+
+
+async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> None:
+    """The supervisor may serve both by the refresh that it is about to begin."""
+    async with line() as (supervisor, link, _):
+        early = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm")
+        late = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm", 2)
+        supervisor.channel.send({"is": "confirmed", "number": 2, "ok": True})
+        assert await late is True
+        assert not early.done()
+        supervisor.channel.send({"is": "confirmed", "number": 1, "ok": False})
+        assert await early is False
+
+
+async def test_a_stream_of_unknown_keys_is_a_question_per_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_GAP_S", 0.2)
+    async with line() as (supervisor, link, _):
+        began = time.monotonic()
+        asked = []
+        for _ in range(50):
+            asked.append(asyncio.create_task(link.confirm()))
+            await asyncio.sleep(0.002)
+        await supervisor.until("confirm", 2)
+        passed_s = time.monotonic() - began
+        questions = [message["number"] for message in supervisor.heard]
+        assert len(questions) <= 2 + passed_s / 0.2
+        for number in (*questions, questions[-1] + 1):
+            supervisor.channel.send({"is": "confirmed", "number": number, "ok": True})
+        for task in asked:
+            task.cancel()
+        await asyncio.wait(asked)
 
 
 async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,34 @@ async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl,
         assert ("key", "minted-now") in replica.rows
 
 
-async def test_a_flood_of_unknown_keys_is_a_refresh_a_second(
+async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    """Each of them is one refresh; with a gap of a second the last would wait for nineteen."""
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        async with asyncio.timeout(9):
+            for _ in range(20):
+                assert await refresher.demand()
+    assert len(control.requests) == 21
+
+
+async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica: MemoryReplica) -> None:
+    """A quarter of the time at most: a flood of unknown keys must not be what keeps it slow."""
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.gate = asyncio.Event()
+        began = time.monotonic()
+        asked = asyncio.create_task(refresher.demand())
+        await until(lambda: len(control.requests) == 2)
+        await asyncio.sleep(0.1)
+        control.gate.set()
+        assert await asked
+        assert await refresher.demand()
+        assert time.monotonic() - began >= 0.4
+
+
+async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DEMAND_GAP_S", 0.2)
