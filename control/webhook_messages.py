@@ -118,7 +118,7 @@ def _event(row: Any) -> dict[str, Any]:
             "outputTokens": row.output_tokens,
             "cachedInputTokens": row.cached_input_tokens,
         },
-        "requestMetadata": orjson.loads(row.request_metadata) if row.request_metadata is not None else None,
+        "requestMetadata": orjson.Fragment(row.request_metadata) if row.request_metadata is not None else None,
     }
 
 

@@ -12,6 +12,7 @@ from control.api import guard
 from control.api.parts import PARTS
 from control.api.problems import ProblemError, bad_field, bad_request
 from control.edges.ingest import IngestTooSlowError
+from policy import exact_json
 from policy.billing import BillingEvent
 
 MAX_EVENTS = 1000
@@ -56,7 +57,23 @@ def parse_batch(body: bytes) -> list[BillingEvent]:
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
         raise bad_field("events", f"must be an array of at most {MAX_EVENTS} events")
+    if not all(map(_is_read_exactly, wires)):
+        wires = _read_exactly(body)
     return [_event(index, wire) for index, wire in enumerate(wires)]
+
+
+def _read_exactly(body: bytes) -> list[Any]:
+    try:
+        wires: list[Any] = exact_json.read_object(body.decode())["events"]
+    except RecursionError:
+        raise bad_field("events", "an event's metadata is nested too deeply") from None
+    return wires
+
+
+def _is_read_exactly(wire: Any) -> bool:
+    """Whether orjson kept all that an event's metadata says; what is no event is told later."""
+    metadata = wire.get("request_metadata") if isinstance(wire, dict) else None
+    return not isinstance(metadata, dict) or exact_json.has_only_text(metadata)
 
 
 def _event(index: int, wire: Any) -> BillingEvent:

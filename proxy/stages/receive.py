@@ -8,8 +8,10 @@ from typing import Any
 
 import orjson
 
+from policy import exact_json
 from proxy import acted_on, long_strings
 from proxy.capacity import Capacity
+from proxy.dialects import splice
 from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
 from proxy.headers import MAX_METADATA_BYTES, kept_request_id
@@ -81,7 +83,7 @@ class Receive:
         acted_on.check(json)
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
-            metadata = _body_metadata(json)
+            metadata = _body_metadata(json, body if outline is None else outline.text)
         return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata, outline)
 
     async def _whole(self, call: Call, incoming: Incoming, part: bytes) -> bytes:
@@ -137,15 +139,23 @@ def _header_metadata(value: str) -> Mapping[str, Any]:
         metadata = None
     if not isinstance(metadata, dict):
         raise MalformedRequestError("x-request-metadata must be a JSON object")
-    _metadata_bytes(metadata)
+    if not exact_json.has_only_text(metadata):
+        _metadata_bytes(metadata)
+        return exact_json.read_object(raw.decode())
     return metadata
 
 
-def _body_metadata(json: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    metadata = json.get("metadata")
-    if not isinstance(metadata, dict):
+def _body_metadata(json: dict[str, Any], text: bytes) -> Mapping[str, Any] | None:
+    """`text`: what `json` was read from."""
+    metadata: dict[str, Any] | None = json["metadata"]
+    if metadata is None:
         return None
-    if _metadata_bytes(metadata) > MAX_BODY_METADATA_BYTES:
+    size = _metadata_bytes(metadata)
+    member = None if exact_json.has_only_text(metadata) else splice.find(text, json, "metadata")
+    if member is not None and size <= MAX_BODY_METADATA_BYTES:  # of a member named twice, the last as orjson read it
+        metadata = exact_json.read_object(text[member.start : member.end].decode())
+        size = _metadata_bytes(metadata)
+    if size > MAX_BODY_METADATA_BYTES:
         raise MalformedRequestError(f"metadata is larger than {MAX_BODY_METADATA_BYTES} bytes")
     return metadata
 

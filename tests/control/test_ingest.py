@@ -154,6 +154,16 @@ async def test_a_batch_may_be_larger_than_what_the_management_api_takes(lite: Co
     assert await post(lite, {"events": wires}) == (200, {"accepted": 1000})
 
 
+async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane) -> None:
+    exact = '{"id":340282366920938463463374607431768211456,"deep":[{"x":0.1234567890123456789,"e":1e-400}]}'
+    wires = [orjson.dumps(event(n).to_wire()).decode() for n in range(2)]
+    exact_one = wires[1].replace('"request_metadata":null', f'"request_metadata": {exact}')
+    status, said = await post(plane, f'{{"events":[{wires[0]},{exact_one}]}}'.encode())
+    assert (status, said) == (200, {"accepted": 2})
+    rows = await rows_of(plane.store)
+    assert [rows[event_key(n)].request_metadata for n in range(2)] == [None, exact]
+
+
 @pytest.mark.parametrize(
     "change",
     [

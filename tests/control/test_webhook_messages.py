@@ -46,6 +46,12 @@ def row(key: str, metadata: str | None = None, timestamp_ms: int = NOW_MS) -> Si
     )
 
 
+def test_metadata_is_told_digit_by_digit() -> None:
+    exact = '{"id":340282366920938463463374607431768211456,"x":0.1234567890123456789}'
+    delivery = new_delivery("whk_1", "API_BILLING_USAGE", ["k1"], NOW_MS)
+    assert f'"requestMetadata":{exact}}}'.encode() in body_of(delivery, {"k1": row("k1", exact)})
+
+
 def test_a_message_carries_events_as_the_list_shows_them_and_their_metadata() -> None:
     delivery = new_delivery("whk_1", "API_BILLING_USAGE", ["k1", "k2", "gone"], NOW_MS)
     message = orjson.loads(body_of(delivery, {"k2": row("k2"), "k1": row("k1", '{"trace": [1]}')}))

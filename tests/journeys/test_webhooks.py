@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -80,6 +81,21 @@ async def playing(
         finally:
             await asyncio.to_thread(product.kill)
             await customer.stop()
+
+
+async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are(
+    tmp_path: Path, upstream: GatedUpstream
+) -> None:
+    exact = '{"order":340282366920938463463374607431768211456,"deep":[-98765432109876543210]}'
+    async with playing(tmp_path, upstream, ("books",)) as play:
+        (books,) = play.customer.receivers
+        made = await play.webhook(books)
+        await play.call(1, extra_headers={"x-request-metadata": exact})
+        await play.call(1, extra_body={"metadata": json.loads(exact)})
+        await play.until(books, 2)
+        bodies = b"".join(message.body for message in books.told)
+        assert bodies.count(f'"requestMetadata":{exact}'.encode()) == 2
+        assert all(message.verified(made["secret"]) for message in books.told)
 
 
 async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(

@@ -19,6 +19,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from proxy.recovery import open_record
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import VENDOR_B, House, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
@@ -219,6 +220,29 @@ async def test_request_metadata_is_the_headers_or_the_bodys(
         incoming.fields.append(("x-request-metadata", header))
     await house.serve(incoming)
     assert house.journal.opened[0].request_metadata == kept
+
+
+EXACT = '{"id":340282366920938463463374607431768211456,"deep":[{"n":-98765432109876543210,"x":0.1234567890123456789}]}'
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+async def test_numbers_of_any_length_in_request_metadata_stay_what_they_are(house: House, spaced: bool) -> None:
+    text = EXACT.replace(":", " :\n ") if spaced else EXACT
+    house.upstream.will(answer(completion()), answer(completion()), answer(completion()))
+    await house.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","metadata":{text}}}'.encode()))
+    await house.serve(FakeIncoming(x_request_metadata=text.replace("\n", " ")).saying({"model": SLUG}))
+    long = json.dumps("x" * 100_000)
+    house.max_body_bytes = 1 << 20
+    house.over(house.upstream)
+    await house.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","prompt":{long},"metadata":{text}}}'.encode()))
+    for opened in house.journal.opened:
+        assert open_record(opened).split(b"\n")[0].endswith(b',"request_metadata":' + EXACT.encode())
+
+
+async def test_metadata_of_exact_numbers_keeps_its_bound(house: House) -> None:
+    numbers = ",".join(["1" * 100] * 700)
+    outgoing = await house.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","metadata":{{"n":[{numbers}]}}}}'.encode()))
+    assert (outgoing.status, outgoing.json["error"]) == (400, "metadata is larger than 65536 bytes")
 
 
 @pytest.mark.parametrize("header", ["nope", "[1]", "1", "", '{"a":"' + "x" * 4096 + '"}'])
