@@ -92,7 +92,8 @@ class PagedFeed:
     async def page(self, since: Standing, after: str | None) -> Delta:
         page = tuple(islice(self._source, PAGE))
         following = "more" if len(page) == PAGE else None
-        delta = Delta(self._standing.epoch, self._standing.revision, self._reset, page, following)
+        reset = self._reset and after is None
+        delta = Delta(self._standing.epoch, self._standing.revision, reset, page, following)
         return Delta.from_wire(orjson.loads(orjson.dumps(delta.to_wire())))
 
 

@@ -19,42 +19,50 @@ MAX_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Where a reader is in its pages. `tombstones_from`: 0, or in a walk from nothing the revision it began at."""
+    """Where a reader is in its pages. `tombstones_from`: 0, or in a walk from nothing the revision it began at.
+
+    `seen`: the revision and nonce at the page before; a database put back to an earlier state ends the walk.
+    """
 
     epoch: str
     after: tuple[int, str, str]
     tombstones_from: int = 0
+    seen: tuple[int, str] = (0, "")
 
     def encode(self) -> str:
-        return json.dumps([self.epoch, *self.after, self.tombstones_from], separators=(",", ":"))
+        return json.dumps([self.epoch, *self.after, self.tombstones_from, *self.seen], separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "Walk":
         """ValueError when `text` is not what `encode` made."""
         fields = json.loads(text)
-        if not isinstance(fields, list) or [type(field) for field in fields] != [str, int, str, str, int]:
+        if not isinstance(fields, list) or [type(field) for field in fields] != [str, int, str, str, int, int, str]:
             raise ValueError("not a walk")
-        epoch, revision, kind, id, tombstones_from = fields
-        return cls(epoch, (revision, kind, id), tombstones_from)
+        epoch, revision, kind, id, tombstones_from, *seen = fields
+        return cls(epoch, (revision, kind, id), tombstones_from, (seen[0], seen[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What a proxy says of itself: the epoch and revision it stands at, and where in its pages it is."""
+    """What a proxy says of itself: the epoch and revision it stands at, and where in its pages it is.
+
+    `nonce`: of that revision; None from a proxy of an older version, which knows none.
+    """
 
     epoch: str
     since: int
     walk: Walk | None
     limit: int
+    nonce: str | None = None
 
 
 async def read_delta(store: Store, reader: Reader) -> Delta:
     """One page for this reader."""
     async with store.read() as conn:
         now = await published_rows.standing(conn)
-        if reader.walk is not None and reader.walk.epoch == now.epoch:
+        if reader.walk is not None and await _goes_on(conn, now, reader.walk):
             return await _page(conn, now, reader.walk, False, reader.limit)
-        reset = reader.walk is not None or _must_start_over(now, reader)
+        reset = reader.walk is not None or await _must_start_over(conn, now, reader)
         walk = Walk(now.epoch, (0, "", ""), now.revision) if reset else Walk(now.epoch, (reader.since + 1, "", ""))
         return await _page(conn, now, walk, reset, reader.limit)
 
@@ -68,9 +76,20 @@ async def forget_tombstones(store: Store, retention_s: float) -> int:
     return await store.transact(work)
 
 
-def _must_start_over(now: Standing, reader: Reader) -> bool:
-    """Another database, one that was put back to an earlier state, or deletions that nobody remembers."""
-    return reader.epoch != now.epoch or reader.since > now.revision or reader.since < now.floor
+async def _goes_on(conn: Connection, now: Standing, walk: Walk) -> bool:
+    """Whether what the page before was read from is part of this history."""
+    number, nonce = walk.seen
+    return walk.epoch == now.epoch and await published_rows.nonce_of(conn, number) == nonce
+
+
+async def _must_start_over(conn: Connection, now: Standing, reader: Reader) -> bool:
+    """Another database, one that was put back to an earlier state, or deletions that nobody remembers.
+
+    The number alone does not tell: a restored database may have come to the reader's revision again, or beyond it.
+    """
+    if reader.epoch != now.epoch or reader.since > now.revision or reader.since < now.floor:
+        return True
+    return reader.nonce is not None and await published_rows.nonce_of(conn, reader.since) != reader.nonce
 
 
 async def _page(conn: Connection, now: Standing, walk: Walk, reset: bool, limit: int) -> Delta:
@@ -79,8 +98,9 @@ async def _page(conn: Connection, now: Standing, walk: Walk, reset: bool, limit:
     following = None
     if len(found) > limit:
         last = shown[-1]
-        following = Walk(now.epoch, (last.revision, last.kind, last.id), walk.tombstones_from).encode()
-    return Delta(now.epoch, now.revision, reset, tuple(map(_row, shown)), following)
+        place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
+        following = Walk(now.epoch, place, walk.tombstones_from, seen).encode()
+    return Delta(now.epoch, now.revision, reset, tuple(map(_row, shown)), following, now.nonce)
 
 
 def _row(row: PublishedRow) -> Row:

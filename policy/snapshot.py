@@ -43,8 +43,10 @@ class Row:
 class Delta:
     """One page of "all since revision R".
 
-    `reset`: forget everything first (another epoch, or R older than the tombstones). `revision`: where the reader
-    stands once the page with `next` None has been applied. `next`: opaque, for the following page of this answer.
+    `reset`: forget everything first (another history, or R older than the tombstones); of a page that is not the first,
+    the walk itself is off: ask anew. `revision`: where the reader stands once the page with `next` None has been
+    applied. `next`: opaque, for the following page of this answer.
+    `nonce`: of `revision`; who asks "since R" shows R's, since a restored database may come to R again by another way.
     """
 
     epoch: str
@@ -52,6 +54,7 @@ class Delta:
     reset: bool
     rows: tuple[Row, ...]
     next: str | None = None
+    nonce: str = ""
 
     def to_wire(self) -> Wire:
         rows = [[row.kind, row.id, row.revision, row.body] for row in self.rows]
@@ -61,12 +64,13 @@ class Delta:
             "reset": self.reset,
             "rows": rows,
             "next": self.next,
+            "nonce": self.nonce,
         }
 
     @classmethod
     def from_wire(cls, wire: Wire) -> "Delta":
         rows = tuple(Row(*row[:4]) for row in wire["rows"])
-        return cls(wire["epoch"], wire["revision"], wire["reset"], rows, wire.get("next"))
+        return cls(wire["epoch"], wire["revision"], wire["reset"], rows, wire.get("next"), wire.get("nonce", ""))
 
 
 @dataclass(frozen=True, slots=True)

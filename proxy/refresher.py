@@ -42,10 +42,14 @@ class ReplicaUnwritableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Up to where the replica has followed control. An empty epoch: it never has."""
+    """Up to where the replica has followed control. An empty epoch: it never has.
+
+    `nonce`: of the revision, by which control tells its own history from that of a database since restored.
+    """
 
     epoch: str = ""
     revision: int = 0
+    nonce: str = ""
 
     @property
     def loaded(self) -> bool:
@@ -78,11 +82,17 @@ class Replica(Protocol):
 
 
 class Refresher:
-    """Keeps `replica` in step with `feed`. `run` is its life; `hint` and `demand` may be called at any time."""
+    """Keeps `replica` in step with `feed`. `run` is its life; `hint` and `demand` may be called at any time.
 
-    def __init__(self, replica: Replica, feed: Feed, interval_s: float) -> None:
+    `on_start_over` is told when a replica that had followed control had to be fetched anew.
+    """
+
+    def __init__(
+        self, replica: Replica, feed: Feed, interval_s: float, on_start_over: Callable[[], None] | None = None
+    ) -> None:
         self._replica = replica
         self._feed = feed
+        self._on_start_over = on_start_over
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
         self._following_round: asyncio.Future[bool] | None = None
@@ -167,21 +177,34 @@ class Refresher:
         """Take over all that changed since the replica's standing: every page of it, or nothing."""
         since = self._replica.standing
         page = await self._feed.page(since, None)
+        over = page.reset and since.loaded
         draft = await _in_thread(lambda: self._replica.draft(reset=page.reset or not since.loaded))
         try:
             await _in_thread(draft.add, page.rows)
             while page.next is not None:
                 page = await self._page_after(page, since)
                 await _in_thread(draft.add, page.rows)
-            await _in_thread(draft.commit, Standing(page.epoch, page.revision))
+            await _in_thread(draft.commit, Standing(page.epoch, page.revision, page.nonce))
         except BaseException:
             draft.drop()
             raise
+        if over:
+            self._started_over(since, page)
+
+    def _started_over(self, since: Standing, page: Delta) -> None:
+        log.warning(
+            "control no longer knows revision %d as this replica does: its database was restored or replaced, or this"
+            " proxy was away for too long; all policy was fetched anew, up to revision %d",
+            since.revision,
+            page.revision,
+        )
+        if self._on_start_over is not None:
+            self._on_start_over()
 
     async def _page_after(self, page: Delta, since: Standing) -> Delta:
         following = await self._feed.page(since, page.next)
-        if following.epoch != page.epoch:
-            raise ControlUnreachableError("control's epoch changed between two pages")
+        if following.epoch != page.epoch or following.reset:
+            raise ControlUnreachableError("control's database was restored or replaced between two pages")
         return following
 
     def _wait_s(self) -> float:

@@ -27,7 +27,8 @@ def _reader(request: web.Request) -> Reader:
     except (ValueError, RecursionError):
         raise bad_field("after", "not the `next` of an earlier page") from None
     limit = _number(request, "limit", DEFAULT_ROWS, publisher.MAX_ROWS)
-    return Reader(request.query.get("epoch", ""), _number(request, "since", 0, _MAX_REVISION), walk, max(limit, 1))
+    since = _number(request, "since", 0, _MAX_REVISION)
+    return Reader(request.query.get("epoch", ""), since, walk, max(limit, 1), request.query.get("nonce"))
 
 
 def _number(request: web.Request, name: str, default: int, largest: int) -> int:

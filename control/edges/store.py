@@ -1,23 +1,25 @@
 """Transactions: `read` sees one moment, `write` is all or nothing and stamps what it publishes with a new revision.
 
 The revision row is updated last and so stays locked until the commit: who reads revision R sees all of R (decisions,
-architecture "Snapshot"). After the commit the hint goes out. Rules and queries live elsewhere.
+architecture "Snapshot"). Each revision bears a random nonce: a number alone may come again after a restore. After the
+commit the hint goes out. Rules and queries live elsewhere.
 """
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, bindparam, literal, select, update
+from sqlalchemy import Column, ColumnElement, bindparam, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control.edges.database import failures_told_apart, is_retryable, open_engine
-from control.edges.tables import published, revision
+from control.edges.tables import published, revision, revision_nonces
 from policy.snapshot import RowKind
 
 T = TypeVar("T")
@@ -68,6 +70,8 @@ class WriteTx:
         if self.revision is None:
             bump = update(revision).values(value=revision.c.value + 1).returning(revision.c.value)
             self.revision = (await self.conn.execute(bump)).scalar_one()
+            stamp = {"revision": self.revision, "nonce": secrets.token_hex(8), "published_at_ms": self.now_ms}
+            await self.conn.execute(insert(revision_nonces).values(stamp))
         return self.revision
 
     def _insert(self) -> Any:

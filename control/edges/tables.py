@@ -25,6 +25,14 @@ revision = Table(
     Column("floor", BigInteger, nullable=False),  # tombstones up to here are forgotten: an older reader starts over
 )
 
+revision_nonces = Table(  # a revision and its nonce name one history: after a restore the same number bears another
+    "revision_nonces",
+    metadata,
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("nonce", Id, nullable=False),
+    Column("published_at_ms", BigInteger, nullable=False),
+)
+
 published = Table(
     "published",
     metadata,

@@ -25,7 +25,7 @@ class ControlFeed:
 
     async def page(self, since: Standing, after: str | None) -> Delta:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
-        query = {"epoch": since.epoch, "since": str(since.revision), "limit": str(PAGE_ROWS)}
+        query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
         if after is not None:
             query["after"] = after
         if self._session is None:

@@ -21,13 +21,16 @@ import orjson
 from policy.snapshot import Row
 from proxy.refresher import ReplicaUnwritableError, Standing
 
-SCHEMA_VERSION = 1
-"""In `PRAGMA user_version`; a file of another version is rebuilt from control."""
+SCHEMA_VERSION = 2
+"""In `PRAGMA user_version`; a file of version 1 is taken over, one of another version is rebuilt from control."""
 _STAMP_BYTES = 16
 # Not WITHOUT ROWID: there a body above 1 kB takes a page of its own, and random ids rewrite whole bodies.
 _SCHEMA = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
-CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL);
+CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
+"""
+_FROM_VERSION_1 = """
+BEGIN; ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT ''; PRAGMA user_version = 2; COMMIT;
 """
 # In place: INSERT OR REPLACE would take the row out and put it elsewhere, three pages written instead of one.
 _UPSERT = "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body"
@@ -198,7 +201,7 @@ class Draft(ABC):
 
     def _stand(self, standing: Standing) -> None:
         self._conn.execute("DELETE FROM standing")
-        self._conn.execute("INSERT INTO standing VALUES (?, ?)", (standing.epoch, standing.revision))
+        self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (standing.epoch, standing.revision, standing.nonce))
 
     @abstractmethod
     def _commit(self, standing: Standing) -> None: ...
@@ -268,11 +271,13 @@ def _open_or_start_anew(path: Path) -> tuple[sqlite3.Connection, Standing]:
 
 def _read_standing(conn: sqlite3.Connection) -> Standing:
     (version,) = conn.execute("PRAGMA user_version").fetchone()
-    if version != SCHEMA_VERSION:
+    if version == 1:  # of before revisions had nonces: it serves, control away or not, until control is asked
+        conn.executescript(_FROM_VERSION_1)
+    elif version != SCHEMA_VERSION:
         conn.close()
         raise sqlite3.DatabaseError(f"written by another version of the proxy ({version})")
     os.chmod(_file_of(conn), 0o600)
-    row = conn.execute("SELECT epoch, revision FROM standing").fetchone()
+    row = conn.execute("SELECT epoch, revision, nonce FROM standing").fetchone()
     conn.execute("SELECT kind FROM rows LIMIT 1").fetchone()
     return Standing(*row) if row else Standing()
 

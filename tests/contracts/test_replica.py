@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,26 @@ def secret(id: str, value: str, keys: tuple[bytes, ...] = KEYS) -> Row:
 def test_an_empty_replica_is_an_outage_and_not_an_answer(world: World) -> None:
     with pytest.raises(PolicyUnavailableError):
         world.directory.key("d")
+
+
+def test_a_file_of_before_the_nonces_goes_on_serving(tmp_path: Path) -> None:
+    """Control may be away while the proxy is upgraded."""
+    world = World(tmp_path / "replica.db")
+    world.publish(endpoint("acme/a"))
+    world.directory.close()
+    world.replica.close()
+    with closing(sqlite3.connect(world.path)) as conn:
+        conn.executescript("ALTER TABLE standing DROP COLUMN nonce; PRAGMA user_version = 1;")
+    world = World(tmp_path / "replica.db")
+    assert world.replica.standing == Standing("e1", 1, "")
+    assert world.directory.endpoint("acme/a") is not None
+    draft = world.replica.draft(reset=False)
+    draft.commit(Standing("e1", 2, "n2"))
+    world.replica.close()
+    world.directory.close()
+    again = Replica(world.path)
+    assert again.standing == Standing("e1", 2, "n2")
+    again.close()
 
 
 def test_what_was_published_is_found_and_compiled(world: World) -> None:

@@ -48,6 +48,7 @@ _FILL = (
        WHERE n < 10000""",
     """INSERT INTO secrets SELECT 'sec' || n, 'ws_a', 'n' || n, '', n, n FROM {groups} WHERE n < 10000""",
     f"UPDATE revision SET value = {KEYS}",
+    f"INSERT INTO revision_nonces VALUES ({KEYS}, 'nonce', 0)",
 )
 _SQLITE = {
     "group": "printf('grp_%06d', n)",

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
-from sqlalchemy import update
+import pytest
+from sqlalchemy import delete, insert, select, update
 
 from control import publisher
+from control.edges.published_rows import nonce_of
 from control.edges.store import Store
-from control.edges.tables import published, revision
+from control.edges.tables import published, revision, revision_nonces
 from control.publisher import Reader, Walk
 from policy.snapshot import Delta, Row, RowKind
 from tests.control.plane import TOKEN, ControlPlane, rate
@@ -17,7 +19,7 @@ class Follower:
     """A proxy's replica: applies what it reads."""
 
     def __init__(self) -> None:
-        self.epoch = ""
+        self.epoch = self.nonce = ""
         self.revision = 0
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.resets = 0
@@ -29,7 +31,7 @@ class Follower:
         for row in delta.rows:
             self.put(row)
         if delta.next is None:
-            self.epoch, self.revision = delta.epoch, delta.revision
+            self.epoch, self.revision, self.nonce = delta.epoch, delta.revision, delta.nonce
 
     def put(self, row: Row) -> None:
         if row.body is None:
@@ -41,7 +43,7 @@ class Follower:
         """Read every page; how many there were."""
         walk, pages = None, 0
         while True:
-            delta = await publisher.read_delta(store, Reader(self.epoch, self.revision, walk, limit))
+            delta = await publisher.read_delta(store, Reader(self.epoch, self.revision, walk, limit, self.nonce))
             self.apply(delta)
             pages += 1
             if delta.next is None:
@@ -60,7 +62,8 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
     key = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
     follower, after = Follower(), ""
     for _ in range(100):
-        path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}&limit=2{after}"
+        standing = f"epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
+        path = f"/internal/v1/snapshot?{standing}&limit=2{after}"
         page = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
         follower.apply(page)
         if page.next is None:
@@ -70,7 +73,7 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
     assert kinds == ["group", "key", "key", "workspace"]
     assert follower.rows[("group", group["id"])]["models"] == [{**rate(5), "usage_limits": []}]
     assert key["prefix"] in {row.get("prefix") for row in follower.rows.values()}
-    path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}"
+    path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
     quiet = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
     assert (quiet.rows, quiet.reset, quiet.next) == ((), False, None)
     for wrong in ("since=x", "since=-1", "limit=x", "after=x", "after=[]", "after=[1,2]", "after=" + "[" * 900):
@@ -162,6 +165,114 @@ async def test_another_epoch_or_a_database_put_back_starts_over(store: Store) ->
     assert (elsewhere.epoch, elsewhere.resets) == ("another", 2)
     gone = Walk("epoch before", (0, "", ""))
     assert (await publisher.read_delta(store, Reader("another", 1, gone, 10))).reset
+
+
+class Backup:
+    """What a backup holds of policy; `restore` puts the database back to it, whatever came meanwhile."""
+
+    TABLES = (published, revision, revision_nonces)
+
+    def __init__(self, rows: dict[str, list[dict[str, Any]]]) -> None:
+        self._rows = rows
+
+    @classmethod
+    async def of(cls, store: Store) -> "Backup":
+        async with store.read() as conn:
+            rows = {table.name: (await conn.execute(select(table))).mappings().all() for table in cls.TABLES}
+        return cls({name: [dict(row) for row in found] for name, found in rows.items()})
+
+    async def restore(self, store: Store) -> None:
+        async with store.write() as tx:
+            for table in self.TABLES:
+                await tx.conn.execute(delete(table))
+                if self._rows[table.name]:
+                    await tx.conn.execute(insert(table), self._rows[table.name])
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 2, 3, 7])
+async def test_a_restored_database_starts_over_whatever_was_written_since(store: Store, written_since: int) -> None:
+    """Fewer revisions than were lost, as many, or more: the follower must end with what the database says."""
+    await publish(store, "kept", "changed", body={"v": 1})
+    backup = await Backup.of(store)
+    follower = Follower()
+    await follower.follow(store)
+    await publish(store, "minted after the backup", body={})
+    await publish(store, "changed", body={"v": 2})
+    await follower.follow(store)
+    await backup.restore(store)
+    for number in range(written_since):
+        await publish(store, f"new{number}", body={})
+    await follower.follow(store)
+    expected = {("group", "kept"): {"v": 1}, ("group", "changed"): {"v": 1}}
+    assert follower.rows == expected | {("group", f"new{number}"): {} for number in range(written_since)}
+    assert follower.resets == 2
+
+
+async def test_who_had_not_gone_beyond_the_backup_need_not_start_over(store: Store) -> None:
+    await publish(store, "a", body={"v": 1})
+    follower = Follower()
+    await follower.follow(store)
+    backup = await Backup.of(store)
+    await publish(store, "b", body={})
+    await backup.restore(store)
+    await publish(store, "c", body={})
+    await follower.follow(store)
+    assert set(follower.rows) == {("group", "a"), ("group", "c")}
+    assert follower.resets == 1
+
+
+async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
+    """The first page held a row that the restored database lacks; the walk's own start is in both histories."""
+    await publish(store, *(f"g{number}" for number in range(4)), body={"v": 1})
+    backup = await Backup.of(store)
+    follower = Follower()
+    first = await publisher.read_delta(store, Reader("", 0, None, 2))
+    assert first.next is not None
+    await publish(store, "g3", body={"v": 2})
+    second = await publisher.read_delta(store, Reader("", 0, Walk.decode(first.next), 1))
+    assert second.next is not None
+    await backup.restore(store)
+    third = await publisher.read_delta(store, Reader("", 0, Walk.decode(second.next), 1))
+    assert third.reset, "else the proxy would keep g3 as it was in the history that is gone"
+    follower.apply(third)
+    assert third.next is not None
+
+
+async def test_a_proxy_of_before_the_nonces_is_served_by_numbers_alone(store: Store) -> None:
+    await publish(store, "a", body={})
+    older = await publisher.read_delta(store, Reader("", 0, None, 10))
+    again = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10))
+    assert not again.reset
+    unproven = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10, nonce=""))
+    assert unproven.reset, "a replica that an older version filled cannot say whose revision it has"
+
+
+async def test_a_revision_without_a_nonce_is_sent_again_until_one_has(store: Store) -> None:
+    """Written by an older control that still runs beside this one."""
+    await publish(store, "a", body={})
+    await publish(store, "b", body={})
+    async with store.write() as tx:
+        await tx.conn.execute(delete(revision_nonces).where(revision_nonces.c.revision == 2))
+    follower = Follower()
+    for _ in range(2):
+        await follower.follow(store)
+    assert (follower.revision, follower.resets) == (1, 1)
+    await publish(store, "c", body={})
+    await follower.follow(store)
+    assert follower.rows.keys() == {("group", "a"), ("group", "b"), ("group", "c")}
+    assert (follower.revision, follower.resets) == (3, 1)
+
+
+async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
+    for id in "abc":
+        await publish(store, id, body={})
+    follower = Follower()
+    await follower.follow(store)
+    await publisher.forget_tombstones(store, -3600)
+    async with store.read() as conn:
+        assert [await nonce_of(conn, number) is not None for number in range(4)] == [False, False, False, True]
+    await follower.follow(store)
+    assert follower.resets == 1
 
 
 async def test_burying_many_is_one_revision(store: Store) -> None:

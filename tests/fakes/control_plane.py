@@ -23,6 +23,8 @@ class FakeControl:
     """`page_rows`: how many rows one page holds. `requests`: every (epoch, since, after) that was asked."""
 
     epoch: str = "epoch-1"
+    nonce: str = ""
+    """One for all revisions: another one than the asker's is another history, as after a restore."""
     revision: int = 0
     page_rows: int = 1000
     down: bool = False
@@ -48,7 +50,8 @@ class FakeControl:
             await self.gate.wait()
         if self.down:
             raise ControlUnreachableError("the fake is down")
-        return self.answer(since.epoch, since.revision, after, self.page_rows)
+        epoch = since.epoch if since.nonce == self.nonce else "of another history"
+        return self.answer(epoch, since.revision, after, self.page_rows)
 
     def answer(self, epoch: str, since: int, after: str | None, limit: int) -> Delta:
         reset = epoch != self.epoch
@@ -58,7 +61,7 @@ class FakeControl:
         start = int(after or 0)
         page = tuple(changed[start : start + limit])
         following = str(start + limit) if start + limit < len(changed) else None
-        return Delta(self.epoch, self.revision, reset, page, following)
+        return Delta(self.epoch, self.revision, reset and after is None, page, following, self.nonce)
 
 
 @asynccontextmanager
@@ -75,7 +78,8 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         if control.down:
             return web.json_response({"error": "down"}, status=503)
         limit = min(int(query["limit"]), control.page_rows)
-        delta = control.answer(query["epoch"], int(query["since"]), query.get("after"), limit)
+        epoch = query["epoch"] if query["nonce"] == control.nonce else "of another history"
+        delta = control.answer(epoch, int(query["since"]), query.get("after"), limit)
         return web.json_response(delta.to_wire())
 
     async def events(request: web.Request) -> web.Response:

@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from policy.snapshot import Row
+from policy.snapshot import Delta, Row
 from proxy import refresher as module
 from proxy.refresher import Refresher, ReplicaUnwritableError, Standing
 from tests.fakes.control_plane import FakeControl
@@ -146,6 +147,52 @@ async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryRe
         refresher.hint()
         await until(lambda: replica.standing.epoch == "epoch-2")
     assert set(replica.rows) == {("endpoint", "new")}
+
+
+async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
+    control: FakeControl, replica: MemoryReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restored database: the epoch is the same, and so may the number be."""
+    told: list[int] = []
+    control.nonce = "first"
+    control.put("endpoint", "lost", {})
+    refresher = Refresher(replica, control, 1000, on_start_over=lambda: told.append(1))
+    task = asyncio.create_task(refresher.run())
+    await until(lambda: replica.confirmations == 1)
+    assert replica.standing == Standing("epoch-1", 1, "first")
+    assert not told, "the first picture of a new replica is no start over"
+    control.start_over("epoch-1")
+    control.nonce = "second"
+    control.put("endpoint", "kept", {})
+    refresher.hint()
+    await until(lambda: replica.standing.nonce == "second")
+    task.cancel()
+    await asyncio.wait([task])
+    assert set(replica.rows) == {("endpoint", "kept")}
+    assert told == [1]
+    assert "its database was restored or replaced" in caplog.text
+
+
+async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
+    for slug in "abc":
+        control.put("endpoint", slug, {})
+    control.page_rows = 2
+    real_page, pages = control.page, 0
+
+    async def page(since: Standing, after: str | None) -> Delta:
+        nonlocal pages
+        pages += 1
+        delta = await real_page(since, after)
+        return replace(delta, reset=True) if pages == 2 else delta
+
+    monkeypatch.setattr(control, "page", page)
+    async with running(replica, control):
+        await until(lambda: replica.confirmations == 1)
+    assert replica.dropped == 1, "what was read of two databases is not served"
+    assert len(replica.rows) == 3
 
 
 async def test_a_failed_refresh_changes_nothing_and_is_tried_again(
