@@ -208,6 +208,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
         "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
         "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+        "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no balancer stands before one machine
     }
 
 

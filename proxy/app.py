@@ -56,11 +56,13 @@ async def serve(settings: Settings, place: Place) -> None:
         pipeline = Pipeline(await _parts(settings, place, link, stack))
         listener = Listener(pipeline.handle)
         await listener.start(place.listener)
-        stack.push_async_callback(listener.drain, settings.drain_timeout_s)
+        stack.push_async_callback(listener.drain, settings.drain_timeout_s - settings.ready_grace_s)
         spare_the_collector()
         keep_room()
         link.serving()
         await stop.wait()
+        listener.announce_close()
+        await asyncio.sleep(settings.ready_grace_s)  # /readyz says 503: balancers find other machines meanwhile
 
 
 def spare_the_collector() -> None:

@@ -15,6 +15,7 @@ from policy.sealing import parse_keys
 from policy.tiers import Tier, parse_tiers
 
 DEFAULT_DATA_DIR = "./.tollgate"
+DEFAULT_READY_GRACE_S = 5.0
 REDIS_SCHEMES = ("unix", "redis", "rediss")
 
 Parsed = TypeVar("Parsed")
@@ -51,6 +52,8 @@ class Settings:
     connect_timeout_s: float
     stream_idle_timeout_s: float
     drain_timeout_s: float
+    ready_grace_s: float
+    """Part of the drain timeout, and shorter: `/readyz` is 503 for this long before the listeners close."""
     max_body_bytes: int
     async_max_body_bytes: int
     limits_on_redis_loss: str
@@ -67,6 +70,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
     """The settings in `environ`; raises `SettingsError` at the first one that will not do."""
     read = _Reader(environ)
     data = Path(read.text("DATA", DEFAULT_DATA_DIR))
+    drain_timeout_s = read.seconds("DRAIN_TIMEOUT_S", 25)
     return Settings(
         redis_url=read.parsed("REDIS_URL", _redis_url),
         control_url=read.parsed("CONTROL_URL", _http_url, "http://127.0.0.1:8081"),
@@ -77,7 +81,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         parking_timeout_s=read.seconds("PARKING_TIMEOUT_S", 1200),
         connect_timeout_s=read.seconds("CONNECT_TIMEOUT_S", 5),
         stream_idle_timeout_s=read.seconds("STREAM_IDLE_TIMEOUT_S", 300),
-        drain_timeout_s=read.seconds("DRAIN_TIMEOUT_S", 25),
+        drain_timeout_s=drain_timeout_s,
+        ready_grace_s=_ready_grace_s(read, drain_timeout_s),
         max_body_bytes=read.count("MAX_BODY_BYTES", 100_000_000),
         async_max_body_bytes=read.count("ASYNC_MAX_BODY_BYTES", 262_144),
         limits_on_redis_loss=read.parsed("LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
@@ -116,6 +121,18 @@ def _vendors(read: "_Reader") -> VendorUrls:
         vendor_c=read.parsed("VENDOR_C_BASE_URL", _http_url, "https://{location}-aiplatform.googleapis.com"),
         model_api=read.parsed("MODEL_API_BASE_URL", _http_url) if read.has("MODEL_API_BASE_URL") else None,
     )
+
+
+def _ready_grace_s(read: "_Reader", drain_timeout_s: float) -> float:
+    """By default 5 s, but never more than half of the drain timeout: calls need the rest."""
+
+    def parse(text: str) -> float:
+        value = _number(float, text, "a number of seconds, 0 or more")
+        if not 0 <= value < drain_timeout_s:
+            raise ValueError("expected a number of seconds, 0 or more, and less than TOLLGATE_DRAIN_TIMEOUT_S")
+        return float(value)
+
+    return read.parsed("READY_GRACE_S", parse, str(min(DEFAULT_READY_GRACE_S, drain_timeout_s / 2)))
 
 
 class _Reader:

@@ -119,10 +119,15 @@ class Supervisor:
 
     async def _drain(self, seats: Iterable[asyncio.Task[None]]) -> None:
         self._draining = True
-        log.info("draining: workers finish what they have, at most %g s", self._settings.drain_timeout_s)
+        settings = self._settings
+        log.info(
+            "draining: /readyz says 503; new connections are served for %g s more; calls may take until %g s from now",
+            settings.ready_grace_s,
+            settings.drain_timeout_s,
+        )
         for seat in self._seats:
             seat.retire()
-        _, late = await asyncio.wait(seats, timeout=self._settings.drain_timeout_s + WIND_UP_S)
+        _, late = await asyncio.wait(seats, timeout=settings.drain_timeout_s + WIND_UP_S)
         for seat in self._seats:
             seat.kill()
         if late:

@@ -5,6 +5,7 @@ Its four traps are answered here: a handler is cancelled when its caller leaves;
 """
 
 import asyncio
+import contextlib
 import select
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,11 +15,13 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import DEFAULT_CHUNK_SIZE
+from aiohttp.http import HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import BadHttpMethod, InvalidHeader, InvalidURLError, LineTooLong
 from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestPayloadError
 
+from proxy.edges.draining import close_when_idle
 from proxy.edges.intake import READ_BYTES, Intake
 from proxy.edges.wire_call import HttpDate, WireCall, WireOptions
 from proxy.exchange import Incoming, Outgoing
@@ -38,11 +41,17 @@ _HANDLING = web.RequestHandler._handle_request.__code__
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """Limits of the wire. `head_timeout_s`: from a head's first byte to its last."""
+    """Limits of the wire. `head_timeout_s`: from a head's first byte to its last.
+
+    While draining: `drain_idle_s` is how long an idle connection may still bring a request, `drain_linger_s` how long
+    its peer has to close after us.
+    """
 
     keepalive_timeout_s: float = 75.0
     head_timeout_s: float = 15.0
     lingering_s: float = 5.0
+    drain_idle_s: float = 1.0
+    drain_linger_s: float = 0.5
     max_line_bytes: int = 8190
     max_field_bytes: int = 16_380
     max_headers: int = 128
@@ -72,6 +81,7 @@ class Listener:
         self._handle = handle
         self._options = options or ListenerOptions()
         self._front: _Front | None = None
+        self._sock: socket.socket | None = None
         self.server: asyncio.Server | None = None
         self._watch: asyncio.TimerHandle | None = None
 
@@ -79,32 +89,49 @@ class Listener:
         """Accept on `sock`, which is bound and from here on ours."""
         loop = asyncio.get_running_loop()
         loop.set_task_factory(cast(Any, task_unless_handling))
+        sock.setblocking(False)
+        self._sock = sock
         self._front = _Front(self._handle, self._options)
         self.server = await loop.create_server(self._front, sock=sock, backlog=1024)
         self._watch = loop.call_later(self._options.watch_interval_s, self._look_around)
 
+    def announce_close(self) -> None:
+        """From here on each answer ends its connection, and says so where its head is still to be sent."""
+        if self._front is not None:
+            self._front.draining = True
+
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more, let what is in flight end within `timeout_s`, then cut the rest. Idempotent."""
-        server, front = self.server, self._front
+        """Accept no more, let what is in flight or still arriving end within `timeout_s`, cut the rest. Idempotent."""
+        server, front, options = self.server, self._front, self._options
         self.server = None
         if server is None or front is None:
             return
-        server.close()
-        front.draining = True
-        await asyncio.sleep(0)  # heads that are complete become calls
-        for connection in front.connections:
-            if cast(_Connection, connection).call is None:
-                connection.force_close()
-            else:
-                connection.close()
-        await front.idle_within(timeout_s)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_s
+        self.announce_close()
+        queued = self._take_queue()
+        server.close()  # nothing between: who connects meanwhile is reset
+        for sock in queued:
+            sock.setblocking(False)
+            await loop.connect_accepted_socket(front, sock)
+        connections = cast("Callable[[], list[_Connection]]", lambda: front.connections)
+        await close_when_idle(connections, ends_at, options.drain_idle_s, options.drain_linger_s)
         if self._watch is not None:
             self._watch.cancel()
-        for connection in front.connections:
-            if cast(_Connection, connection).call is not None and connection.transport is not None:
+        for connection in connections():
+            if connection.call is not None and connection.transport is not None:
                 connection.transport.abort()  # cancels the call, which settles
         await front.idle_within(_CANCEL_S)
         await front.shutdown(timeout=_CLOSE_S)
+
+    def _take_queue(self) -> list[socket.socket]:
+        """The connections that wait to be accepted: closing the listener would reset them."""
+        assert self._sock is not None
+        queued: list[socket.socket] = []
+        with contextlib.suppress(OSError):  # BlockingIOError: there are no more; others: there is no descriptor left
+            while True:
+                queued.append(self._sock.accept()[0])
+        return queued
 
     def _look_around(self) -> None:
         """Once in a while: cut heads that do not come to their end, and find out who left while reading is paused."""
@@ -156,6 +183,8 @@ class _Front(web.Server):
         call = WireCall(self, protocol, message, payload, writer)
         protocol.head_since = 0.0  # the head is complete
         protocol.call = call
+        if fault := _framing_fault(message):
+            call.break_off(fault)
         if protocol._messages:
             call.is_followed = True
             call.check_body()
@@ -177,7 +206,7 @@ class _Front(web.Server):
 class _Connection(web.RequestHandler):
     """One connection; knows since when a head is incomplete, and makes calls of malformed ones too."""
 
-    __slots__ = ("_body", "_body_left", "_limits", "call", "head_since")
+    __slots__ = ("_body", "_body_left", "_half_closed", "_limits", "call", "head_since")
 
     def __init__(self, front: _Front, limits: ListenerOptions) -> None:
         super().__init__(
@@ -191,8 +220,22 @@ class _Connection(web.RequestHandler):
         self._parser = limits.parser(self)
         self._body: StreamReader | None = None  # what goes past the parser
         self._body_left = 0
+        self._half_closed = False
         self.head_since = 0.0
         self.call: WireCall | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has come that is not answered yet."""
+        return self._half_closed or (self.call is None and not self.head_since and not self._messages)
+
+    def half_close(self) -> None:
+        """Send FIN and drop what still comes: a peer whose request crosses the FIN meets no reset."""
+        if not self._half_closed:
+            self._half_closed = True
+            self.close()
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.write_eof()
 
     def came(self, data: memoryview) -> None:
         if len(data) > _LONG_BYTES and self._body is None:
@@ -288,6 +331,20 @@ def task_unless_handling(
     if getattr(coro, "cr_code", None) is _HANDLING:
         return coro
     return asyncio.Task(coro, loop=loop, **options)
+
+
+def _framing_fault(message: RawRequestMessage) -> str:
+    """What the parser accepts though another one may read it in another way; "" when all is well.
+
+    Codings beside chunked, an empty one, and chunked in HTTP/1.0 are where two parsers disagree (RFC 9112 6.1).
+    """
+    if message.version != HttpVersion11 and message.version != HttpVersion10:
+        return "the request's version must be HTTP/1.0 or HTTP/1.1"
+    coding = message.headers.get("transfer-encoding")
+    if coding is None:
+        return ""
+    plain = coding.strip().lower() == "chunked" and message.version == HttpVersion11
+    return "" if plain else "transfer-encoding must be chunked, in HTTP/1.1, or absent"
 
 
 def _fault(error: BaseException | None) -> str:

@@ -37,6 +37,7 @@ WHOLE_BYTES = 1 << 20
 PIECE_BYTES = 131_072
 """The body of a longer one goes piece by piece as the socket takes it."""
 KNOWN_NAMES = 512
+VERSIONS = frozenset({"1.0", "1.1"})  # the parser takes 0.9 and 2.0 as well
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -259,13 +260,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         known = self._shared.names.get(name) or self._shared.name(name)
-        if known == "transfer-encoding" and value.strip().lower() != b"chunked":
+        if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._is_given(known)):
             raise _BrokenHttpError("a transfer coding that nobody asked for")
         self._fields.append((known, value.decode("utf-8", "replace")))
+
+    def _is_given(self, known: str) -> bool:
+        return any(name == known for name, _ in self._fields)
 
     def on_headers_complete(self) -> None:
         answer = self._answer
         assert answer is not None
+        if self._parser.get_http_version() not in VERSIONS:
+            raise _BrokenHttpError("an answer of a version that nobody asked for")
         status = self._parser.get_status_code()
         fields, self._fields = self._fields, []
         if 200 <= status <= 599:

@@ -162,9 +162,6 @@ class WireCall:
         if self.read_bytes == self.declared_bytes:
             return b""  # all of it was read, so nothing can be wrong with it any more
         payload, chunked = self._payload, self._message.chunked
-        if chunked and not self._plainly_chunked():
-            self._broken = True
-            raise MalformedBodyError("transfer-encoding must be chunked")
         try:
             if payload.total_bytes <= self.read_bytes and not payload.is_eof():
                 data = await self._read_late()
@@ -294,11 +291,6 @@ class WireCall:
 
     def _finish(self) -> None:
         """Likewise, at the end."""
-
-    def _plainly_chunked(self) -> bool:
-        """Codings beside chunked, and chunked in HTTP/1.0, are where two parsers disagree (RFC 9112 6.1)."""
-        coding = self._message.headers.get("transfer-encoding", "")
-        return coding.strip().lower() == "chunked" and self._message.version >= HttpVersion11
 
     def _head(self, framing: str) -> bytes:
         """The head that is still to be sent, closed by its framing field."""

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,14 @@ SMUGGLED = {
     "long target": b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     "long field": HEAD + b"X-A: " + b"a" * 20_000 + b"\r\n\r\n",
     "many fields": HEAD + b"".join(b"X-%d: a\r\n" % n for n in range(200)) + b"\r\n",
+    "empty coding": HEAD + b"Transfer-Encoding: \r\n\r\n",
+    "empty coding of a GET": b"GET /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n\r\n",
+    "empty coding and length": HEAD + b"Transfer-Encoding: \r\nContent-Length: 2\r\n\r\nhi",
+    "length and empty coding": HEAD + b"Content-Length: 2\r\nTransfer-Encoding: \r\n\r\nhi",
+    "chunked and empty coding": HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n",
+    "empty coding and chunked": HEAD + b"Transfer-Encoding:\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice in one field": HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "empty list member": HEAD + b"Transfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n",
 }
 
 
@@ -106,6 +115,39 @@ async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection
     assert b"connection: close" in head
     assert set(json.loads(body)) == {"error", "error_code"}, "one answer only"
     assert b"quote" not in raw
+
+
+ODD_VERSIONS = {
+    "no version": b"GET /a\r\nHost: x\r\n\r\n",
+    "no version, with a body": b"POST /a\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+    "HTTP/0.9": b"GET /a HTTP/0.9\r\nHost: x\r\n\r\n",
+    "HTTP/2.0": b"GET /a HTTP/2.0\r\nHost: x\r\n\r\n",
+    "HTTP/2": b"GET /a HTTP/2\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("message", ODD_VERSIONS.values(), ids=ODD_VERSIONS)
+async def test_a_request_of_another_version_is_refused_though_nothing_follows_it(front: Front, message: bytes) -> None:
+    """The parser accepts these requests, and stumbles only over what follows on the connection."""
+    caller = await front.caller()
+    caller.say(message)
+    raw = await caller.rest()
+    assert raw.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in raw
+    assert raw.count(b"HTTP/1.1 ") == 1
+
+
+async def test_faulty_framing_is_refused_though_nobody_reads_the_body() -> None:
+    async def unread(incoming: Incoming, outgoing: Outgoing) -> None:
+        assert incoming.fault is not None
+        outgoing.start(400, [])
+        await outgoing.finish()
+
+    async with listening(unread, QUICK) as front:
+        for coding in (b"", b"gzip, chunked", b",chunked"):
+            caller = await front.caller()
+            caller.say(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+            assert b"connection: close" in await caller.rest()
 
 
 async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(front: Front) -> None:
@@ -526,6 +568,130 @@ async def test_a_drain_cuts_what_does_not_end() -> None:
             await front.listener.drain(0.05)
         assert held.ended == ["cancelled"]
         assert await busy.rest() == b""
+
+
+PART = HEAD + b"Content-Length: 400000\r\n\r\n" + b"x" * 100_000
+PARTS = {
+    "known length": (HEAD + b"Content-Length: 4\r\n\r\nhi", b"ho"),
+    "chunked": (CHUNKED + b"2\r\nhi\r\n", b"2\r\nho\r\n0\r\n\r\n"),
+    "long": (PART, b"x" * 300_000),
+    "unfinished head": (HEAD + b"Content-", b"Length: 4\r\n\r\nhiho"),
+}
+
+
+@pytest.mark.parametrize(("sent", "rest"), PARTS.values(), ids=PARTS)
+async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
+    async with listening() as front:
+        caller = await front.caller()
+        caller.say(sent)
+        await soon(lambda: any(not connection.is_idle for connection in connections_of(front)))
+        drain = asyncio.create_task(front.listener.drain(5))
+        await soon(lambda: front.listener.server is None)
+        caller.say(rest)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await caller.rest() == b""
+        await drain
+
+
+async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_served() -> None:
+    async with listening() as front:
+        with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
+            sock.sendall(HI)
+            sock.setblocking(False)
+            drain = asyncio.create_task(front.listener.drain(5))
+            async with asyncio.timeout(5):
+                answer = await asyncio.get_running_loop().sock_recv(sock, 65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
+            await drain
+
+
+async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begins() -> None:
+    async with listening() as front:
+        caller, silent = await front.caller(), await front.caller()
+        for one in (caller, silent):
+            one.say(HI)
+            assert b"connection:" not in (await one.answer())[1]
+        drain = asyncio.create_task(front.listener.drain(5))
+        await soon(lambda: front.listener.server is None)
+        caller.say(HI)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await caller.rest() == b""
+        assert await silent.rest() == b"", "a connection that stays idle is closed before the drain's time is up"
+        silent.leave()
+        await drain
+
+
+async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain() -> None:
+    go = asyncio.Event()
+
+    async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
+        if incoming.target == "/once-more":
+            await echo(incoming, outgoing)
+            return
+        outgoing.start(200, [])
+        outgoing.write(b"one")
+        await go.wait()
+        await outgoing.finish(b"two")
+
+    once_more = HI.replace(b"/a", b"/once-more")
+    async with listening(stream) as front:
+        caller, silent = await front.caller(), await front.caller()
+        for one in (caller, silent):
+            one.say(HI)
+            assert b"connection:" not in await one.head(), "nobody knew of the drain then"
+        drain = asyncio.create_task(front.listener.drain(10))
+        await soon(lambda: front.listener.server is None)
+        go.set()
+        for one in (caller, silent):
+            await one.until(b"two\r\n0\r\n\r\n")
+        caller.say(once_more)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await silent.rest() == b""
+        silent.leave()
+        await drain
+
+
+async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_reset() -> None:
+    async with listening(options=ListenerOptions(drain_idle_s=0.0, drain_linger_s=5.0)) as front:
+        with socket.create_connection(("127.0.0.1", front.port)) as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await soon(lambda: connections_of(front))
+            drain = asyncio.create_task(front.listener.drain(5))
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(sock, 1) == b"", "closed in order"
+            for _ in range(3):  # a reset would make the second one fail
+                await loop.sock_sendall(sock, HI)
+                await asyncio.sleep(0)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        await drain
+
+
+async def test_answers_say_that_the_connection_closes_from_the_announcement_on() -> None:
+    """As long as a balancer still sends new connections, they are served."""
+    async with listening() as front:
+        kept = await front.caller()
+        kept.say(HI)
+        assert b"connection:" not in (await kept.answer())[1]
+        front.listener.announce_close()
+        for caller in (kept, await front.caller()):
+            caller.say(HI)
+            status, head, _ = await caller.answer()
+            assert status == 200
+            assert b"connection: close" in head
+            assert await caller.rest() == b""
+
+
+def connections_of(front: Front) -> list[Any]:
+    assert front.listener._front is not None
+    return list(front.listener._front.connections)
 
 
 async def test_a_bug_behind_the_pipeline_ends_the_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,8 @@ supervisor, a drain finishes what is in flight.
 
 import asyncio
 import base64
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -180,6 +182,7 @@ async def a_world(folder: Path, redis: RedisServer) -> AsyncIterator[World]:
             "TOLLGATE_SECRET_KEY": base64.b64encode(SECRET_KEY).decode(),
             "TOLLGATE_VENDOR_B_BASE_URL": upstream.url,
             "TOLLGATE_DRAIN_TIMEOUT_S": "5",
+            "TOLLGATE_READY_GRACE_S": "0",
         }
         client = await stack.enter_async_context(aiohttp.ClientSession())
         proxy = Proxy(folder, environ, client)
@@ -391,24 +394,97 @@ async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: Wor
     await until(dispatched)
     stopping = asyncio.create_task(proxy.stop())
 
-    async def refused() -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        except ConnectionRefusedError:
-            return True
-        writer.close()
-        return False
-
-    await until(refused)
+    await until(lambda: refused(proxy.port))
     world.upstream.gate.set()
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 4
     assert await stopping == 0
     assert len(world.events) == 4
 
 
+async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answered(world: World) -> None:
+    """By known length and by chunks, small and large, and on a connection that carried a call before."""
+    proxy = world.proxy
+    await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="15")
+    async with AsyncExitStack() as stack:
+        uploads = [await stack.enter_async_context(an_upload(proxy.port)) for _ in range(6)]
+        for number, upload in enumerate(uploads):
+            if number % 3 == 2:
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                assert b"connection: close" not in await upload.answer()
+            await upload.begin((1_000, 400_000)[number % 2], chunked=number >= 3)
+        stopping = asyncio.create_task(proxy.stop())
+        await until(lambda: refused(proxy.port))
+        for upload in uploads:
+            await upload.end()
+        for upload in uploads:
+            head = await upload.answer()
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in head
+    assert await stopping == 0
+    assert len(world.events) == 6 + 2
+
+
+async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World) -> None:
+    """New connections are served meanwhile, as a balancer needs it; what they carry is told not to come back."""
+    proxy = world.proxy
+    await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="3")
+    async with an_upload(proxy.port) as reused:
+        await reused.begin(1_000, chunked=False)
+        await reused.end()
+        assert b"connection: close" not in await reused.answer()
+        started = asyncio.get_running_loop().time()
+        stopping = asyncio.create_task(proxy.stop())
+
+        async def unready() -> bool:
+            status, said = await proxy.admin("/readyz")
+            return status == 503 and "draining" in said
+
+        await until(unready)
+        async with an_upload(proxy.port) as fresh:
+            for upload in (fresh, reused):
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                head = await upload.answer()
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert b"connection: close" in head
+    await until(lambda: refused(proxy.port))
+    assert asyncio.get_running_loop().time() - started >= 3
+    assert await stopping == 0
+    assert len(world.events) == 3
+
+
+async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world: World) -> None:
+    """Until they are told `connection: close`, when they go elsewhere: no request of theirs meets a closed one."""
+    proxy = world.proxy
+    await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="2")
+    answers: list[bytes] = []
+
+    async def caller() -> None:
+        async with an_upload(proxy.port) as upload:
+            head = b""
+            while b"connection: close" not in head:
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                head = await upload.answer()
+                answers.append(head)
+
+    callers = [asyncio.create_task(caller()) for _ in range(8)]
+
+    async def warm() -> bool:
+        return len(answers) >= 40
+
+    await until(warm)
+    stopping = asyncio.create_task(proxy.stop())
+    await asyncio.gather(*callers)
+    assert all(head.startswith(b"HTTP/1.1 200 ") for head in answers)
+    assert await stopping == 0
+    assert len(world.events) == len(answers)
+
+
 async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
     proxy = world.proxy
-    await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5")
+    await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5", TOLLGATE_READY_GRACE_S="0.2")
     world.upstream.gate = asyncio.Event()
     call = asyncio.create_task(proxy.call())
 
@@ -450,6 +526,62 @@ async def test_a_ruined_replica_is_rebuilt(world: World) -> None:
     replica.write_bytes(b"\x00garbage" * 1000)
     await world.proxy.start()
     assert (await world.proxy.call())[0] == 200
+
+
+async def refused(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    await closed(writer)
+    return False
+
+
+class Upload:
+    """A caller whose body comes in two halves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._rest = b""
+
+    async def begin(self, size: int, *, chunked: bool) -> None:
+        body = json.dumps({"model": "org/m", "messages": [{"role": "user", "content": "x" * size}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {make_key(1)}\r\n"
+        head += "Transfer-Encoding: chunked\r\n\r\n" if chunked else f"Content-Length: {len(body)}\r\n\r\n"
+        first, last = body[: len(body) // 2], body[len(body) // 2 :]
+        if chunked:
+            first, last = (b"%x\r\n%b\r\n" % (len(part), part) for part in (first, last))
+            last += b"0\r\n\r\n"
+        self.writer.write(head.encode() + first)
+        self._rest = last
+        await self.writer.drain()
+
+    async def end(self) -> None:
+        self.writer.write(self._rest)
+        await self.writer.drain()
+
+    async def answer(self) -> bytes:
+        """Its head; the body is read too."""
+        async with asyncio.timeout(20):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+            await self.reader.readexactly(int(length.partition(b": ")[2]))
+        return head
+
+
+@asynccontextmanager
+async def an_upload(port: int) -> AsyncIterator[Upload]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Upload(reader, writer)
+    finally:
+        await closed(writer)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 def twin(proxy: Proxy, folder: str, port: int = 0, admin_port: int = 0) -> Proxy:

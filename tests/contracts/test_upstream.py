@@ -346,6 +346,18 @@ async def test_gone_in_the_body(
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\nabc",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
         b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n",
+        b"HTTP/0.9 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/2.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/0.9 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/2.0 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"abc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ],
 )
 async def test_what_is_not_http(upstream: ScriptedUpstream, client: HttpUpstream, wire: bytes) -> None:

@@ -38,6 +38,16 @@ def test_an_empty_value_is_an_unset_one() -> None:
     assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": ""}).drain_timeout_s == 25
 
 
+def test_the_ready_grace_is_part_of_the_drain_timeout() -> None:
+    assert settings_from(LEAST).ready_grace_s == 5
+    assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": "4"}).ready_grace_s == 2, "the default leaves half"
+    assert settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": "0"}).ready_grace_s == 0
+    assert settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": "20"}).ready_grace_s == 20
+    for value in ("25", "-1", "nan", "soon"):
+        with pytest.raises(SettingsError, match="TOLLGATE_READY_GRACE_S: expected a number of seconds, 0 or more"):
+            settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": value})
+
+
 def test_tiers_are_added_to_the_defaults() -> None:
     tiers = settings_from(LEAST | {"TOLLGATE_MODEL_API_TIERS": "acme=500/2000000, pro=1/2"}).tiers
     assert tiers["acme"] == Tier(500, 2_000_000)
