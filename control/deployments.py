@@ -87,7 +87,8 @@ async def point_environment(store: Store, place: Place, name: str, deployment_id
             raise not_found("deployment")
         old = await model_rows.find_environment(tx.conn, model.id, name)
         made_ms = old.created_at_ms if old else tx.now_ms
-        record = EnvironmentRecord(model.id, name, deployment_id, made_ms, tx.now_ms)
+        # The name as it was first written: its case is the owner's, and two are one that differ in nothing else.
+        record = EnvironmentRecord(model.id, old.name if old else name, deployment_id, made_ms, tx.now_ms)
         await model_rows.put_environment(tx, record, exists=old is not None)
         return record
 

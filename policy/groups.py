@@ -8,6 +8,8 @@ from policy.limits import LimitType, SlugLimits, Unit
 
 MAX_DEPTH = 5
 """Levels of a tree, its root included (spec 8.2)."""
+MAX_MODELS = 1000
+"""Entries of one group's `models`, when it is written. What was written before there was a bound stays as it is."""
 
 
 class Enforcement(StrEnum):

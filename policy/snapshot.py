@@ -164,6 +164,14 @@ class ModelRow:
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     environments: Mapping[str, str] = field(default_factory=dict)
 
+    def deployment_in(self, environment: str) -> Deployment | None:
+        """What serves an environment, whose name is found without regard to case; None when nothing does."""
+        id = self.environments.get(environment)
+        if id is None:
+            wanted = same_name(environment)
+            id = next((found for name, found in self.environments.items() if same_name(name) == wanted), None)
+        return None if id is None else self.deployments.get(id)
+
     def to_wire(self) -> Wire:
         deployments = [[d.id, d.status, list(d.replicas)] for d in self.deployments.values()]
         return {
@@ -176,6 +184,11 @@ class ModelRow:
     def from_wire(cls, id: str, body: Wire) -> "ModelRow":
         deployments = {did: Deployment(did, status, tuple(urls)) for did, status, urls, *_ in body["deployments"]}
         return cls(id, body["workspace_id"], deployments, dict(body["environments"]))
+
+
+def same_name(name: str) -> str:
+    """What an environment's names have in common that differ in case alone. They are ASCII: nothing else has a case."""
+    return name.lower() if name.isascii() else name
 
 
 def group_to_wire(group: Group) -> Wire:

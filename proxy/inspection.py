@@ -141,8 +141,7 @@ def _deployment_lines(directory: Directory, target: Target) -> Iterator[str]:
         return
     model = directory.model(target.model_id)
     environment = target.environment_name or DEFAULT_ENVIRONMENT
-    deployment_id = model.environments.get(environment) if model else None
-    deployment = model.deployments.get(deployment_id) if model and deployment_id else None
+    deployment = model.deployment_in(environment) if model else None
     if deployment is None:
         yield f"  no deployment serves {environment}: calls are answered 404"
         return

@@ -124,7 +124,7 @@ def _detail(item: Any) -> Detail:
     """The path of the field as the caller wrote it: without the tags that pydantic puts in for a union's choice."""
     path = ".".join(str(part) for part in item["loc"] if part not in PROVIDERS)[:255]
     match item["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "none_required":  # a field that its target's provider does not know
             return Detail(path, "unknown field")
         case "missing":
             return Detail(path, "required")

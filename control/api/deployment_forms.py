@@ -56,7 +56,7 @@ class DeploymentLogsRequestV1(FormV1):
     start_epoch_millis: _EpochMs | None = None
     end_epoch_millis: _EpochMs | None = None
     direction: Literal["asc", "desc"] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] = 500
+    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 500
     min_level: Literal["debug", "info", "warning", "error"] | None = None
     request_id: Name | None = None
     includes: Annotated[list[Name], Field(max_length=32)] | None = None

@@ -57,6 +57,8 @@ def _target_form(provider: str, rules: ProviderRules) -> type[BaseModel]:
     fields: dict[str, Any] = {"provider": (Literal[provider], ...)}
     fields |= {name: (_FIELD_TYPES[name], ...) for name in sorted(rules.required)}
     fields |= {name: (_FIELD_TYPES[name] | None, None) for name in sorted(rules.optional)}
+    # Clients that are generated with one type for all targets send the other providers' fields as null.
+    fields |= dict.fromkeys(sorted(_FIELD_TYPES.keys() - rules.required - rules.optional), (None, None))
     name = "".join(part.title() for part in provider.split("_"))
     return create_model(f"{name}TargetV1", __base__=FormV1, __doc__=f"A {rules.category} target.", **fields)
 

@@ -16,34 +16,50 @@ from policy.billing import EVENT_TYPE
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_FORM = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|z|[ +-]\d\d:\d\d)?", re.ASCII)
+_NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
+_FORM = re.compile(
+    r"(?P<minute>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d)(?P<second>:\d\d([.,](?P<fraction>\d{1,9}))?)?"
+    r"(?P<zone>Z|z|[ +-]\d\d:\d\d)?",
+    re.ASCII,
+)
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
 """Of all filters, as the cursor carries them: it must fit into a request line (`http_front.MAX_TARGET_BYTES`)."""
 
 
-def parse_time_ms(text: str) -> int:
-    """ISO 8601 to epoch milliseconds, rounded up: an event at or after an instant is at or after its next millisecond.
+def parse_time_ns(text: str) -> int:
+    """ISO 8601 to epoch nanoseconds, exactly. Without an offset it is UTC.
 
-    Without an offset it is UTC. A `+` that became a space, as in an unescaped query, is taken for what it was.
+    A `+` that became a space, as in an unescaped query, is taken for what it was.
     """
-    if not _FORM.fullmatch(text):
+    form = _FORM.fullmatch(text)
+    if form is None:
         raise ValueError("not an ISO 8601 time such as 2026-01-31T12:00:00Z")
+    zone = (form["zone"] or "Z").replace(" ", "+").upper()
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+").replace("z", "Z"))
-        since = (moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+        since = datetime.fromisoformat(form["minute"] + (form["second"] or "")[:3] + zone).astimezone(UTC) - _EPOCH
     except (ValueError, OverflowError):
         raise ValueError("not a time that exists") from None
-    return min(-(-since // timedelta(milliseconds=1)), _LAST_MS)
+    return since // timedelta(seconds=1) * _NS_PER_S + int((form["fraction"] or "").ljust(9, "0"))
+
+
+def parse_time_ms(text: str) -> int:
+    """The same in milliseconds, rounded up: an event at or after an instant is at or after its next millisecond."""
+    return _next_ms(parse_time_ns(text))
+
+
+def _next_ms(time_ns: int) -> int:
+    """Events are stamped in whole milliseconds, so a border between two of them may as well lie on the later one."""
+    return min(-(-time_ns // _NS_PER_MS), _LAST_MS)
 
 
 def _parsed(value: Any) -> Any:
-    return parse_time_ms(value) if isinstance(value, str) else value
+    return parse_time_ns(value) if isinstance(value, str) else value
 
 
 _Time = Annotated[
-    int,
+    int,  # epoch nanoseconds
     BeforeValidator(_parsed, json_schema_input_type=str),
     Field(json_schema_extra={"type": "string", "format": "date-time"}, examples=["2026-01-31T12:00:00Z"]),
 ]
@@ -84,7 +100,10 @@ class GatewayEventV1(AnswerV1):
 
 
 class EventsWindowV1(AnswerV1):
-    """What was answered: everything from `start_time` on and before `end_time`, now and for ever."""
+    """What was answered: everything from `start_time` on and before `end_time`, now and for ever.
+
+    Events are stamped in whole milliseconds: a border between two of them is told as the later one.
+    """
 
     start_time: TimeText
     end_time: TimeText
@@ -122,8 +141,10 @@ def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
         raise bad_field("end_time", "must be after start_time")
     if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
         raise bad_field("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
-    end_ms = _NO_END_MS if query.end_time is None else query.end_time
-    return Window(workspace_id, query.start_time, end_ms, tuple(query.api_keys), tuple(query.external_entity_ids))
+    end_ms = _NO_END_MS if query.end_time is None else _next_ms(query.end_time)
+    return Window(
+        workspace_id, _next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
+    )
 
 
 def _pagination(call: Call, page: Page) -> PaginationResponseV1:

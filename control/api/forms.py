@@ -76,6 +76,15 @@ class PageQueryV1(FormV1):
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,4096}$", description=CURSOR)] = None
 
 
+def not_all_null(*names: str, given: Sequence[str] = ()) -> dict[str, Any]:
+    """For the description of a PATCH: one of `names` is not null, or one of `given` is there, null or not.
+
+    Null and left out are the same to `names`. Generators of clients pass over `not`; validators do not.
+    """
+    nothing: dict[str, Any] = {name: {"type": "null"} for name in names} | {name: {"not": {}} for name in given}
+    return {"not": {"properties": nothing}}
+
+
 @dataclass(frozen=True, slots=True)
 class Position(Generic[R]):
     """From where, and how many: what one page of a list needs. `filters` came with the first page's query."""

@@ -21,6 +21,7 @@ from control.api.forms import (
     Position,
     SlugText,
     TimeText,
+    not_all_null,
     page_of,
     time_text,
 )
@@ -31,7 +32,7 @@ from control.edges.counters import Bucket, CountersUnavailableError
 from control.edges.group_rows import GroupRecord
 from control.groups import GroupChange, NewGroup, Placed
 from policy.effective import Bound, bounds_of
-from policy.groups import Enforcement
+from policy.groups import MAX_MODELS, Enforcement
 from policy.limits import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import models_entry_to_wire
 
@@ -39,6 +40,7 @@ _Entity = Annotated[
     str, Field(max_length=255, description="Only the group with this external id.", json_schema_extra=NO_NUL)
 ]
 _Type = Literal["TOKEN", "REQUEST"]
+_ONE_PER_TYPE = "At most one per type."
 _Threshold = Annotated[int, Field(ge=1, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
 
 
@@ -62,12 +64,8 @@ class GroupModelRequestV1(FormV1):
     """A slug that the group may call, and how much."""
 
     slug: SlugText
-    rate_limits: Annotated[list[RateLimitV1], Field(max_length=2, description="At most one per type.")] = Field(
-        default_factory=list
-    )
-    usage_limits: Annotated[list[UsageLimitV1], Field(max_length=2, description="At most one per type.")] = Field(
-        default_factory=list
-    )
+    rate_limits: Annotated[list[RateLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
+    usage_limits: Annotated[list[UsageLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
 
 
 class GroupMetadataRequestV1(FormV1):
@@ -88,8 +86,8 @@ class CreateGatewayGroupRequestV1(FormV1):
     """A new group."""
 
     metadata: GroupMetadataRequestV1
-    models: Annotated[list[GroupModelRequestV1], Field(min_length=1)]
-    hierarchy: GroupHierarchyRequestV1 = GroupHierarchyRequestV1()
+    models: Annotated[list[GroupModelRequestV1], Field(min_length=1, max_length=MAX_MODELS)]
+    hierarchy: GroupHierarchyRequestV1 | None = None
 
 
 class GroupMetadataPatchV1(FormV1):
@@ -99,16 +97,16 @@ class GroupMetadataPatchV1(FormV1):
 
 
 class UpdateGatewayGroupRequestV1(FormV1):
-    """`models` replaces the whole list; an empty list removes all access. At least one field is given."""
+    """`models` replaces the whole list; an empty list removes all access. At least one field is given, not null."""
 
-    metadata: GroupMetadataPatchV1 = Field(default_factory=lambda: GroupMetadataPatchV1(name=None))
-    models: list[GroupModelRequestV1] = Field(default_factory=list)
+    metadata: GroupMetadataPatchV1 | None = None
+    models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
 
-    model_config = FormV1.model_config | {"json_schema_extra": {"minProperties": 1}}
+    model_config = FormV1.model_config | {"json_schema_extra": not_all_null("metadata", "models")}
 
     @model_validator(mode="after")
     def _says_something(self) -> "UpdateGatewayGroupRequestV1":
-        if not self.model_fields_set:
+        if self.metadata is None and self.models is None:
             raise ValueError("give models, metadata.name, or both")
         return self
 
@@ -187,22 +185,22 @@ class GroupsQueryV1(PageQueryV1):
 
 async def create(call: Call) -> GatewayGroupV1:
     asked = call.body_as(CreateGatewayGroupRequestV1)
-    mode = asked.hierarchy.limit_enforcement
+    hierarchy = asked.hierarchy or GroupHierarchyRequestV1()
+    mode = hierarchy.limit_enforcement
     new = NewGroup(
         asked.metadata.external_entity_id,
         asked.metadata.name,
         _models(asked.models),
         Enforcement(mode) if mode else None,
-        asked.hierarchy.parent_group_id,
+        hierarchy.parent_group_id,
     )
     return shown(await groups.create_group(call.parts.store, call.caller.workspace_id, new))
 
 
 async def patch(call: Call) -> GatewayGroupV1:
     asked = call.body_as(UpdateGatewayGroupRequestV1)
-    models = _models(asked.models) if "models" in asked.model_fields_set else None
-    renames = "metadata" in asked.model_fields_set
-    change = GroupChange(models, renames, asked.metadata.name if renames else None)
+    models = None if asked.models is None else _models(asked.models)
+    change = GroupChange(models, asked.metadata is not None, asked.metadata.name if asked.metadata else None)
     return shown(await groups.change_group(call.parts.store, call.caller.workspace_id, call.path["group_id"], change))
 
 
@@ -271,7 +269,7 @@ def _effective_limit(bound: Bound) -> EffectiveLimitV1:
 
 def _models(forms: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
     return tuple(
-        SlugLimits(form.slug, tuple(map(_limit, form.rate_limits)), tuple(map(_limit, form.usage_limits)))
+        SlugLimits(form.slug, tuple(map(_limit, form.rate_limits or ())), tuple(map(_limit, form.usage_limits or ())))
         for form in forms
     )
 

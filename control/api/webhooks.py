@@ -17,6 +17,7 @@ from control.api.forms import (
     PaginationResponseV1,
     Position,
     TimeText,
+    not_all_null,
     optional_time_text,
     page_of,
     time_text,
@@ -49,19 +50,27 @@ class CreateWebhookRequestV1(FormV1):
 
 
 class UpdateWebhookRequestV1(FormV1):
-    """What is to change. Events that come in while `enabled` is false are not sent, then or later."""
+    """What is to change; null is as if left out, except of `description`. At least one field besides the overlap.
+
+    Events that come in while `enabled` is false are not sent, then or later.
+    """
 
     url: _Url | None = None
-    description: _Description | None = None
+    description: _Description | None = Field(None, description="Null takes it away.")
     enabled: bool | None = None
     rotate_secret: Annotated[Literal[True] | None, Field(description="Make a new secret; the answer shows it.")] = None
-    secret_overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), INTEGRAL] = Field(
+    secret_overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), INTEGRAL] | None = Field(
         DEFAULT_OVERLAP_S, description="With `rotate_secret`: for how long the old secret signs as well."
     )
 
+    model_config = FormV1.model_config | {
+        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", given=["description"])
+    }
+
     @model_validator(mode="after")
     def _changes_something(self) -> "UpdateWebhookRequestV1":
-        if not self.model_fields_set - {"secret_overlap_seconds"}:
+        is_described = "description" in self.model_fields_set
+        if not is_described and self.url is None and self.enabled is None and self.rotate_secret is None:
             raise ValueError("give url, description, enabled or rotate_secret")
         return self
 
@@ -152,14 +161,12 @@ async def get(call: Call) -> WebhookV1:
 
 async def update(call: Call) -> WebhookV1:
     asked, parts = call.body_as(UpdateWebhookRequestV1), call.parts
-    given = asked.model_fields_set
-    for name in ("url", "enabled", "rotate_secret"):
-        if name in given and getattr(asked, name) is None:
-            raise bad_field(name, "must not be null")
     if asked.url is not None:
         await _check_url(call, asked.url)
-    overlap_ms = asked.secret_overlap_seconds * 1000 if asked.rotate_secret else None
-    change = WebhookChange(asked.url, asked.description, "description" in given, asked.enabled, overlap_ms)
+    overlap_s = DEFAULT_OVERLAP_S if asked.secret_overlap_seconds is None else asked.secret_overlap_seconds
+    overlap_ms = overlap_s * 1000 if asked.rotate_secret else None
+    describes = "description" in asked.model_fields_set
+    change = WebhookChange(asked.url, asked.description, describes, asked.enabled, overlap_ms)
     place = (call.caller.workspace_id, call.path["webhook_id"])
     return _shown(*await webhooks.change_webhook(parts.store, parts.settings.secret_keys, place, change))
 

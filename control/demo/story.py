@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
-import openai
 
+from control.demo.caller import RefusedError
 from control.demo.product import Product, ProductError
 from control.demo.steps import STEPS, Scene, Step, StepFailedError
 from control.demo.upstream import ScriptedUpstream
 
 Print = Callable[[str], None]
-_FAILURES = (StepFailedError, ProductError, openai.OpenAIError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
+_FAILURES = (StepFailedError, ProductError, RefusedError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
 
 
 async def tell(out: Print, *, keep: bool) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from control.edges.store import Connection, WriteTx
 from control.edges.tables import deployments, environments, models
-from policy.snapshot import Deployment, ModelRow, RowKind
+from policy.snapshot import Deployment, ModelRow, RowKind, same_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,11 @@ async def update_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
 
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
-    query = select(environments).where(environments.c.model_id == model_id, environments.c.name == name)
-    row = (await conn.execute(query)).one_or_none()
-    return EnvironmentRecord(*row) if row else None
+    """By its name without regard to case; of several, which only older versions let be, the one that is spelled so."""
+    alike = func.lower(environments.c.name) == same_name(name)
+    rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
+    found = {row.name: EnvironmentRecord(*row) for row in rows}
+    return found.get(name) or next(iter(found.values()), None)
 
 
 async def list_environments(

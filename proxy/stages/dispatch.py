@@ -226,8 +226,7 @@ class Dispatch:
         model = self._parts.directory.model(target.model_id) if target.model_id is not None else None
         if model is None or model.workspace_id != endpoint.workspace_id:
             raise NoSuchModelError
-        deployment_id = model.environments.get(target.environment_name or DEFAULT_ENVIRONMENT)
-        deployment = model.deployments.get(deployment_id) if deployment_id is not None else None
+        deployment = model.deployment_in(target.environment_name or DEFAULT_ENVIRONMENT)
         if deployment is None:
             raise NoSuchModelError
         return deployment

@@ -173,3 +173,15 @@ async def test_base_urls_are_public(lite: ControlPlane, url: str) -> None:
     target = {**await filled(lite, "VENDOR_B_COMPATIBLE"), "base_url": url}
     body = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
     assert [detail["field"] for detail in body["details"]] == ["targets.0.base_url"]
+
+
+ALL_TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "base_url", "vendor_c_config")
+
+
+async def test_a_targets_unused_fields_may_be_null(lite: ControlPlane) -> None:
+    used = {"provider": "VENDOR_B", "secret_id": await lite.secret(), "target_model": "big-1"}
+    target = dict.fromkeys(ALL_TARGET_FIELDS) | used
+    made = (await lite.post(PATH, {"slug": "acme/nulls", "targets": [target]})).ok()
+    assert made["targets"] == [used]
+    assert (await lite.patch(f"{PATH}/{made['id']}", {"targets": [target]})).ok()["targets"] == [used]
+    (await lite.patch(f"{PATH}/{made['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.api.events import parse_time_ms
+from control.api.events import parse_time_ms, parse_time_ns
 from control.api.forms import time_text
 from control.edges.ingest import Ingest
 from control.workspaces import set_workspace
@@ -188,6 +188,42 @@ async def test_a_window_that_has_not_begun_is_empty_and_ends_where_it_starts(pla
         assert answer["window"] == {"start_time": start, "end_time": start}
 
 
+async def test_windows_within_a_millisecond_show_each_event_once(plane: ControlPlane) -> None:
+    """However the borders of consecutive windows lie, and though events are stamped in whole milliseconds."""
+    start_ms = (await clock_ms(plane.store) - HOUR_MS) // 1000 * 1000
+    second = time_text(start_ms).partition(".")[0]
+    for n in range(4):
+        await fill(plane, [n], start_ms + n - 1000 * n)
+    fractions = [
+        "000",
+        "0000001",
+        "000000001",
+        "0003",
+        "0004",
+        "001",
+        "0010001",
+        "0017",
+        "002",
+        "0029999",
+        "003001",
+        "004",
+    ]
+    borders = [f"{second}.{fraction}Z" for fraction in sorted(fractions)]
+    seen: list[str] = []
+    for start, end in itertools.pairwise(borders):
+        answer = (await plane.get(PATH, params={"start_time": start, "end_time": end})).ok()
+        assert answer["window"]["start_time"] <= answer["window"]["end_time"]
+        exactly = [n for n in range(4) if parse_time_ns(start) <= (start_ms + n) * 10**6 < parse_time_ns(end)]
+        assert [key[-1] for key in keys_of(answer["items"])] == [str(n) for n in exactly]
+        seen += keys_of(answer["items"])
+    assert len(seen) == len(set(seen)) == 4
+
+
+async def test_the_end_of_time_is_an_end(plane: ControlPlane) -> None:
+    params = {"start_time": "9999-12-31T23:59:59.999Z", "end_time": "9999-12-31T23:59:59.9999Z"}
+    assert (await plane.get(PATH, params=params)).ok()["items"] == []
+
+
 BAD = {
     "no start_time": {},
     "start_time alone missing": {"end_time": "2026-01-01T00:00:00Z"},
@@ -217,7 +253,15 @@ BAD = {
     "seconds of the epoch": {"start_time": "1790000000"},
     "a time before a space": {"start_time": "2026-01-01T00:00:00Z "},
     "an empty time": {"start_time": ""},
-    "both at the end of time": {"start_time": "9999-12-31T23:59:59.999Z", "end_time": "9999-12-31T23:59:59.9999Z"},
+    "end before start by a nanosecond": {
+        "start_time": "2026-01-01T00:00:00.000000002Z",
+        "end_time": "2026-01-01T00:00:00.000000001Z",
+    },
+    "end at start, in other digits": {
+        "start_time": "2026-01-01T00:00:00.0004Z",
+        "end_time": "2026-01-01T01:00:00.000400000+01:00",
+    },
+    "a fraction of a minute": {"start_time": "2026-01-01T00:00.5Z"},
     "two start_times": [("start_time", "2026-01-01T00:00:00Z"), ("start_time", "2026-01-01T00:00:00Z")],
     "two cursors": [("cursor", "YQ"), ("cursor", "YQ")],
     "a key with NUL": {"start_time": "2026-01-01T00:00:00Z", "api_keys": "a\0"},

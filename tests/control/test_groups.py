@@ -235,6 +235,22 @@ async def test_an_empty_or_wrong_patch_is_refused(lite: ControlPlane, body: Any)
     (await lite.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
 
 
+async def test_null_is_as_if_left_out(lite: ControlPlane) -> None:
+    entry = {"slug": SLUG, "rate_limits": None, "usage_limits": None}
+    body = {"metadata": {"external_entity_id": "n", "name": None}, "models": [entry], "hierarchy": None}
+    made = (await lite.post(PATH, body)).ok()
+    assert (made["models"], made["hierarchy"]["parent_group_id"]) == (
+        [{"slug": SLUG, "rate_limits": [], "usage_limits": []}],
+        None,
+    )
+    one = f"{PATH}/{made['id']}"
+    named = (await lite.patch(one, {"models": None, "metadata": {"name": "N"}})).ok()
+    assert (named["models"], named["metadata"]["name"]) == (made["models"], "N")
+    limited = (await lite.patch(one, {"models": [rate(5)], "metadata": None})).ok()
+    assert (limited["models"][0]["rate_limits"][0]["threshold"], limited["metadata"]["name"]) == (5, "N")
+    (await lite.patch(one, {"models": None, "metadata": None})).refused(400, "INVALID_REQUEST")
+
+
 @pytest.mark.parametrize("entity", ["", "x" * 256, None, 7, "nul\0"])
 async def test_external_ids_have_1_to_255_characters(lite: ControlPlane, entity: Any) -> None:
     (await lite.try_group(entity)).refused(400, "INVALID_REQUEST")

@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
-from control.edges.tables import published
+from control.edges.tables import environments, published
 from tests.control.plane import ControlPlane, running_plane
 
 Json = dict[str, Any]
@@ -48,6 +48,41 @@ async def test_replicas_make_a_deployment_active(plane: ControlPlane) -> None:
     assert (await plane.put(f"{one}/replicas", {"replicas": []})).ok()["status"] == "SCALED_TO_ZERO"
 
 
+async def test_an_environments_name_is_unique_without_regard_to_case(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
+    first = (await plane.put(f"{model}/environments/Staging", {"deployment_id": one.rpartition("/")[2]})).ok()
+    again = (await plane.put(f"{model}/environments/sTAGING", {"deployment_id": two})).ok()
+    assert again == {**first, "deployment_id": two, "updated_at": again["updated_at"]}
+    assert (await plane.get(f"{model}/environments")).ok()["items"] == [again]
+    assert (await plane.get(f"{model}/environments/staging")).ok() == again
+    assert (await published_model(plane, model))["environments"] == {"Staging": two}
+    (await plane.put(f"{model}/environments/Production", {"deployment_id": two})).ok()
+    assert (await plane.post(f"{model}/deployments/production/activate")).ok() == {"success": True}
+    (await plane.get(f"{model}/environments/\N{KELVIN SIGN}")).refused(404)
+
+
+async def test_puts_of_one_environment_at_once_make_one(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    body = {"deployment_id": one.rpartition("/")[2]}
+    names = ["qa", "QA", "Qa", "qA"]
+    made = await asyncio.gather(*(plane.put(f"{model}/environments/{name}", body) for name in names))
+    assert len({answer.ok()["name"] for answer in made}) == 1
+    assert len((await plane.get(f"{model}/environments")).ok()["items"]) == 1
+
+
+async def test_environments_of_before_that_differ_in_case_are_told_apart(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
+    values = {"model_id": model.rpartition("/")[2], "created_at_ms": 1, "updated_at_ms": 1}
+    for name, id in (("Staging", one.rpartition("/")[2]), ("staging", two)):
+        async with plane.store.write() as tx:
+            await tx.conn.execute(insert(environments).values(name=name, deployment_id=id, **values))
+    (await plane.put(f"{model}/environments/staging", {"deployment_id": two})).ok()
+    for name, id in (("Staging", one.rpartition("/")[2]), ("staging", two)):
+        assert (await plane.get(f"{model}/environments/{name}")).ok()["deployment_id"] == id
+
+
 async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
@@ -62,6 +97,8 @@ async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
         assert (tried["retried"], tried["deployment"]["environment"]) == (False, "production")
     (await plane.post(f"{model}/deployments/development/retry")).refused(404)
     assert (await plane.post(f"{one}/logs", {"limit": 5})).ok() == {"logs": []}
+    nulls = ["limit", "start_epoch_millis", "end_epoch_millis", "direction", "min_level", "request_id", "includes"]
+    assert (await plane.post(f"{one}/logs", dict.fromkeys([*nulls, "excludes"]))).ok() == {"logs": []}
     (await plane.post(f"{one}/logs", {"limit": 0})).refused(400)
 
 

@@ -67,6 +67,19 @@ def test_requests_are_closed_and_bounded(document: Json) -> None:
     assert (threshold["minimum"], threshold["maximum"]) == (1, 2**53 - 1)
 
 
+def test_whatever_may_be_left_out_of_a_request_may_be_null(document: Json) -> None:
+    """Clients generated for some languages send null for what was not set."""
+    schemas = document["components"]["schemas"]
+    asked = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
+    while more := set(re.findall(r"schemas/(\w+)", json.dumps([schemas[name] for name in asked]))) - asked:
+        asked |= more
+    for name in asked:
+        fields, required = schemas[name].get("properties", {}), schemas[name].get("required", [])
+        for field in fields.keys() - set(required):
+            choices = fields[field].get("anyOf", [fields[field]])
+            assert {"type": "null"} in [{"type": choice.get("type")} for choice in choices], (name, field)
+
+
 def test_targets_are_told_apart_by_provider(document: Json) -> None:
     items = document["components"]["schemas"]["CreateGatewayEndpointRequestV1"]["properties"]["targets"]["items"]
     assert items["discriminator"]["propertyName"] == "provider"

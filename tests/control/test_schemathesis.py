@@ -117,7 +117,16 @@ def _main_job(url: str, key: str) -> None:
     limit = models.RateLimitV1(type_=kind, unit=unit, threshold=5)
     entry = models.GroupModelRequestV1(slug="acme/chat", rate_limits=[limit])
     metadata = models.GroupMetadataRequestV1(external_entity_id="customer-1")
-    group = call("gateway.create_group", body=models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry]))
+    entry.usage_limits, nothing = None, None
+    wanted = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
+    group = call("gateway.create_group", body=wanted)
+    renamed = models.UpdateGatewayGroupRequestV1(metadata=models.GroupMetadataPatchV1(name="n"), models=None)
+    assert call("gateway.change_group", group.id, body=renamed).models[0].slug == "acme/chat"
+    hook = call("gateway.create_webhook", body=models.CreateWebhookRequestV1(url="https://93.184.215.14/hook"))
+    quiet = models.UpdateWebhookRequestV1(enabled=False, url=None, rotate_secret=None)
+    assert call("gateway.change_webhook", hook.id, body=quiet).enabled is False
+    fresh = models.UpdateWebhookRequestV1(rotate_secret=True, secret_overlap_seconds=None)
+    assert call("gateway.change_webhook", hook.id, body=fresh).secret.startswith("whsec_")
     assert group.effective_models[0].rate_limits[0].source_group == group.id
     minted = call("gateway.mint_federated_key", group.id, body=models.CreateFederatedKeyRequestV1(name="n"))
     assert minted.api_key.startswith(minted.prefix)

@@ -210,6 +210,20 @@ async def test_a_change_that_is_none_is_400(lite: ControlPlane, body: Any) -> No
     (await lite.patch(f"{PATH}/{made['id']}", body)).refused(400)
 
 
+async def test_null_is_as_if_left_out_of_a_change(lite: ControlPlane) -> None:
+    made = await make(lite)
+    one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
+    kept = (await lite.patch(one, nulls | {"enabled": False})).ok()
+    assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
+        *(made["url"], made["description"]),
+        *(False, None),
+    )
+    rotated = (await lite.patch(one, nulls | {"rotate_secret": True})).ok()
+    assert (rotated["enabled"], bool(rotated["secret"])) == (False, True)
+    assert (await lite.patch(one, nulls | {"description": None})).ok()["description"] is None
+    (await lite.patch(one, nulls)).refused(400)
+
+
 async def test_webhooks_of_others_are_not_found(lite: ControlPlane) -> None:
     made = await make(lite)
     await tell(lite, 1)

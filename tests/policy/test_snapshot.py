@@ -89,3 +89,12 @@ def test_an_unknown_kind_of_key_is_a_value_error_by_which_the_row_is_skipped(cha
     row = KeyRow("d", "tg_x", KeyKind.FEDERATED, "w", "g")
     with pytest.raises(ValueError, match="NEXT_YEAR"):
         KeyRow.from_wire("d", row.to_wire() | change)
+
+
+def test_an_environment_is_found_without_regard_to_case_and_exactly_first() -> None:
+    one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
+    model = ModelRow("m", "ws", {"d1": one, "d2": two}, {"Staging": "d1", "staging": "d2", "Gone": "d9"})
+    assert [model.deployment_in(name) for name in ("Staging", "staging", "STAGING")] == [one, two, one]
+    assert model.deployment_in("gone") is model.deployment_in("production") is None
+    kelvin = ModelRow("m", "ws", {"d1": one}, {"k": "d1"})
+    assert (kelvin.deployment_in("K"), kelvin.deployment_in("\N{KELVIN SIGN}")) == (one, None)

@@ -1,0 +1,56 @@
+"""A caller of the proxy: a stock HTTP client that asks in the shape the OpenAI SDK does.
+
+Not the SDK itself: the demo needs nothing that the installed product does not bring (decisions 11). That the SDKs never
+notice us is the journeys' to show.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+_DATA = b"data: "
+
+
+class RefusedError(Exception):
+    """The proxy answered with another status than 200. `told`: the body, JSON or text."""
+
+    def __init__(self, status: int, told: Any, retry_after: str) -> None:
+        super().__init__(f"answered {status}: {told}")
+        self.status = status
+        self.told = told
+        self.retry_after = retry_after
+
+
+async def ask(proxy: str, api_key: str, slug: str, text: str) -> Any:
+    """The answer's JSON. RefusedError otherwise; nothing is tried again: a refusal is to be seen."""
+    async with aiohttp.ClientSession() as session, _post(session, proxy, api_key, _body(slug, text)) as answer:
+        await _check(answer)
+        return await answer.json()
+
+
+async def ask_streamed(proxy: str, api_key: str, slug: str, text: str) -> AsyncIterator[Any]:
+    """The chunks' JSON, each as it comes, until `[DONE]`."""
+    body = _body(slug, text) | {"stream": True}
+    async with aiohttp.ClientSession() as session, _post(session, proxy, api_key, body) as answer:
+        await _check(answer)
+        async for line in answer.content:
+            if line.startswith(_DATA) and line.strip() != b"data: [DONE]":
+                yield json.loads(line.removeprefix(_DATA))
+
+
+def _body(slug: str, text: str) -> dict[str, Any]:
+    return {"model": slug, "messages": [{"role": "user", "content": text}]}
+
+
+def _post(session: aiohttp.ClientSession, proxy: str, api_key: str, body: Any) -> Any:
+    headers = {"Authorization": f"Bearer {api_key}", "Accept": "application/json"}
+    return session.post(f"{proxy}/v1/chat/completions", json=body, headers=headers)
+
+
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != 200:
+        text = await answer.text()
+        told = json.loads(text) if answer.content_type == "application/json" else text
+        raise RefusedError(answer.status, told, answer.headers.get("Retry-After", ""))

@@ -1,0 +1,72 @@
+"""The product as `pip install` leaves it: a wheel of this tree in a virtual environment that has nothing else.
+
+Its dependencies are those of this interpreter, linked one by one, so that what only the tests need cannot be imported.
+Nothing is downloaded.
+"""
+
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("policy", "proxy", "control", "pyproject.toml", "README.md")
+
+
+def install(to: Path) -> Path:
+    """Build the wheel, install it below `to`, and return the new environment's `bin`."""
+    made = to / "venv"
+    venv.create(made, with_pip=False, symlinks=True)
+    _pip("--python", made / "bin" / "python", "install", "--no-index", "--no-deps", build_wheel(to))
+    (site_packages,) = made.glob("lib/python*/site-packages")
+    dependencies = to / "dependencies"
+    dependencies.mkdir()
+    for name in sorted(required_by("tollgate") - {"tollgate"}):
+        _link(name, dependencies)
+    (site_packages / "dependencies.pth").write_text(f"{dependencies}\n")
+    return made / "bin"
+
+
+def build_wheel(to: Path) -> Path:
+    """From a copy: a build leaves directories behind where it runs."""
+    copy = to / "source"
+    copy.mkdir()
+    for name in SOURCES:
+        one = ROOT / name
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(one, copy / name, ignore=ignored) if one.is_dir() else shutil.copy(one, copy)
+    _pip("wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", to / "wheels", copy)
+    (wheel,) = (to / "wheels").iterdir()
+    return wheel
+
+
+def required_by(name: str) -> set[str]:
+    """The distribution and all that it needs here, by name."""
+    seen: set[tuple[str, str]] = set()
+    front = {(name, "")}
+    while front:
+        one, extra = front.pop()
+        seen.add((one, extra))
+        for text in distribution(one).requires or ():
+            need = Requirement(text)
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                front |= {(need.name, wanted) for wanted in ("", *need.extras)} - seen
+    return {canonicalize_name(name) for name, _ in seen}
+
+
+def _link(name: str, to: Path) -> None:
+    """Link a distribution's files into `to`, by what they are called at the top."""
+    found = distribution(name)
+    for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+        (to / top).symlink_to(str(found.locate_file(top)))
+
+
+def _pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
