@@ -12,16 +12,23 @@ from typing import Any
 from aiohttp import web
 
 from control.app import build
+from control.edges.database import SchemaTooNewError
 from control.edges.http_front import FrontRunner
+from control.edges.log_lines import log_to_stderr
 from control.settings import Settings
+from control.stopping import done_unless
+from policy.setting_names import warnings_of
+
+log = logging.getLogger("control")
 
 
 def main() -> int:
     flags = _flags()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         settings = Settings.from_environ(os.environ, **flags)
+        log_to_stderr(settings.log_level)
+        for warning in warnings_of(os.environ):
+            log.warning("%s", warning)
         app = build(settings)
     except ValueError as error:
         sys.stderr.write(f"tollgate control: {error}\n")
@@ -30,6 +37,9 @@ def main() -> int:
         asyncio.run(_serve(app, settings))
     except OSError as error:
         sys.stderr.write(f"tollgate control: cannot listen on {settings.host}:{settings.port}: {error.strerror}\n")
+        return 1
+    except SchemaTooNewError as error:
+        sys.stderr.write(f"tollgate control: {error}\n")
         return 1
     return 0
 
@@ -55,11 +65,13 @@ async def _serve(app: web.Application, settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     runner = FrontRunner(app, shutdown_timeout=settings.drain_timeout_s)
-    await runner.setup()
-    await web.TCPSite(runner, settings.host, settings.port).start()
-    logging.getLogger("control").info("listening on %s", [site.name for site in runner.sites])
-    await stop.wait()
-    await runner.cleanup()
+    try:
+        if await done_unless(stop, runner.setup()):
+            await web.TCPSite(runner, settings.host, settings.port).start()
+            log.info("listening on %s", [site.name for site in runner.sites])
+            await stop.wait()
+    finally:
+        await runner.cleanup()
 
 
 if __name__ == "__main__":

@@ -36,13 +36,16 @@ from control.edges.event_clock import EventClock
 from control.edges.hints import Hints
 from control.edges.ingest import Ingest
 from control.edges.last_used import LastUsed
+from control.edges.log_lines import OutageLog
 from control.edges.metrics import Metrics
 from control.edges.names import UpstreamNames
 from control.edges.redis_client import connect
+from control.edges.redis_probe import RedisProbe
 from control.edges.store import Store
 from control.edges.throttle_windows import LocalWindows, RedisWindows
 from control.edges.webhook_client import WebhookClient
 from control.edges.webhook_sender import SenderOptions, WebhookSender
+from control.readiness import Readiness
 from control.retention import forget_old
 from control.settings import Settings
 from control.statements import Statements
@@ -90,6 +93,7 @@ def build(settings: Settings) -> web.Application:
         last_used=LastUsed(store),
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
         statements=Statements(store, settings.event_holdback_s, clock),
+        readiness=Readiness(settings.secret_keys, RedisProbe(redis) if redis is not None else None),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
@@ -114,15 +118,27 @@ def _redis(redis: Redis | None, hints: Hints) -> Lifetime:
 async def _database(app: web.Application) -> AsyncIterator[None]:
     """Migrate, then serve. A database that is away is waited for: starting order must not matter."""
     store = app[PARTS].store
+    try:
+        await _migrate(store)
+        yield
+    finally:
+        await store.close()
+
+
+async def _migrate(store: Store) -> None:
+    outage = OutageLog(log)
     while True:
         try:
             await migrate(store.engine)
-            break
         except DatabaseAwayError as error:
-            log.warning("waiting for the database: %s", type(error.__cause__).__name__)
+            outage.begins(
+                f"Database is not reachable: {error.reason}. Retrying every {_MIGRATION_RETRY_S:.0f} s;"
+                " check TOLLGATE_DATABASE_URL and the server"
+            )
             await asyncio.sleep(_MIGRATION_RETRY_S)
-    yield
-    await store.close()
+        else:
+            outage.ends("Database is reachable")
+            return
 
 
 async def _last_used(app: web.Application) -> AsyncIterator[None]:

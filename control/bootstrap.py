@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from control.edges.data_directory import DataDirectory, DataDirectoryError
-from control.edges.database import DatabaseAwayError, migrate
+from control.edges.database import DatabaseAwayError, SchemaTooNewError, migrate
+from control.edges.database_url import embedded_file
 from control.edges.embedded_redis import NoRedisServerError
 from control.edges.hints import Hints
 from control.edges.redis_client import connect
 from control.edges.store import Store
-from control.stack import StackError, check_database_url
+from control.stack import StackError
 
 T = TypeVar("T")
-TELLABLE = (DataDirectoryError, DatabaseAwayError, NoRedisServerError, StackError, ValueError)
+TELLABLE = (DataDirectoryError, DatabaseAwayError, SchemaTooNewError, NoRedisServerError, StackError, ValueError)
 """What an operator can mend: told in one line. Anything else is a bug of ours, and its traceback is wanted."""
+
+
+class NoDatabaseError(DataDirectoryError):
+    """There is no Tollgate database here; name the right one with --data or --database-url, or make it with
+    `tollgate up` or `tollgate workspace create`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: {' '.join((self.__doc__ or '').split())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +39,14 @@ class Database:
     database_url: str | None
     redis_url: str | None
     environment: Mapping[str, str]
+    may_create: bool = False
+    """Whether a database that is not there yet is made; otherwise a mistyped path is `NoDatabaseError`."""
 
     def url(self) -> str:
+        file = embedded_file(self.database_url) if self.database_url else DataDirectory(self.data).database
+        if file is not None and not self.may_create and not file.exists():
+            raise NoDatabaseError(file)
         if self.database_url:
-            check_database_url(self.database_url)
             return self.database_url
         directory = DataDirectory(self.data)
         directory.make()
@@ -60,10 +73,11 @@ class Database:
 
 async def on_store(database: Database, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do `work` on the database, brought up to date first, and tell the proxies what changed."""
+    database_url = database.url()
     redis_url = database.redis_url_for_hints()
     redis = connect(redis_url) if redis_url else None
     hints = Hints(redis)
-    store = Store.at(database.url(), hints.tell)
+    store = Store.at(database_url, hints.tell)
     await hints.start()
     try:
         await migrate(store.engine)

@@ -59,6 +59,9 @@ port_type = click.IntRange(0, 65535)
 @click.option("--proxy-port", type=port_type, default=8080, show_default=True, help="Inference; 0 picks a free port.")
 @click.option("--control-port", type=port_type, default=8081, show_default=True, help="The management API.")
 @click.option("--admin-port", type=port_type, default=8082, show_default=True, help="The proxy's health and metrics.")
+@click.option(
+    "--admin-host", default="127.0.0.1", show_default=True, help="The admin port's address; --host does not move it."
+)
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Proxy worker processes.")
 @click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", help="A Redis of yours; without it, one is started.")
 @click.option(
@@ -71,6 +74,7 @@ def up(
     proxy_port: int,
     control_port: int,
     admin_port: int,
+    admin_host: str,
     workers: int,
     redis_url: str | None,
     database_url: str | None,
@@ -85,7 +89,15 @@ def up(
     ports = stack.Ports(proxy_port, control_port, admin_port)
     environment = dict(os.environ)
     options = stack.Options(
-        data, host, ports, workers, redis_url or None, database_url or None, environment, drain_timeout
+        data=data,
+        host=host,
+        admin_host=admin_host,
+        ports=ports,
+        workers=workers,
+        redis_url=redis_url or None,
+        database_url=database_url or None,
+        environment=environment,
+        drain_timeout_s=drain_timeout,
     )
     _run(stack.up(options, _say, click.echo))
 
@@ -169,6 +181,7 @@ def workspace_create(
     from control import workspaces
 
     owned = (*prefixes, *more_prefixes)
+    where["may_create"] = True  # the first workspace may be made before the first `up`
     _change(where, lambda store: workspaces.create_workspace(store, name, owned, tier, not not_onboarded))
 
 
@@ -265,7 +278,8 @@ def _change(where: dict[str, Any], work: Callable[["Store"], Awaitable[Any]]) ->
 def _database(where: dict[str, Any]) -> "Database":
     from control.bootstrap import Database
 
-    return Database(where["data"], where["database_url"] or None, where["redis_url"] or None, os.environ)
+    may_create = where.get("may_create", False)
+    return Database(where["data"], where["database_url"] or None, where["redis_url"] or None, os.environ, may_create)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from policy.hosts import EgressRules
+from policy.log_schema import DEFAULT_LEVEL, parse_level
 from policy.sealing import parse_keys
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
@@ -40,6 +41,7 @@ class Settings:
     egress_ca_file: str | None = None
     tombstone_retention_s: float = 7 * 86_400.0
     drain_timeout_s: float = 25.0
+    log_level: str = DEFAULT_LEVEL
 
     @property
     def egress_rules(self) -> EgressRules:
@@ -57,6 +59,8 @@ class Settings:
             raise SettingsError(str(error)) from None
         found: dict[str, Any] = {to: environ[name] for name, to in _TEXTS.items() if environ.get(name)}
         found |= {to: _number(name, environ[name]) for name, to in _NUMBERS.items() if environ.get(name)}
+        if environ.get("TOLLGATE_LOG_LEVEL"):
+            found["log_level"] = _log_level(environ["TOLLGATE_LOG_LEVEL"])
         found |= {name: value for name, value in flags.items() if value is not None}
         found.setdefault("database_url", DEFAULT_DATABASE_URL)
         found["port"] = int(found.get("port", DEFAULT_PORT))
@@ -96,6 +100,13 @@ def _token(environ: Mapping[str, str]) -> str:
     if len(token) < 16:
         raise SettingsError("TOLLGATE_INTERNAL_TOKEN must be set, to at least 16 characters")
     return token
+
+
+def _log_level(raw: str) -> str:
+    try:
+        return parse_level(raw)
+    except ValueError as error:
+        raise SettingsError(f"TOLLGATE_LOG_LEVEL: {error}") from None
 
 
 def _number(name: str, raw: str) -> float:

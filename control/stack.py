@@ -14,9 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from control.edges import database_url
 from control.edges.children import Child, Launch, accepts, answers_ok, can_bind, free_ports
 from control.edges.data_directory import DataDirectory
 from control.edges.embedded_redis import EmbeddedRedis
+from control.stopping import done_unless
+from policy.setting_names import is_unknown, warnings_of
 
 START_TIMEOUT_S = 60.0
 PORT_PATIENCE_S = 1.0
@@ -34,13 +37,6 @@ Say = Callable[[str], None]
 
 class StackError(Exception):
     """The product could not be started; the message says which part and why."""
-
-
-class DatabaseUrlError(StackError):
-    """A database URL begins with sqlite+aiosqlite:/// or postgresql+asyncpg://, and the one given does not."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 class PortTakenError(StackError):
@@ -62,6 +58,7 @@ class Options:
 
     data: Path
     host: str
+    admin_host: str
     ports: Ports
     workers: int
     redis_url: str | None
@@ -69,10 +66,31 @@ class Options:
     environment: Mapping[str, str]
     drain_timeout_s: float
 
-    def url(self, port: int) -> str:
-        """How this machine reaches one of our ports."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (read, not bound)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    @property
+    def proxy_url(self) -> str:
+        return _url(self.host, self.ports.proxy)
+
+    @property
+    def control_url(self) -> str:
+        return _url(self.host, self.ports.control)
+
+    @property
+    def admin_url(self) -> str:
+        return _url(self.admin_host, self.ports.admin)
+
+    def host_of(self, port_name: str) -> str:
+        return self.admin_host if port_name == "admin" else self.host
+
+
+def _url(host: str, port: int) -> str:
+    """How this machine reaches one of our ports."""
+    host = _reachable(host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reachable(host: str) -> str:
+    """An address to connect to, for one to listen on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +107,10 @@ class Part:
 async def up(options: Options, say: Say, announce: Say) -> None:
     """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
     stop_asked = _stop_event(say, options.drain_timeout_s)
-    check_database_url(options.database_url)
+    if options.database_url:
+        database_url.parse(options.database_url)
+    for warning in warnings_of(options.environment):
+        say(warning)
     directory = DataDirectory(options.data)
     directory.make()
     lock = directory.lock()
@@ -98,7 +119,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     try:
         for part in _parts(options, directory, lock):
             keepers.append(Keeper(part, say))
-            if not await _first(keepers[-1].start(), stop_asked):
+            if not await done_unless(stop_asked, keepers[-1].start()):
                 return
         announce(_ready_line(options))
         await stop_asked.wait()
@@ -111,16 +132,8 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         say("all parts stopped")
 
 
-def check_database_url(url: str | None) -> None:
-    """Raise `DatabaseUrlError`, which does not repeat the URL: there may be a password in it."""
-    if url and not url.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://")):
-        raise DatabaseUrlError
-
-
 def _ready_line(options: Options) -> str:
-    ports = options.ports
-    parts = (("proxy", ports.proxy), ("control", ports.control), ("admin", ports.admin))
-    return "ready " + " ".join(f"{name}={options.url(port)}" for name, port in parts)
+    return f"ready proxy={options.proxy_url} control={options.control_url} admin={options.admin_url}"
 
 
 class Keeper:
@@ -190,7 +203,7 @@ class Keeper:
 
 def _parts(options: Options, directory: DataDirectory, lock: int) -> list[Part]:
     """What to run, in the order of starting; reversed, it is the order of stopping."""
-    environment = dict(options.environment)
+    environment = {name: value for name, value in options.environment.items() if not is_unknown(name)}
     redis = None if options.redis_url else EmbeddedRedis(directory)
     ours = environment | _settings(options, directory, redis)
     parts = [] if redis is None else [_redis_part(redis, environment, lock)]
@@ -203,7 +216,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
     return {
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
         "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
-        "TOLLGATE_CONTROL_URL": options.url(options.ports.control),
+        "TOLLGATE_CONTROL_URL": options.control_url,
         "TOLLGATE_INTERNAL_TOKEN": given.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
         "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
         "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
@@ -219,7 +232,7 @@ def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) ->
 def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
     port = options.ports.control
     argv = [sys.executable, "-m", "control", "--host", options.host, "--control-port", str(port)]
-    ready_url = options.url(port) + "/readyz"
+    ready_url = options.control_url + "/readyz"
     return Part(
         "control",
         Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
@@ -231,18 +244,23 @@ def _control_part(options: Options, environment: dict[str, str], lock: int) -> P
 
 def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Part:
     ports = options.ports
-    flags = {"host": options.host, "proxy-port": ports.proxy, "admin-port": ports.admin, "workers": options.workers}
+    flags = {
+        "host": options.host,
+        "proxy-port": ports.proxy,
+        "admin-host": options.admin_host,
+        "admin-port": ports.admin,
+        "workers": options.workers,
+    }
     argv = [
         sys.executable,
         "-m",
         "proxy",
         *(word for flag, value in flags.items() for word in (f"--{flag}", str(value))),
     ]
-    ready_url = options.url(ports.admin) + "/readyz"
-    host = "127.0.0.1" if options.host == "0.0.0.0" else options.host  # noqa: S104 (read, not bound)
+    ready_url = options.admin_url + "/readyz"
 
     async def is_ready() -> bool:
-        return await answers_ok(ready_url) and await accepts(host, ports.proxy)
+        return await answers_ok(ready_url) and await accepts(_reachable(options.host), ports.proxy)
 
     return Part(
         "proxy",
@@ -265,13 +283,16 @@ async def _settle_ports(options: Options) -> Ports:
             raise StackError(f"port {port} is asked for twice: proxy, control and admin need one each")
     give_up_at = asyncio.get_running_loop().time() + PORT_PATIENCE_S
     for name, port in asked.items():
-        while not can_bind(options.host, port):
+        host = options.host_of(name)
+        while not can_bind(host, port):
             if asyncio.get_running_loop().time() >= give_up_at:
-                raise PortTakenError(f"port {port} on {options.host} is taken; choose another with --{name}-port")
+                raise PortTakenError(f"port {port} on {host} is taken; choose another with --{name}-port")
             await asyncio.sleep(_POLL_S)
-    zeros = [name for name, port in asdict(options.ports).items() if not port]
-    chosen = free_ports(options.host, len(zeros), besides=asked.values())
-    return replace(options.ports, **dict(zip(zeros, chosen, strict=True)))
+    chosen = asdict(options.ports)
+    for name, port in chosen.items():
+        if not port:
+            chosen[name] = free_ports(options.host_of(name), 1, besides=chosen.values())[0]
+    return Ports(**chosen)
 
 
 def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
@@ -286,19 +307,6 @@ def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, ask, number.name)
     return event
-
-
-async def _first(work: Awaitable[None], stop: asyncio.Event) -> bool:
-    """Do `work` unless a stop is asked for first; whether it was done."""
-    working, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
-    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        working.result()
-        return True
-    working.cancel()
-    await asyncio.wait({working})
-    return False
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -4,11 +4,14 @@ Settings come from the environment, flags override (decisions 11). This module p
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
+from policy.setting_names import warnings_of
 from proxy.edges.catalogue import Catalogue, NoReplicaError, open_catalogue
 from proxy.edges.lines import log_off_the_loop
 from proxy.edges.replica import ReplicaInUseError
@@ -18,6 +21,7 @@ from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, SettingsError, replica_settings, settings_from
 from proxy.supervisor import Bind, Supervisor
 
+log = logging.getLogger("proxy")
 _PORT = click.IntRange(0, 65535)
 _FLAGS = {
     "data": "TOLLGATE_DATA",
@@ -30,9 +34,10 @@ _FLAGS = {
 
 
 @click.group(invoke_without_command=True, context_settings={"show_default": True})
-@click.option("--host", default="127.0.0.1", help="Address to listen on, for the proxy and the admin port.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on for inference calls.")
 @click.option("--proxy-port", default=8080, type=_PORT, help="Where inference calls arrive.")
 @click.option("--admin-port", default=8082, type=_PORT, help="/healthz, /readyz and /metrics.")
+@click.option("--admin-host", default="127.0.0.1", help="Address of the admin port; --host does not move it.")
 @click.option("--workers", default=1, type=click.IntRange(1, 256), help="Worker processes; one per core is usual.")
 @click.option("--data", metavar="DIR", help="Where journal and replica are, unless they have flags of their own.")
 @click.option("--journal-dir", metavar="DIR", help="Billing events on their way to control.")
@@ -40,18 +45,17 @@ _FLAGS = {
 @click.option("--redis-url", metavar="URL", help="Where the counters are.")
 @click.option("--control-url", metavar="URL", help="Where policy comes from and events go.")
 @click.pass_context
-def main(
-    context: click.Context, /, host: str, proxy_port: int, admin_port: int, workers: int, **flags: str | None
-) -> None:
+def main(context: click.Context, /, **given: Any) -> None:
     """The data plane: serves inference calls under policy. Settings: TOLLGATE_* (see docs/operating.md)."""
-    environ = _environ_with(flags)
+    bind = Bind(**{name: given.pop(name) for name in Bind.__dataclass_fields__})
+    environ = _environ_with(given)
     if context.invoked_subcommand is not None:
         context.obj = environ
         return
     try:
         settings = settings_from(environ)
-        with log_off_the_loop():
-            asyncio.run(_supervise(settings, Bind(host, proxy_port, admin_port, workers), environ))
+        with log_off_the_loop(settings.log_level):
+            asyncio.run(_supervise(settings, bind, environ))
     except (SettingsError, PortInUseError, ReplicaInUseError) as error:
         raise click.ClickException(str(error)) from None
 
@@ -103,6 +107,8 @@ def _shown(catalogue: Catalogue, tiered: Tiered, slug: str | None, key_prefix: s
 
 
 async def _supervise(settings: Settings, bind: Bind, environ: dict[str, str]) -> None:
+    for warning in warnings_of(environ):
+        log.warning("%s", warning)
     await Supervisor(settings, bind, environ).run()
 
 

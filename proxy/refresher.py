@@ -94,6 +94,8 @@ class Refresher:
         self._feed = feed
         self._on_start_over = on_start_over
         self._interval_s = interval_s
+        self.trouble = ""
+        """Why the last refresh failed; "" when it did not."""
         self._wanted = asyncio.Event()
         self._following_round: asyncio.Future[bool] | None = None
         self._demanded_at_s = float("-inf")
@@ -161,14 +163,12 @@ class Refresher:
         try:
             await self._follow()
         except (ControlUnreachableError, ReplicaUnwritableError) as error:
-            if not self._failures:
-                log.warning("policy is not refreshed, the last good picture stays: %s", error)
+            self.trouble = f"policy is not refreshed, the last good one serves: {error}"
             self._failures += 1
             self._failed_at_s = time.monotonic()
             return False
-        if self._failures:
-            log.info("policy is refreshed again after %d failures", self._failures)
         self._failures = 0
+        self.trouble = ""
         self._failed_at_s = float("-inf")
         self._replica.confirm(started_s)
         return True

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from policy.hosts import EgressRules
+from policy.log_schema import DEFAULT_LEVEL, parse_level
 from policy.sealing import parse_keys
 from policy.tiers import Tier, parse_tiers
 
@@ -64,6 +65,7 @@ class Settings:
     metrics_max_entities: int
     journal_dir: Path
     replica_path: Path
+    log_level: str
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
@@ -93,6 +95,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         metrics_max_entities=read.count("METRICS_MAX_ENTITIES", 10_000),
         journal_dir=Path(read.text("JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("REPLICA_PATH", str(data / "replica.db"))),
+        log_level=read.parsed("LOG_LEVEL", parse_level, DEFAULT_LEVEL),
     )
 
 

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from proxy.edges.admin import Check, admin_app
+from proxy.edges.admin import admin_app
 from proxy.edges.control_feed import ControlFeed
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.hints import Hints
 from proxy.edges.ingest_client import HttpIngest
+from proxy.edges.metrics_keys import MetricsKeys
+from proxy.edges.redis_probe import RedisProbe
 from proxy.edges.replica import Replica
 from proxy.edges.seats import Foreman, PortInUseError, Seat, open_listeners
+from proxy.edges.secret_probe import SecretProbe
 from proxy.edges.shipper import Shipper
 from proxy.edges.totals import MeterTotals
+from proxy.readiness import OK, Check, Finding, Readiness
 from proxy.refresher import Refresher
 from proxy.settings import Settings
 
@@ -32,6 +36,7 @@ WIND_UP_S = 2.0
 """What a worker gets beyond the drain timeout to write down what it cut off, before it is killed."""
 SHIP_S = 2.0
 """What the last events get on their way to control; what does not arrive stays in the journal for the next start."""
+REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +46,7 @@ class Bind:
 
     host: str
     proxy_port: int
+    admin_host: str
     admin_port: int
     workers: int
 
@@ -56,6 +62,8 @@ class Supervisor:
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MeterTotals(settings.metrics_max_entities, self._readings)
+        self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
+        self._readiness = Readiness(self._checks())
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain."""
@@ -63,7 +71,7 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
-            await stack.enter_async_context(_kept_running(self._refresher.run, self._hints.run))
+            await stack.enter_async_context(_kept_running(self._refresher.run, self._hints.run, self._readiness.watch))
             self._shipper.start(lambda: [seat.incarnation for seat in self._seats], self._settled)
             seats = [asyncio.create_task(seat.run()) for seat in self._seats]
             await self._stop.wait()
@@ -92,7 +100,8 @@ class Supervisor:
         foreman = Foreman(self._totals.add, self._worker_died, self._refresher.demand, self._check_replica)
         self._seats = [Seat(n, listener, self._environ, foreman) for n, listener in enumerate(listeners)]
         await self._serve_admin(stack, admin)
-        log.info("proxy on %s:%d, admin on port %d", self._bind.host, self._bind.proxy_port, self._bind.admin_port)
+        bind = self._bind
+        log.info("proxy on %s:%d, admin on %s:%d", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
 
     async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
@@ -103,16 +112,19 @@ class Supervisor:
         await counters.start()
         stack.push_async_callback(counters.close)
         self._shipper = Shipper(settings.journal_dir, ingest, counters)
+        self._redis = RedisProbe(counters, self._hints)
 
     def _take_admin_port(self) -> socket.socket:
-        host, port = self._bind.host, self._bind.admin_port
+        host, port = self._bind.admin_host, self._bind.admin_port
         try:
             return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError:
             raise PortInUseError(host, port) from None
 
     async def _serve_admin(self, stack: contextlib.AsyncExitStack, admin: socket.socket) -> None:
-        runner = web.AppRunner(admin_app(self._checks(), self._metrics_text), access_log=None)
+        keys = MetricsKeys(self._settings.replica_path, self._refresher.demand)
+        app = admin_app(self._readiness.report, self._metrics_text, keys.may_export)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, admin).start()
@@ -136,32 +148,49 @@ class Supervisor:
 
     def _checks(self) -> dict[str, Check]:
         return {
-            "policy": self._policy_fault,
-            "workers": self._workers_fault,  # what follows rests on the workers' answers to this
-            "journal": self._journal_fault,
-            "redis": self._redis_fault,
+            "policy": self._policy_check,
+            "secrets": lambda: self._secrets.finding(self._replica.standing),
+            "workers": self._workers_check,  # what follows rests on the workers' answers to this
+            "journal": self._journal_check,
+            "redis": self._redis_check,
+            "control": self._control_check,
+            "hints": self._hints_check,
         }
 
-    async def _policy_fault(self) -> str:
-        return "" if self._replica.standing.loaded else "no policy from control yet"
+    async def _policy_check(self) -> Finding:
+        return OK if self._replica.standing.loaded else Finding(fault="no policy from control yet")
 
-    async def _workers_fault(self) -> str:
+    async def _workers_check(self) -> Finding:
         if self._draining:
-            return "draining"
+            return Finding(fault="draining")
         answers = await asyncio.gather(*(seat.flush() for seat in self._seats))
-        return "" if all(answers) else f"{sum(answers)} of {len(answers)} serve"
+        return OK if all(answers) else Finding(fault=f"{sum(answers)} of {len(answers)} serve")
 
-    async def _journal_fault(self) -> str:
-        return "; ".join(dict.fromkeys(text for seat in self._seats for text in seat.health.get("journal", ())))
+    async def _journal_check(self) -> Finding:
+        return Finding(
+            fault="; ".join(dict.fromkeys(t for seat in self._seats for t in seat.health.get("journal", ())))
+        )
 
-    async def _redis_fault(self) -> str:
+    async def _redis_check(self) -> Finding:
         """Asked here, and of the workers, whose connections are others (they answered just now).
 
         Where limits are enforced without Redis, only a worker that has never known its share is at fault.
         """
-        if self._settings.limits_on_redis_loss == "closed" and not await self._hints.reachable():
-            return "Redis does not answer"
-        return "" if all(seat.health.get("limits") for seat in self._seats) else "Redis does not answer every worker"
+        trouble = await self._redis.trouble()
+        if trouble and self._settings.limits_on_redis_loss == "closed":
+            return Finding(fault=f"{trouble}. {REDIS_REMEDY}")
+        if not all(seat.health.get("limits") for seat in self._seats):
+            return Finding(fault="Redis does not answer every worker")
+        return Finding(
+            degraded=f"{trouble}; each worker enforces its share of every limit. {REDIS_REMEDY}" * bool(trouble)
+        )
+
+    async def _control_check(self) -> Finding:
+        """Before the first answer that is a fault of policy; after it, the last good picture serves."""
+        return Finding(degraded=self._refresher.trouble) if self._replica.standing.loaded else OK
+
+    async def _hints_check(self) -> Finding:
+        return Finding(degraded=self._hints.trouble)
 
     async def _metrics_text(self) -> bytes:
         await asyncio.gather(*(seat.flush() for seat in self._seats))

@@ -23,8 +23,9 @@ def main(arguments: list[str]) -> None:
     listener = socket.socket(fileno=int(listen_fd))
     channel = socket.socket(fileno=int(channel_fd))
     place = Place(incarnation, listener, channel)
-    with log_off_the_loop(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings_from(os.environ), place))
+    settings = settings_from(os.environ)
+    with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, place))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from standardwebhooks import WebhookVerificationError
 from control.webhook_messages import signed_headers
 from control.webhooks import new_secret
 from policy.billing import EVENT_TYPE
+from policy.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
@@ -36,6 +37,13 @@ def test_every_setting_is_told_of() -> None:
     assert len(control) > 10
     assert len(proxy) > 10
     assert (control | proxy) - told == {"TOLLGATE_DATA"}, "which is `--data`"
+
+
+def test_the_list_of_setting_names_is_what_the_code_reads() -> None:
+    sources = [path for plane in ("proxy", "control") for path in (ROOT / plane).rglob("*.py")]
+    read = {name for path in sources for name in SETTING.findall(path.read_text())}
+    read |= {f"TOLLGATE_{name}" for name in READ.findall((ROOT / "proxy/settings.py").read_text())}
+    assert read == NAMES
 
 
 def test_the_receiver_in_the_document_verifies_and_counts_once() -> None:

@@ -27,6 +27,10 @@ class Caller:
     onboarded: bool
 
 
+CALLER = web.RequestKey("caller", Caller)
+"""Where a request keeps its caller, for the log."""
+
+
 async def authenticate(request: web.Request, store: Store) -> Caller:
     """The caller; 401 or 403 when there is none."""
     key = credential_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
@@ -36,7 +40,9 @@ async def authenticate(request: web.Request, store: Store) -> Caller:
         found = await find_by_digest(conn, digest_of(key))
     if found is None:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
-    return Caller(found.workspace_id, found.prefix, KeyKind(found.kind), found.onboarded)
+    caller = Caller(found.workspace_id, found.prefix, KeyKind(found.kind), found.onboarded)
+    request[CALLER] = caller
+    return caller
 
 
 def check_may_manage(caller: Caller, path: str) -> None:

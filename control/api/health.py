@@ -1,4 +1,4 @@
-"""`/healthz`: this process runs. `/readyz`: it can do its job: its database answers. No credentials (decisions 6)."""
+"""`/healthz`: this process runs. `/readyz`: its database answers; what is degraded. No credentials (decisions 6)."""
 
 from aiohttp import web
 
@@ -11,9 +11,10 @@ async def healthz(_request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    async with request.app[PARTS].store.read() as conn:
-        await current_revision(conn)
-    return web.json_response({"status": "ready"})
+    parts = request.app[PARTS]
+    async with parts.store.read() as conn:
+        degraded = await parts.readiness.degraded(conn, await current_revision(conn))
+    return web.json_response({"status": "ready", "degraded": degraded})
 
 
 ROUTES = [web.get("/healthz", healthz), web.get("/readyz", readyz)]

@@ -11,6 +11,7 @@ from control.edges.last_used import LastUsed
 from control.edges.metrics import Metrics
 from control.edges.names import UpstreamNames
 from control.edges.store import Store
+from control.readiness import Readiness
 from control.settings import Settings
 from control.statements import Statements
 from control.throttle import Throttle
@@ -29,6 +30,7 @@ class Parts:
     last_used: LastUsed
     ingest: Ingest
     statements: Statements
+    readiness: Readiness
     counters: UsageCounters | None = None
     """None without a Redis: usage is 0 then, for nothing counts."""
 

@@ -91,7 +91,7 @@ async def render_problems(request: web.Request, handler: Handler) -> web.StreamR
     except ProblemError as problem:
         return render(problem)
     except DatabaseAwayError as error:
-        log.warning("database away: %s", type(error.__cause__).__name__)
+        log.warning("answered 503: database unreachable (%s)", error.reason)
         return render(ProblemError(503, "DATABASE_UNAVAILABLE", str(error)))
     except web.HTTPException as refusal:
         return _framework_refusal(refusal)

@@ -12,18 +12,18 @@ from typing import Any
 import asyncpg
 from alembic import command
 from alembic.config import Config as AlembicSettings
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from control.edges.database_url import parse
+
 SQLITE_BUSY_TIMEOUT_MS = 5_000
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
-_DRIVERS = {
-    **dict.fromkeys(("sqlite", "sqlite+aiosqlite"), "sqlite+aiosqlite"),
-    **dict.fromkeys(("postgres", "postgresql", "postgresql+asyncpg"), "postgresql+asyncpg"),
-}
 _RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
 
@@ -34,12 +34,23 @@ class DatabaseAwayError(Exception):
     def __init__(self) -> None:
         super().__init__(self.__doc__)
 
+    @property
+    def reason(self) -> str:
+        """What the driver or the server said, in one line: `password authentication failed for user "tollgate"`."""
+        cause: BaseException | None = self.__cause__
+        while isinstance(cause, DBAPIError) and cause.orig is not None:
+            cause = cause.orig
+        if isinstance(cause, TimeoutError | PoolTimeoutError):
+            return "no answer in time"
+        # A PostgresError's first line quotes no values; the rest of it might.
+        return str(cause).partition("\n")[0].rpartition("'>: ")[2] or type(cause).__name__
 
-class DatabaseUrlError(ValueError):
-    """TOLLGATE_DATABASE_URL must be sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME."""
 
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
+class SchemaTooNewError(Exception):
+    """The database was written by a newer Tollgate: run that version, or restore a backup from before the upgrade."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{self.__doc__} (schema {found} is not known to this version)")
 
 
 class TakenError(Exception):
@@ -62,23 +73,13 @@ class DanglingError(Exception):
 
 
 def open_engine(database_url: str) -> AsyncEngine:
-    """An engine for a `sqlite+aiosqlite://` or `postgresql+asyncpg://` URL. Connects when first used."""
-    url = _parsed(database_url)
+    """An engine for any URL that `database_url.parse` accepts. Connects when first used."""
+    url, connect_args = parse(database_url)
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
-    settings = {"timeout": 5, "command_timeout": 60, "server_settings": {"application_name": "tollgate-control"}}
     return create_async_engine(
-        url, hide_parameters=True, pool_pre_ping=True, pool_timeout=5, pool_recycle=1800, connect_args=settings
+        url, hide_parameters=True, pool_pre_ping=True, pool_timeout=5, pool_recycle=1800, connect_args=connect_args
     )
-
-
-def _parsed(database_url: str) -> URL:
-    """The URL with our driver. The error does not quote it: it may hold a password."""
-    try:
-        url = make_url(database_url)
-        return url.set(drivername=_DRIVERS[url.drivername])
-    except (ArgumentError, KeyError, ValueError):
-        raise DatabaseUrlError from None
 
 
 def _open_sqlite(url: URL) -> AsyncEngine:
@@ -133,7 +134,15 @@ def _run_steps(connection: Connection, move: Callable[[AlembicSettings, str], No
     alembic = AlembicSettings(attributes={"connection": connection})
     alembic.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     alembic.set_main_option("path_separator", "os")
+    _check_schema_is_known(connection, ScriptDirectory.from_config(alembic))
     move(alembic, to)
+
+
+def _check_schema_is_known(connection: Connection, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    for found in MigrationContext.configure(connection).get_current_heads():
+        if found not in known:
+            raise SchemaTooNewError(found)
 
 
 @contextmanager

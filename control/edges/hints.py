@@ -10,6 +10,8 @@ from contextlib import suppress
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from control.edges.log_lines import OutageLog
+
 CHANNEL = "tollgate:hints"
 _RETRY_S = 1.0
 log = logging.getLogger(__name__)
@@ -20,6 +22,7 @@ class Hints:
 
     def __init__(self, redis: Redis | None) -> None:
         self._redis = redis
+        self._outage = OutageLog(log)
         self._newest = self._told = 0
         self._closing = False
         self._wanted = asyncio.Event()
@@ -59,9 +62,14 @@ class Hints:
             async with asyncio.timeout(2):
                 await redis.publish(CHANNEL, str(revision))
         except (RedisError, OSError, TimeoutError) as error:
-            log.warning("hint not sent: %s", type(error).__name__)
+            cause = str(error).partition("\n")[0] or type(error).__name__
+            self._outage.begins(
+                f"Hints are not sent: {cause}. Changes reach the proxies by their regular refresh;"
+                f" check Redis, TOLLGATE_REDIS_URL and its user's permission to PUBLISH on {CHANNEL}"
+            )
             return False
-        self._told = revision
+        self._outage.ends("Hints are sent again")
+        self._told = max(self._told, revision)
         return True
 
 

@@ -44,6 +44,12 @@ async def list_secrets(conn: Connection, workspace_id: str, after: str | None, l
     return [SecretRecord(*row) for row in await conn.execute(query)]
 
 
+async def newest(conn: Connection, limit: int) -> Sequence[SecretRecord]:
+    """Of all workspaces, the ones that were written last."""
+    query = select(secrets).order_by(secrets.c.updated_at_ms.desc()).limit(limit)
+    return [SecretRecord(*row) for row in await conn.execute(query)]
+
+
 async def insert_secret(tx: WriteTx, record: SecretRecord) -> None:
     values = {name: getattr(record, name) for name in SecretRecord.__dataclass_fields__}
     await tx.conn.execute(insert(secrets).values(**values))

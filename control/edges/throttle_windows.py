@@ -63,12 +63,13 @@ class RedisWindows:
             return await self._local.admit(key_prefix, allowance)
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                return await self._ask(key_prefix, allowance)
+                return await self.ask(key_prefix, allowance)
         except (RedisError, OSError, TimeoutError):
             self._pause_until_s = time.monotonic() + _PAUSE_S
             return await self._local.admit(key_prefix, allowance)
 
-    async def _ask(self, key_prefix: str, allowance: Allowance) -> int:
+    async def ask(self, key_prefix: str, allowance: Allowance) -> int:
+        """Redis' own answer. Raises what redis-py raises."""
         key = f"tg:throttle:{{{key_prefix}}}:{allowance.name}"
         args: list[str | int] = [allowance.window_ms, allowance.requests, secrets.token_hex(8)]
         return int(await self._script(keys=[key], args=args))

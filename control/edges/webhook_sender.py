@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from control.edges import webhook_rows
 from control.edges.database import DatabaseAwayError
 from control.edges.event_clock import database_ms
+from control.edges.log_lines import OutageLog
 from control.edges.store import Store, WriteTx
 from control.edges.webhook_rows import DEAD, DELIVERED, Claim, DeliveryRecord, WebhookRecord
 from control.webhook_messages import (
@@ -71,6 +72,7 @@ class WebhookSender:
         self._keys = secret_keys
         self._count = count
         self._options = options or SenderOptions()
+        self._outage = OutageLog(log)
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._at_the_database: set[asyncio.Task[Any]] = set()
 
@@ -80,8 +82,9 @@ class WebhookSender:
             while True:
                 try:
                     await self._look()
-                except DatabaseAwayError:
-                    log.warning("webhooks wait: the database is away")
+                    self._outage.ends("Webhooks resume: the database is back")
+                except DatabaseAwayError as error:
+                    self._outage.begins(f"Webhooks paused: database unreachable ({error.reason}). They resume with it")
                 except Exception:  # a bug must not end the sending of everything for everybody
                     log.exception("the sender of webhooks stumbled")
                 await asyncio.sleep(self._options.poll_interval_s)
@@ -114,7 +117,7 @@ class WebhookSender:
         del self._lanes[webhook_id]
         if not lane.cancelled() and (error := lane.exception()) is not None:
             if isinstance(error, DatabaseAwayError):
-                log.warning("webhook %s waits: the database is away", webhook_id)
+                log.info("webhook %s paused: database unreachable (%s)", webhook_id, error.reason)
             else:
                 log.error("webhook %s waits: %s", webhook_id, type(error).__name__, exc_info=error)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import orjson
 
-from policy.snapshot import KeyRow, RowKind
+from policy.sealing import SealedWithUnknownKeyError, unseal
+from policy.snapshot import KeyRow, RowKind, SecretRow
 from proxy.edges.replica import Stamp, connect_readonly, lock_path, stamp_path
 from proxy.edges.snapshots import SnapshotDirectory
 from proxy.refresher import Standing
@@ -71,6 +72,12 @@ class Catalogue:
         found = self._conn.execute(query, (RowKind.KEY.value, prefix)).fetchone()
         return KeyRow.from_wire(found[0], orjson.loads(found[1])) if found else None
 
+    def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        """How many secrets none of these keys opens, and how many there are."""
+        rows = self._conn.execute("SELECT id, body FROM rows WHERE kind = ?", (RowKind.SECRET.value,))
+        opened = [_opens(keys, SecretRow.from_wire(id, orjson.loads(body))) for id, body in rows]
+        return opened.count(False), len(opened)
+
     def confirmed_ago_s(self) -> float | None:
         """How long ago control confirmed this picture; None when no proxy runs here, or it has not reached control."""
         if not _is_locked(lock_path(self._path)):
@@ -89,6 +96,14 @@ def open_catalogue(path: Path, keys: Sequence[bytes]) -> Iterator[Catalogue]:
         yield catalogue
     finally:
         catalogue.close()
+
+
+def _opens(keys: Sequence[bytes], secret: SecretRow) -> bool:
+    try:
+        unseal(keys, secret.id, secret.ciphertext)
+    except SealedWithUnknownKeyError:
+        return False
+    return True
 
 
 def _is_locked(path: Path) -> bool:

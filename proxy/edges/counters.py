@@ -71,6 +71,7 @@ class RedisCounters:
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
         self._roster = Roster(self._wire, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
+        self._logged_error = ""
         self._number = 0
         self._unjournaled_number = 0
         self.local_decisions = 0
@@ -259,7 +260,9 @@ class RedisCounters:
                 call.request = compiled.merged_request(checks, with_text=True)
                 self._wire.call(call)
                 return
-            _log.error("Redis refuses the counters' script: %s", error)
+            if error != self._logged_error:  # once per cause, not once per call
+                self._logged_error = error
+                _log.error("Redis refuses the counters' script (%s). Check the Redis user's permissions", reply)
             if error == "READONLY":
                 self._wire.give_up_connection()
         for check in checks:

@@ -17,6 +17,13 @@ from redis.exceptions import RedisError
 CHANNEL = "tollgate:hints"
 QUIET_S = 10.0
 """After this long without a word the connection is asked for a sign of life; after twice as long it is given up."""
+_PROBE_KEY = "tg:{readiness}"
+_COUNTERS_COMMANDS = """
+redis.call('TIME')
+redis.call('HSET', KEYS[1], 'probe', '1')
+redis.call('HMGET', KEYS[1], 'probe')
+redis.call('PEXPIRE', KEYS[1], 1000)
+"""
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 
@@ -28,6 +35,7 @@ class Hints:
         self._redis = connect(redis_url)
         self._on_hint = on_hint
         self._subscribed = False
+        self._fault = ""
 
     async def run(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
@@ -37,19 +45,29 @@ class Hints:
             except (RedisError, OSError, TimeoutError) as error:
                 if self._subscribed:
                     backoff_s = _FIRST_BACKOFF_S
-                    log.warning("hints are lost (%s); changes arrive by the regular refresh", type(error).__name__)
                 self._subscribed = False
+                self._fault = _cause(error)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1))  # noqa: S311 (spreads load, keeps no secret)
             backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
 
-    async def reachable(self) -> bool:
-        """Whether Redis answers right now."""
+    @property
+    def trouble(self) -> str:
+        """Why there is no subscription; "" while there is one. Changes then arrive by the regular refresh alone."""
+        if self._subscribed:
+            return ""
+        return f"no subscription to {CHANNEL} ({self._fault or 'not connected yet'}). Allow SUBSCRIBE on it in Redis"
+
+    async def refusal(self) -> str:
+        """What Redis says to the commands that the counters' scripts use; "" when it allows them all.
+
+        For naming the cause after a check has failed: an ACL's refusal names the command or the key.
+        """
         try:
             async with asyncio.timeout(1):
-                await self._redis.ping()
-        except (RedisError, OSError, TimeoutError):
-            return False
-        return True
+                await self._redis.eval(_COUNTERS_COMMANDS, 1, _PROBE_KEY)
+        except (RedisError, OSError, TimeoutError) as error:
+            return _cause(error)
+        return ""
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -70,7 +88,7 @@ class Hints:
 
     def _heard(self, message: dict[str, object]) -> None:
         if message["type"] == "subscribe":
-            self._subscribed = True
+            self._subscribed, self._fault = True, ""
             self._on_hint(None)
         elif message["type"] == "message":
             self._on_hint(_revision(message["data"]))
@@ -79,6 +97,11 @@ class Hints:
 def connect(redis_url: str) -> "Redis":
     """A client that reports a failure instead of retrying it: the callers here have their own pace."""
     return Redis.from_url(redis_url, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0), protocol=2)
+
+
+def _cause(error: Exception) -> str:
+    """In one line: the server's own words where it said something."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _revision(data: object) -> int | None:

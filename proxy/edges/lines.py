@@ -1,4 +1,4 @@
-"""Log lines to standard error: from a thread of their own, so that a slow terminal or pipe never holds up a request."""
+"""Log lines to standard error, as JSON, from a thread of their own: a slow terminal or pipe never delays a request."""
 
 import contextlib
 import logging
@@ -7,13 +7,24 @@ import queue
 import sys
 from collections.abc import Iterator
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s[%(process)d] %(message)s"
+from policy.log_schema import DEFAULT_LEVEL, log_line
+
 MAX_QUEUED = 10_000
 """Lines that may wait for the thread; further ones are dropped rather than kept."""
 
 
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return log_line(record)
+
+
 class _DroppingHandler(logging.handlers.QueueHandler):
     """A full queue drops the line: logging must not take the memory that requests need."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Only the message is made here, since its arguments may change; the thread formats the rest."""
+        record.msg, record.args = record.getMessage(), None
+        return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(queue.Full):
@@ -21,16 +32,16 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
 
 @contextlib.contextmanager
-def log_off_the_loop() -> Iterator[None]:
-    """Within the block, all logging of this process goes to standard error through a queue and a thread."""
+def log_off_the_loop(level: str = DEFAULT_LEVEL) -> Iterator[None]:
+    """Within the block, logging of this process from `level` on goes to standard error through a queue and a thread."""
     out = logging.StreamHandler(sys.stderr)
-    out.setFormatter(logging.Formatter(FORMAT))
+    out.setFormatter(_JsonFormatter())
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)
     handler = _DroppingHandler(lines)
     listener = logging.handlers.QueueListener(lines, out)
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(level)
     listener.start()
     try:
         yield

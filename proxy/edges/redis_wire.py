@@ -52,6 +52,7 @@ class RedisWire:
         self._failures = 0
         self._open = False
         self._keeper: asyncio.Task[None] | None = None
+        self._logged_refusal = ""
 
     def hook(self, before_flush: Callable[[], None], on_back: Callable[[], None]) -> None:
         """`on_back`: Redis answers, anew; what was known of it may no longer hold."""
@@ -197,14 +198,14 @@ class RedisWire:
             self._connection.is_watched = True
         if self._failures >= self._options.failures_to_open and not self._open:
             self._open = True
-            _log.warning("Redis does not answer: limits act as laid down for its loss")
+            _log.warning("Redis does not answer in time; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does")
 
     def _caught_up(self) -> None:
         """Redis has answered all that it was asked."""
         self._failures = 0
         if self._open:
             self._open = False
-            _log.info("Redis answers")
+            _log.info("Redis answers again")
             if self._on_back is not None:
                 self._on_back()
 
@@ -250,16 +251,25 @@ class RedisWire:
                 refusal = await self._greet(connection)
         except OSError as error:  # refused, no such socket, TLS, timed out
             connection.abort()
-            _log.info("cannot connect to Redis: %s", type(error).__name__)
+            self._log_refusal(f"Redis cannot be reached ({error or type(error).__name__})")
             return None
         except asyncio.CancelledError:
             connection.abort()
             raise
         if refusal is not None:
             connection.abort()
-            _log.error("Redis does not let us in: %s", refusal)
+            self._log_refusal(f"Redis login failed ({refusal})")
             return None
+        self._logged_refusal = ""
         return connection
+
+    def _log_refusal(self, text: str) -> None:
+        """Once per cause, not once per try."""
+        if text != self._logged_refusal:
+            self._logged_refusal = text
+            _log.error(
+                "%s. Check the Redis server, the network, TOLLGATE_REDIS_URL and the ACL user's permissions", text
+            )
 
     async def _dial(self, connection: Connection) -> None:
         address = self._address

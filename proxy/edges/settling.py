@@ -74,6 +74,7 @@ class Settler:
         self._script_known = False  # to this Redis; the first batch brings it, for a detour would let others pass
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._logged_refusal = ""
 
     @property
     def pending(self) -> int:
@@ -185,7 +186,7 @@ class Settler:
         lane = batch.lane
         lane.in_flight = False
         if isinstance(reply, int):
-            self._script_known = True
+            self._script_known, self._logged_refusal = True, ""
             del lane.queue[: batch.count]
             if lane.queue:  # with the flush, so that what this tick still adds goes along
                 self.ready.append(lane)
@@ -197,10 +198,18 @@ class Settler:
             self._send(lane)
         else:
             if isinstance(reply, hiredis.ReplyError):
-                _log.error("Redis does not take settlements, which wait: %s", str(reply).split(" ", 1)[0])
+                self._log_refusal(str(reply))
             lane.resting = True
             if self._timer is None and not self._closed:
                 self._timer = asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
+
+    def _log_refusal(self, text: str) -> None:
+        """Once per cause, not once per try."""
+        if text != self._logged_refusal:
+            self._logged_refusal = text
+            _log.error(
+                "Redis refuses settlements (%s); they are kept and tried again. Check its user's permissions", text
+            )
 
 
 def _first_batch(settlements: Iterable[Settlement]) -> list[Settlement]:

@@ -52,7 +52,8 @@ async def test_a_subscription_and_every_hint_are_heard(server: RedisServer) -> N
         await publish(server, "gibberish")
         await until(heard, 3)
         assert heard == [None, 42, None]
-        assert await hints.reachable()
+        assert not await hints.refusal()
+        assert not hints.trouble
 
 
 async def test_after_an_outage_the_new_subscription_is_a_hint(server: RedisServer) -> None:
@@ -60,7 +61,7 @@ async def test_after_an_outage_the_new_subscription_is_a_hint(server: RedisServe
     async with listening(server.url, heard) as hints:
         await until(heard, 1)
         server.kill()
-        assert not await hints.reachable()
+        assert await hints.refusal()
         server.start()
         await until(heard, 2)
         await publish(server, "7")
@@ -72,7 +73,7 @@ async def test_a_redis_that_is_not_there_yet_is_waited_for(server: RedisServer) 
     heard: list[int | None] = []
     server.kill()
     async with listening(server.url, heard) as hints:
-        assert not await hints.reachable()
+        assert await hints.refusal()
         server.start()
         await until(heard, 1)
 
@@ -88,7 +89,7 @@ async def test_a_connection_that_has_gone_quiet_is_replaced(
         assert heard == [None]  # it answers our pings, so it stays
         server.pause()
         async with asyncio.timeout(10):
-            while await hints.reachable():
+            while not await hints.refusal():
                 await asyncio.sleep(0.01)
         server.resume()
         await until(heard, 2)

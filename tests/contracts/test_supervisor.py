@@ -330,6 +330,65 @@ async def test_readyz_tells_that_redis_is_away(world: World) -> None:
     await world.proxy.until_ready()
 
 
+async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) -> None:
+    await world.proxy.start(ready=False, TOLLGATE_SECRET_KEY=base64.b64encode(bytes(32)).decode())
+
+    async def told() -> bool:
+        status, said = await world.proxy.admin("/readyz")
+        return status == 503 and "1 of 1 stored secrets cannot be opened" in said
+
+    await until(told)
+    await until(lambda: logged(world.proxy, "not ready: secrets"))
+    assert world.proxy.log.read_text().count("cannot be opened") == 1
+
+
+async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: World) -> None:
+    """Redis' own words name the command, and the log names the remedy, once each."""
+    await acl(world, "-evalsha", "-eval")
+    await world.proxy.start(ready=False)
+
+    async def told() -> bool:
+        status, said = await world.proxy.admin("/readyz")
+        return status == 503 and "no permissions to run the 'eval" in said
+
+    await until(told)
+    for _ in range(20):
+        assert (await world.proxy.call())[0] == 503
+    await until(lambda: logged(world.proxy, "not ready: redis"))
+    assert world.proxy.log.read_text().count("the permissions of its user") == 1
+    assert world.proxy.log.read_text().count("Redis refuses the counters' script") <= 3, "once per process and cause"
+    await acl(world, "+@all")
+    await world.proxy.until_ready()
+    assert (await world.proxy.call())[0] == 200
+
+
+async def test_what_is_only_degraded_is_ready_and_listed(world: World) -> None:
+    await acl(world, "resetchannels")
+    await world.proxy.start()
+    await until(lambda: is_degraded(world.proxy, "hints: no subscription to tollgate:hints"))
+    assert (await world.proxy.call())[0] == 200
+    await acl(world, "&*")
+    world.control.down = True
+    await until(lambda: is_degraded(world.proxy, "control: policy is not refreshed"))
+    assert (await world.proxy.admin("/readyz"))[0] == 200
+    assert (await world.proxy.call())[0] == 200
+
+
+async def acl(world: World, *rules: str) -> None:
+    client = Redis.from_url(world.redis.url)
+    await client.execute_command("ACL", "SETUSER", "default", *rules)  # type: ignore[no-untyped-call]  # redis-py's
+    await client.aclose()
+
+
+async def logged(proxy: Proxy, text: str) -> bool:
+    return text in proxy.log.read_text()
+
+
+async def is_degraded(proxy: Proxy, text: str) -> bool:
+    said = json.loads((await proxy.admin("/readyz"))[1])["degraded"]
+    return any(one.startswith(text) for one in said)
+
+
 async def test_a_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
     proxy = world.proxy
     await proxy.start()

@@ -1,6 +1,8 @@
 """The operator's command without a running product: what it prints, how it fails, and that it says why in one line."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,33 @@ def test_the_database_may_be_named_by_url_or_environment(data: Path, monkeypatch
     assert not Path(".tollgate").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("workspace", "list"), ("workspace", "set", "acme", "--tier", "pro"), ("key", "create", "acme")],
+    ids=" ".join,
+)
+def test_a_mistyped_place_is_named_and_nothing_is_created(data: Path, arguments: tuple[str, ...]) -> None:
+    typo = data.parent / "typo"
+    for where in (("--data", str(typo)), ("--database-url", f"sqlite:///{typo}.db")):
+        result = run(*arguments, *where)
+        assert result.exit_code == 1
+        assert "typo" in result.stderr
+        assert "tollgate workspace create" in result.stderr, "the remedy"
+    assert list(data.parent.iterdir()) == []
+
+
+def test_a_database_of_a_newer_version_is_told_in_one_line(data: Path) -> None:
+    where = ("--data", str(data))
+    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    with closing(sqlite3.connect(data / "control.db")) as conn, conn:
+        conn.execute("UPDATE alembic_version SET version_num = '9999'")
+    result = run("workspace", "list", *where)
+    assert result.exit_code == 1
+    assert "written by a newer Tollgate" in result.stderr
+    assert "9999" in result.stderr
+    assert "Traceback" not in result.output
+
+
 def test_secrets_are_sealed_anew(data: Path) -> None:
     printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
     assert printed("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
@@ -109,13 +138,13 @@ def test_secrets_are_sealed_anew(data: Path) -> None:
         (("workspace", "set", "acme", "--billing", "maybe"), 2, "'maybe' is not one of"),
         (("key", "create", "nobody"), 1, "no workspace is called 'nobody'"),
         (("key", "create", "acme", "--type", "FEDERATED"), 2, "is not one of"),
-        (("workspace", "list", "--database-url", "mysql://u:hunter2@h/d"), 1, "begins with sqlite+aiosqlite:///"),
+        (("workspace", "list", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),
         (
             ("workspace", "list", "--database-url", "postgresql+asyncpg://u:hunter2@127.0.0.1:1/d"),
             1,
             "cannot be reached",
         ),
-        (("up", "--database-url", "mysql://u:hunter2@h/d"), 1, "begins with sqlite+aiosqlite:///"),
+        (("up", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),
         (("up", "--workers", "0"), 2, "--workers"),
         (("up", "--proxy-port", "70000"), 2, "--proxy-port"),
         (("nonsense",), 2, "No such command"),
@@ -132,6 +161,7 @@ def test_what_is_wrong_is_told_in_one_line(data: Path, arguments: tuple[str, ...
 
 
 def test_a_secret_key_that_is_none_is_named_and_not_shown(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
     monkeypatch.setenv("TOLLGATE_SECRET_KEY", "hunter2")
     result = run("secrets", "reencrypt", "--data", str(data))
     assert result.exit_code == 1

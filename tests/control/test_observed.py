@@ -1,6 +1,7 @@
 """Control's own `/metrics`, and what a bug of ours looks like from outside and in the log."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,19 @@ from control.app import build
 from control.edges.http_front import FrontRunner
 from control.throttle import Allowance, Throttle
 from control.workspaces import create_workspace, create_workspace_key
-from policy.credentials import KeyKind
+from policy.credentials import KeyKind, prefix_of
+from policy.log_schema import log_line
 from tests.control.plane import ControlPlane, settings_on
 
-FORWARDED = {"X-Forwarded-For": "203.0.113.9"}
+WORKSPACE = "workspace acme"
 
 
 async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
     (await lite.get("/v1/models")).ok()
     (await lite.get("/v1/models/mdl_none")).refused(404)
     (await lite.get("/v1/made/up/by/the/caller")).refused(404)
-    async with lite.client.get("/metrics") as answer:
+    made = await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    async with lite.client.get("/metrics", headers={"Authorization": f"Bearer {made['api_key']}"}) as answer:
         assert answer.status == 200
         text = await answer.text()
     for labels in (
@@ -34,16 +37,32 @@ async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
     assert "made/up" not in text
 
 
-async def test_metrics_are_for_loopback_or_a_metrics_key(lite: ControlPlane) -> None:
-    name = "workspace acme"
-    metrics_key = (await create_workspace_key(lite.store, name, KeyKind.WORKSPACE_EXPORT_METRICS))["api_key"]
-    invoke_key = (await create_workspace_key(lite.store, name, KeyKind.WORKSPACE_INVOKE))["api_key"]
-    assert (await lite.get("/metrics", key=metrics_key, headers=FORWARDED)).status == 200
+async def test_metrics_are_for_a_metrics_key_alone(lite: ControlPlane) -> None:
+    metrics_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS))["api_key"]
+    invoke_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_INVOKE))["api_key"]
+    assert (await lite.get("/metrics", key=metrics_key)).status == 200
     (await lite.get("/metrics", key=lite.key)).refused(403)
     (await lite.get("/metrics", key=invoke_key)).refused(403)
     (await lite.get("/metrics", key="tg_wrong")).refused(403)
-    async with lite.client.get("/metrics", headers=FORWARDED) as answer:
-        assert answer.status == 401, "a proxy on this machine is not this machine"
+    async with lite.client.get("/metrics") as answer:
+        assert answer.status == 401, "from loopback too: a TLS terminator may stand there"
+
+
+async def test_a_request_is_logged_with_the_members_of_the_proxys_access_log(
+    lite: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    (await lite.get("/v1/models/mdl_none")).refused(404)
+    async with lite.client.get("/healthz") as answer:
+        assert answer.status == 200
+    (line,) = [json.loads(log_line(record)) for record in caplog.records if record.getMessage() == "request"]
+    assert line.pop("total_ms") >= 0
+    assert line.keys() == {
+        *("time", "level", "logger", "process", "message"),
+        *("method", "path", "status", "workspace", "key_prefix"),
+    }
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/v1/models/{model_id}", 404)
+    assert line["key_prefix"] == prefix_of(lite.key)
 
 
 class Faulty:

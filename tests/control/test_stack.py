@@ -123,7 +123,7 @@ def test_free_ports_differ_from_each_other_and_from_those_named(monkeypatch: pyt
 
 
 def options_for(data: Path, ports: Ports) -> Options:
-    return Options(data, "127.0.0.1", ports, 1, None, None, dict(os.environ), 1.0)
+    return Options(data, "127.0.0.1", "127.0.0.1", ports, 1, None, None, dict(os.environ), 1.0)
 
 
 async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:

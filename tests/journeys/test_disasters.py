@@ -272,7 +272,9 @@ async def test_a_clock_that_is_stepped_back_loses_and_doubles_nothing(tmp_path: 
 
 
 async def _behind_s(stand: Stand) -> float:
-    async with stand.callers.session.get(stand.product.control + "/metrics") as answer:
+    made = await stand.desk.call("POST", "/v1/api_keys", {"type": "WORKSPACE_EXPORT_METRICS"})
+    headers = {"Authorization": f"Bearer {made['api_key']}"}
+    async with stand.callers.session.get(stand.product.control + "/metrics", headers=headers) as answer:
         lines = (await answer.text()).splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("tollgate_event_clock_behind_seconds"))
 

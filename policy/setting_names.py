@@ -1,0 +1,63 @@
+"""The names of all settings (`TOLLGATE_*` in the environment), of both planes and of the commands.
+
+A name that is not here is most likely misspelt: it would be ignored without a word. What a setting means is in
+`docs/operating.md`; a test holds this list to the settings that the code reads.
+"""
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+PREFIX = "TOLLGATE_"
+NAMES = frozenset(
+    {
+        "TOLLGATE_ASYNC_MAX_BODY_BYTES",
+        "TOLLGATE_CONNECT_TIMEOUT_S",
+        "TOLLGATE_CONTROL_HOST",
+        "TOLLGATE_CONTROL_PORT",
+        "TOLLGATE_CONTROL_URL",
+        "TOLLGATE_DATA",
+        "TOLLGATE_DATABASE_URL",
+        "TOLLGATE_DRAIN_TIMEOUT_S",
+        "TOLLGATE_EGRESS_ALLOW",
+        "TOLLGATE_EGRESS_CA_FILE",
+        "TOLLGATE_EVENT_HOLDBACK_S",
+        "TOLLGATE_EVENT_RETENTION_DAYS",
+        "TOLLGATE_INTERNAL_TOKEN",
+        "TOLLGATE_JOURNAL_DIR",
+        "TOLLGATE_LIMITS_ON_REDIS_LOSS",
+        "TOLLGATE_LOG_LEVEL",
+        "TOLLGATE_MAX_BODY_BYTES",
+        "TOLLGATE_METRICS_MAX_ENTITIES",
+        "TOLLGATE_MODEL_API_BASE_URL",
+        "TOLLGATE_MODEL_API_TIERS",
+        "TOLLGATE_PARKING_TIMEOUT_S",
+        "TOLLGATE_PLATFORM_HOSTS",
+        "TOLLGATE_REDIS_URL",
+        "TOLLGATE_REFRESH_INTERVAL_S",
+        "TOLLGATE_REPLICA_PATH",
+        "TOLLGATE_REQUEST_TIMEOUT_S",
+        "TOLLGATE_SECRET_KEY",
+        "TOLLGATE_STREAM_IDLE_TIMEOUT_S",
+        "TOLLGATE_TOMBSTONE_RETENTION_S",
+        "TOLLGATE_VENDOR_A_BASE_URL",
+        "TOLLGATE_VENDOR_B_BASE_URL",
+        "TOLLGATE_VENDOR_C_BASE_URL",
+        "TOLLGATE_WEBHOOK_POLL_INTERVAL_S",
+        "TOLLGATE_WEBHOOK_RETRY_FOR_S",
+        "TOLLGATE_WEBHOOK_TIMEOUT_S",
+    }
+)
+
+
+def is_unknown(name: str) -> bool:
+    """Whether a name has our prefix and is no setting."""
+    return name.startswith(PREFIX) and name not in NAMES
+
+
+def warnings_of(environment: Iterable[str]) -> Iterator[str]:
+    """One sentence for each name with our prefix that is no setting, with the setting that was probably meant."""
+    for name in sorted(environment):
+        if is_unknown(name):
+            meant = get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in NAMES], n=1)
+            hint = f"Did you mean {PREFIX}{meant[0]}?" if meant else "See docs/operating.md for the settings."
+            yield f"{name} is not a setting and is ignored. {hint}"

@@ -1,0 +1,18 @@
+"""Readiness: what is logged of it, and how often."""
+
+import pytest
+
+from proxy.readiness import OK, Finding, Readiness, Report
+
+
+def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    readiness = Readiness({})
+    caplog.set_level("INFO")
+    away, other = Finding(fault="Redis is away. Start it"), Finding(degraded="no subscription")
+    for finding in (OK, away, away, away, other, other, OK, OK):
+        readiness.log_changes(Report({"redis": finding}))
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "not ready: redis: Redis is away. Start it"),
+        ("WARNING", "degraded: redis: no subscription"),
+        ("INFO", "redis is well again"),
+    ]
