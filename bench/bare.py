@@ -108,6 +108,9 @@ class UnmeteredAnswers:
     def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
         return Body(request.slug, NoMeter())
 
+    def told_in(self, request: Received, target: Target) -> str | None:
+        return registry.told_in(request, target)
+
 
 class NoBooks(Settle):
     """Calls end without being booked: there are no books."""

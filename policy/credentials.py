@@ -57,18 +57,23 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def credential_in(authorization: Sequence[str], x_api_key: Sequence[str] = ()) -> str | None:
-    """The API key that a request presents; None when it presents none, or more than one (spec 5.1; decisions 2).
+def credentials_in(authorization: Sequence[str], x_api_key: Sequence[str] = ()) -> tuple[str, ...]:
+    """The credentials that a request presents, by header; none where one header holds several (spec 5.1; decisions 2).
 
-    `authorization`, `x_api_key`: all values of those headers. The scheme is case-insensitive (RFC 9110 11.1). The same
-    key in both headers is one key: some SDKs send both.
+    `authorization`, `x_api_key`: all values of those headers. The scheme is case-insensitive (RFC 9110 11.1). Clients
+    that know two servers send two credentials, of which one is not for us; the same key in both headers is one.
     """
     if not x_api_key and len(authorization) == 1 and authorization[0].startswith("Bearer "):  # as nearly all calls do
-        return authorization[0][7:].strip() or None
-    presented = {key.strip() for key in x_api_key if key.strip()}
-    for value in authorization:
-        scheme, _, key = value.strip().partition(" ")
-        if scheme.lower() not in ("bearer", "api-key") or not key.strip():
-            return None
-        presented.add(key.strip())
-    return presented.pop() if len(presented) == 1 else None
+        key = authorization[0][7:].strip()
+        return (key,) if key else ()
+    bearers = {_bearer(value) for value in authorization}
+    keys = {key.strip() for key in x_api_key if key.strip()}
+    if len(bearers) > 1 or len(keys) > 1:
+        return ()
+    return tuple(dict.fromkeys((*bearers - {""}, *keys)))
+
+
+def _bearer(authorization: str) -> str:
+    """The key; empty where there is none, or where the scheme is one that we do not know."""
+    scheme, _, key = authorization.strip().partition(" ")
+    return key.strip() if scheme.lower() in ("bearer", "api-key") else ""

@@ -22,6 +22,8 @@ from proxy.spliced import RequestBody
 
 Headers = Sequence[tuple[str, str]]
 
+MODELS_PATH = "/v1/models"
+
 
 class Incoming(Protocol):
     """One request as the listener hands it over; the body is not read yet."""
@@ -73,9 +75,10 @@ class Outgoing(Protocol):
     room_wait_s: float
     """How long the caller's slowness was waited for."""
 
-    def start(self, status: int, headers: Headers, lines: str = "") -> None:
+    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
         """The head; it leaves with the first bytes. Framing headers are the listener's to add.
 
+        `reason`: any text for the status line, made fit for it by the listener; "" is the status's own.
         `lines`: more fields, ours and so known to be sound, as they go on the wire: each `name: value` and CRLF.
         """
         ...
@@ -312,12 +315,14 @@ class Answering:
 class Answered:
     """All is said but the last bytes, which leave once the books are closed.
 
-    A refusal is one too. `status` and `headers` count only where nothing was sent before.
+    A refusal is one too. `status`, `headers` and `reason` count only where nothing was sent before.
     """
 
     status: int
     headers: Headers
     final: bytes
+    reason: str = ""
+    """An error's message: some clients show the status line's reason phrase and nothing else (decisions 2)."""
 
 
 class Place(Protocol):

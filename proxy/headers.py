@@ -1,4 +1,4 @@
-"""Which header fields go on, in both directions, and the ones that are ours (decisions 2). Pure.
+"""Which header fields and query parameters go on, and the fields that are ours (decisions 2). Pure.
 
 Both ways are allow-lists: a credential, a cookie or a host that nobody thought of stays where it came from.
 """
@@ -26,8 +26,17 @@ FORWARDED = (
 )
 """What of a request goes upstream, beside what the dialect adds."""
 
-PASSED = frozenset(("content-type", "content-language", "cache-control", "retry-after", "retry-after-ms"))
+PASSED = frozenset(
+    (
+        *("content-type", "content-language", "cache-control"),
+        *("retry-after", "retry-after-ms", "x-should-retry", "request-id"),
+    )
+)
 """What of an upstream's answer goes to the caller."""
+
+QUERY = frozenset(("beta",))
+"""Which of a request's query parameters go upstream."""
+_QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def kept_request_id(value: str | None) -> str | None:
@@ -48,6 +57,18 @@ def forwarded(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> di
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
     return headers
+
+
+def forwarded_query(target: str) -> str:
+    """The query for upstream, without its question mark; each parameter once. `target`: path and query as sent."""
+    if "?" not in target:
+        return ""
+    kept: dict[str, str] = {}
+    for pair in target.partition("?")[2].split("&"):
+        name, _, value = pair.partition("=")
+        if name in QUERY and _QUERY_VALUE.fullmatch(value):
+            kept.setdefault(name, value)
+    return "&".join(f"{name}={value}" for name, value in kept.items())
 
 
 def passed(upstream: Headers) -> list[tuple[str, str]]:

@@ -107,8 +107,8 @@ class Pipeline:
         self._capacity.enter()  # 529
         arrived = self._receive.head(call)  # 400
         call.identified = identified = await self._authenticate(arrived)  # 401 402 403 503
-        if arrived.incoming.method == "GET" and arrived.purpose is Purpose.LIST:
-            return self._route.listing(identified)
+        if arrived.purpose is Purpose.LIST and arrived.incoming.method in ("GET", "HEAD"):
+            return self._route.models(identified)  # 404
         received = await self._receive.body(call, identified)  # 400 404 405 408 413 415 529
         call.routed = routed = self._route(identified, received)  # 400 404
         call.admitted = admitted = await self._admit(call, routed)  # 429 503

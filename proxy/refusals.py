@@ -41,8 +41,12 @@ class MalformedBodyError(MalformedRequestError):
     """The body broke a rule of its framing."""
 
 
+class AmbiguousCredentialError(RefusalError):
+    """The request presents two different API keys of ours: nobody can say who calls, and who pays."""
+
+
 class NoCredentialError(RefusalError):
-    """The request presents no API key, or more than one."""
+    """The request presents no API key, or too many credentials."""
 
 
 class BillingSuspendedError(RefusalError):
@@ -136,6 +140,9 @@ class Row:
 TABLE: Mapping[type[Exception], Row] = {
     MalformedRequestError: Row(400, "MALFORMED_REQUEST", "malformed"),
     UntranslatableError: Row(400, "UNTRANSLATABLE_REQUEST", "untranslatable"),
+    AmbiguousCredentialError: Row(
+        400, "AMBIGUOUS_CREDENTIAL", "two_keys", "authorization and x-api-key hold two different API keys; send one"
+    ),
     NoCredentialError: Row(401, None, "no_credential", "Unauthorized"),
     BillingSuspendedError: Row(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
     BadCredentialError: Row(403, None, "bad_credential", "Authentication failed"),
@@ -201,4 +208,4 @@ def render(error: Exception, request_id: str) -> Answered:
 def flat(status: int, message: str, code: str | None, headers: Headers = ()) -> Answered:
     """An error of the proxy's own form: flat, `error_code` beside it except for 401 and 403."""
     body = {"error": message} if code is None else {"error": message, "error_code": code}
-    return Answered(status, (("content-type", "application/json"), *headers), orjson.dumps(body))
+    return Answered(status, (("content-type", "application/json"), *headers), orjson.dumps(body), message)

@@ -5,11 +5,13 @@ caller's; and whatever the body says, it does not say our credential, nor where 
 """
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from policy.endpoints import Target, is_platform_hosted
+from proxy.dialects.error_envelopes import enveloped, message_of
 from proxy.exchange import Answered
 from proxy.headers import passed
 from proxy.refusals import (
@@ -22,6 +24,8 @@ from proxy.refusals import (
 
 _CREDENTIAL_STATUSES = frozenset((401, 402, 403))
 _HIDDEN = b"[hidden]"
+MAX_REASON_CHARS = 1000
+"""So much of an error's text is kept for the status line; the listener cuts it further."""
 
 
 def refuse_if_ours(status: int, target: Target) -> None:
@@ -32,14 +36,25 @@ def refuse_if_ours(status: int, target: Target) -> None:
         raise TargetCredentialError
 
 
-def passed_on(status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target) -> Answered:
-    """The error answer for the caller, when `refuse_if_ours` had nothing against it."""
+def passed_on(
+    status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target, told_in: str | None = None
+) -> Answered:
+    """The error answer for the caller, when `refuse_if_ours` had nothing against it.
+
+    `told_in`: the caller's dialect where the call was translated.
+    """
     kept = [(name, value) for name, value in passed(headers) if name not in ("content-type", "content-language")]
     if status == 529 and not any(name == "retry-after" for name, _ in kept):
         kept.append(("retry-after", "1"))
     if body.strip():
         kept.insert(0, ("content-type", "application/json"))
-        return Answered(status, kept, body if _is_error_object(body) else _as_error(body))
+        error = _error_object(body)
+        if error is None:
+            text = body.decode("utf-8", "replace").strip()
+            return Answered(status, kept, orjson.dumps({"error": text}), text[:MAX_REASON_CHARS])
+        if told_in is not None and isinstance(error["error"], dict):
+            body = orjson.dumps(enveloped(error, status, told_in))
+        return Answered(status, kept, body, message_of(error)[:MAX_REASON_CHARS])
     if status == 500 and is_platform_hosted(target.provider):
         raise ModelRaisedError
     return flat(status, UPSTREAM_MESSAGES.get(status, f"The upstream answered {status}"), "UPSTREAM_ERROR", kept)
@@ -59,13 +74,10 @@ def without(body: bytes, *secrets: str | None) -> bytes:
     return body
 
 
-def _is_error_object(body: bytes) -> bool:
+def _error_object(body: bytes) -> dict[str, Any] | None:
+    """The body, if it is a JSON object with a member `error`."""
     try:
         json = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return False
-    return isinstance(json, dict) and "error" in json
-
-
-def _as_error(body: bytes) -> bytes:
-    return orjson.dumps({"error": body.decode("utf-8", "replace").strip()})
+        return None
+    return json if isinstance(json, dict) and "error" in json else None

@@ -12,7 +12,7 @@ from aiohttp import web
 from control.api.problems import ProblemError
 from control.edges.key_rows import find_by_digest
 from control.edges.store import Store
-from policy.credentials import KeyKind, credential_in, digest_of, may_manage
+from policy.credentials import KeyKind, credentials_in, digest_of, may_manage
 
 _GATEWAY = "/v1/gateway/"
 
@@ -33,13 +33,18 @@ CALLER = web.RequestKey("caller", Caller)
 
 async def authenticate(request: web.Request, store: Store) -> Caller:
     """The caller; 401 or 403 when there is none."""
-    key = credential_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
-    if key is None:
+    keys = credentials_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
+    if not keys:
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
     async with store.read() as conn:
-        found = await find_by_digest(conn, digest_of(key))
-    if found is None:
+        rows = [await find_by_digest(conn, digest_of(key)) for key in keys]
+    ours = [row for row in rows if row is not None]
+    if len(ours) > 1:
+        message = "Authorization and x-api-key hold two different API keys; send one"
+        raise ProblemError(400, "AMBIGUOUS_CREDENTIAL", message)
+    if not ours:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
+    found = ours[0]
     caller = Caller(found.workspace_id, found.prefix, KeyKind(found.kind), found.onboarded)
     request[CALLER] = caller
     return caller

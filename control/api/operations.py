@@ -64,7 +64,11 @@ class Operation:
 
 def mount(app: web.Application, operations: Iterable[Operation]) -> None:
     for operation in operations:
-        app.router.add_route(operation.method, operation.path, _entry(operation))
+        handler = _entry(operation)
+        if operation.method == "GET":  # what it answers without its body (RFC 9110 9.3.2)
+            app.router.add_get(operation.path, handler, allow_head=True)
+        else:
+            app.router.add_route(operation.method, operation.path, handler)
 
 
 def _entry(operation: Operation) -> Handler:

@@ -20,7 +20,12 @@ def tells_failure(event: Json, holder: str | None = None) -> bool:
 
 
 def is_failure(body: Json) -> bool:
-    """Whether a whole body is an error instead of an answer; an answer that says something beside it is one."""
+    """Whether a whole body is an error instead of an answer; an answer that says something beside it is one.
+
+    So is a response of the Responses API that has failed: its SDKs read `status` and `error`, and would repeat a 502.
+    """
+    if body.get("object") == "response" and isinstance(body.get("status"), str):
+        return False
     if not body.get("error") and body.get("type") != "error" and body.get("object") != "error":
         return False
     return not any(body.get(name) for name in _ANSWERS)

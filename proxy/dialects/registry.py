@@ -61,6 +61,12 @@ def ask(request: Received, target: Target, credential: str | None, translation: 
         raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
 
+def told_in(request: Received, target: Target) -> str | None:
+    """The caller's dialect where `target` speaks another one, so that answers are translated; else None."""
+    spoken = _SPOKEN.get(request.path)
+    return spoken if spoken != _WANTED.get(target.provider, CHAT_COMPLETIONS) else None
+
+
 def reader(request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
     """Who reads this answer. `headers`: upstream's, names in lower case."""
     form = _form(headers, request.streaming)

@@ -35,10 +35,13 @@ class Asked:
     body: RequestBody
     location: str = ""
     """Of the vendor's cloud; takes the place of `{location}` in a base URL. The global one has the bare host."""
+    query: str = ""
+    """What goes behind the path, without its question mark."""
 
     def below(self, base_url: str) -> str:
         """The URL to call. A base that already ends in the API's version (`…/v1`, as SDKs write it) is not doubled."""
-        return _below(base_url, self.path, self.location)
+        url = _below(base_url, self.path, self.location)
+        return f"{url}?{self.query}" if self.query else url
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from policy.credentials import credential_in
+from policy.credentials import credentials_in
 from proxy.exchange import Headers, PolicyUnavailableError
 from proxy.readiness import Report
 
@@ -46,11 +46,11 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExpor
 async def _refusal(request: web.Request, may_export: MayExport) -> web.Response | None:
     """None when the request carries a key that may export metrics."""
     headers = request.headers
-    key = credential_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
-    if key is None:
+    keys = credentials_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
+    if not keys:
         return web.json_response({"error": "Unauthorized"}, status=401, headers={"WWW-Authenticate": "Bearer"})
     try:
-        if await may_export(key):
+        if any([await may_export(key) for key in keys]):
             return None
     except PolicyUnavailableError:
         return web.json_response({"error": "There is no policy yet to check this key against"}, status=503)

@@ -5,6 +5,7 @@ built per request. Heads are written by hand: one write for a whole answer, one 
 """
 
 import asyncio
+import re
 import socket
 import struct
 import time
@@ -29,6 +30,8 @@ _JOINED_BYTES = 65_536
 """Up to here one buffer is cheaper to make than several are to write."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BODILESS = frozenset((204, 304))
+_NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
+MAX_REASON_CHARS = 200
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
@@ -207,14 +210,15 @@ class WireCall:
 
     # Outgoing
 
-    def start(self, status: int, headers: Headers, lines: str = "") -> None:
+    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
         """The head waits for the first bytes: with them it is one write, and the length may be known."""
         message = self._message
         modern = message.version >= HttpVersion11
         # Another request may follow, but not after a body that nobody read, or nobody understood.
         ends = message.should_close or self._broken or self._door.draining or self.method == "CONNECT"
         self.keep_alive = modern and not ends and self._payload.is_eof()
-        head = f"{_STATUS_LINES.get(status) or _unnamed(status)}date: {self._door.date()}\r\n"
+        line = status_line(status, reason) if reason else _STATUS_LINES.get(status) or _unnamed(status)
+        head = f"{line}date: {self._door.date()}\r\n"
         for name, value in headers:
             head += f"{name}: {value}\r\n"
         self._pending = head + lines if self.keep_alive else f"{head}{lines}connection: close\r\n"
@@ -251,7 +255,8 @@ class WireCall:
 
     async def finish(self, data: bytes = b"") -> None:
         if self._bodiless:
-            parts, data = [] if self._pending is None else [self._head("")], b""
+            framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # what GET would bring
+            parts, data = [] if self._pending is None else [self._head(framing)], b""
         elif self._pending is not None:
             parts = [self._head(f"content-length: {len(data)}\r\n"), data]
         elif self._chunked:
@@ -307,6 +312,12 @@ class WireCall:
         else:
             transport.writelines(parts)
         self.sent_bytes += body_bytes
+
+
+def status_line(status: int, reason: str) -> str:
+    """`reason` may be anybody's text: what could end the line, or is no visible ASCII, does not get into it."""
+    text = _NOT_VISIBLE.sub("?", " ".join(reason.split()))[:MAX_REASON_CHARS]
+    return f"HTTP/1.1 {status} {text}\r\n"
 
 
 def _unnamed(status: int) -> str:

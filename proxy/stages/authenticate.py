@@ -1,14 +1,21 @@
-"""Step 2: credential → caller (401 403, 503 when an outage keeps us from knowing).
+"""Step 2: credential → caller (400 401 403, 503 when an outage keeps us from knowing).
 
 An unknown key is never refused from memory alone: policy is confirmed with control first (decisions 4). An outage of
 ours is never a 401 or 403.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from policy.credentials import credential_in, digest_of, prefix_of
+from policy.credentials import credentials_in, digest_of, prefix_of
 from proxy.exchange import Arrived, Caller, Identified
-from proxy.refusals import BadCredentialError, BillingSuspendedError, NoCredentialError, NotOnboardedError
+from proxy.refusals import (
+    AmbiguousCredentialError,
+    BadCredentialError,
+    BillingSuspendedError,
+    NoCredentialError,
+    NotOnboardedError,
+)
 
 
 class Directory(Protocol):
@@ -32,13 +39,15 @@ class Authenticate:
     async def __call__(self, arrived: Arrived) -> Identified:
         incoming = arrived.incoming
         x_api_key = () if incoming.header("x-api-key") is None else incoming.header_values("x-api-key")
-        credential = credential_in(incoming.header_values("authorization"), x_api_key)
-        if credential is None:
+        credentials = credentials_in(incoming.header_values("authorization"), x_api_key)
+        if not credentials:
             raise NoCredentialError
-        digest = digest_of(credential)
-        caller = self._directory.caller(digest) or await self._caller_now(credential, digest)
-        if caller is None:
+        callers = self._callers(credentials) or await self._callers_now(credentials)
+        if len(callers) > 1:
+            raise AmbiguousCredentialError
+        if not callers:
             raise BadCredentialError
+        caller = callers[0]
         key, workspace, group = caller.key, caller.workspace, caller.group
         if workspace is None or key.kind not in arrived.purpose.users:
             raise BadCredentialError
@@ -50,9 +59,14 @@ class Authenticate:
             raise BadCredentialError  # deleting a group revokes its keys (decisions 4)
         return Identified(arrived, key, workspace, group)
 
-    async def _caller_now(self, credential: str, digest: str) -> Caller | None:
-        """Whose key it is when control was asked."""
-        if not prefix_of(credential):  # no key was ever of another form: nothing to confirm
-            return None
+    def _callers(self, credentials: Sequence[str]) -> list[Caller]:
+        """Who holds those of these that are keys of ours; a credential that is not is for somebody else."""
+        found = (self._directory.caller(digest_of(credential)) for credential in credentials)
+        return [caller for caller in found if caller is not None]
+
+    async def _callers_now(self, credentials: Sequence[str]) -> list[Caller]:
+        """Likewise, when control was asked."""
+        if not any(map(prefix_of, credentials)):  # no key was ever of another form: nothing to confirm
+            return []
         await self._directory.confirm_unknown()
-        return self._directory.caller(digest)
+        return self._callers(credentials)

@@ -26,7 +26,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamUnreachableError,
 )
-from proxy.headers import forwarded
+from proxy.headers import forwarded, forwarded_query
 from proxy.recovery import OpenCall
 from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
 
@@ -124,6 +124,8 @@ class Dispatch:
             if target.provider == VENDOR_C:
                 credential = await self._token(call, credential)
         asked = parts.dialects.ask(received, target, credential, routed.translation)
+        if routed.translation is None:  # the other dialect has no such parameters
+            asked.query = forwarded_query(received.incoming.target)
         routed.translation = None  # an answer may take minutes
         headers = forwarded(received.incoming, received.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s

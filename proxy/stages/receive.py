@@ -12,7 +12,7 @@ from policy import exact_json
 from proxy import acted_on, long_strings
 from proxy.capacity import Capacity
 from proxy.dialects import splice
-from proxy.exchange import Arrived, Call, Identified, Incoming, Purpose, Received
+from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
 from proxy.headers import MAX_METADATA_BYTES, kept_request_id
 from proxy.long_strings import Outline
@@ -27,7 +27,8 @@ from proxy.ulids import Ulids
 
 _INFER, _LIST = Purpose.INFER, Purpose.LIST  # a member looked up anew takes ten times as long
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
-_PURPOSES = dict.fromkeys(_INFERENCE_PATHS, _INFER) | {"/v1/models": _LIST}
+_PURPOSES = dict.fromkeys(_INFERENCE_PATHS, _INFER) | {MODELS_PATH: _LIST}
+MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = ("/models/", "/async_request/")
 
 MAX_BODY_METADATA_BYTES = 65_536
@@ -103,6 +104,8 @@ class Receive:
 
 
 def _purpose(path: str) -> Purpose:
+    if path.startswith(MODEL_PREFIX):
+        return _LIST
     return _PURPOSES.get(path) or (Purpose.INVOKE if path.startswith(_INVOKE_PREFIXES) else Purpose.UNKNOWN)
 
 
@@ -111,7 +114,7 @@ def _unserved(arrived: Arrived) -> Exception:
     if arrived.purpose is _INFER:
         allowed = "POST"
     elif arrived.purpose is _LIST:
-        allowed = "GET"
+        allowed = "GET, HEAD"
     else:
         return NoSuchPathError()
     return WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))

@@ -25,6 +25,8 @@ from proxy.refusals import BadUpstreamAnswerError
 from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
 
 BAD_GATEWAY = 502
+MESSAGES_PATH = "/v1/messages"
+"""Below it, SDKs read `request-id` from each answer (decisions 2)."""
 FAILED = "error_in_answer"
 """The cause in metrics and log where an upstream said under a 2xx that it failed."""
 MAX_ERROR_BYTES = 1 << 20
@@ -43,6 +45,10 @@ class Dialects(Protocol):
     """How each provider's answers are read."""
 
     def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader: ...
+
+    def told_in(self, request: Received, target: Target) -> str | None:
+        """The caller's dialect where the answer is translated; else None."""
+        ...
 
 
 class Relay:
@@ -78,17 +84,33 @@ class Relay:
                 await call.outgoing.room()
         head.final = reader.end()
         if reader.failed:
-            return _failed(call, answering, head)
+            return self._failed(call, answering, head)
         call.answered = True
         return head
 
     async def _error(self, call: Call, answering: Answering) -> Answered:
         """The upstream's error as the caller gets it."""
         upstream = answering.upstream
-        target = answering.admitted.routed.endpoint.target
-        refuse_if_ours(upstream.status, target)
+        refuse_if_ours(upstream.status, answering.admitted.routed.endpoint.target)
         body = b"" if _is_encoded(upstream) else _discreet(answering, await _read_error(call, upstream))
-        return passed_on(upstream.status, upstream.headers, body, target)
+        return self._error_of(answering, upstream.status, body)
+
+    def _failed(self, call: Call, answering: Answering, head: Answered) -> Answered:
+        """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
+        call.cause = FAILED
+        final = _discreet(answering, head.final)
+        if not call.outgoing.started:
+            return self._error_of(answering, BAD_GATEWAY, final)
+        return Answered(BAD_GATEWAY, head.headers, final)
+
+    def _error_of(self, answering: Answering, status: int, body: bytes) -> Answered:
+        routed = answering.admitted.routed
+        target = routed.endpoint.target
+        told_in = self._dialects.told_in(routed.received, target)
+        answered = passed_on(status, answering.upstream.headers, body, target, told_in)
+        # Taken from decoded JSON, where an escape could have hidden what must not be told.
+        answered.reason = _discreet(answering, answered.reason.encode("utf-8", "replace")).decode("utf-8", "replace")
+        return answered
 
 
 class _Passage:
@@ -148,18 +170,11 @@ def begin(call: Call, head: Answered) -> None:
     assert call.arrived is not None
     call.status = head.status
     call.first_byte_s = perf_counter() - call.incoming.received_at
-    lines = f"x-request-id: {call.arrived.request_id}\r\n{call.rate_lines}"
-    call.outgoing.start(head.status, head.headers, lines)
-
-
-def _failed(call: Call, answering: Answering, head: Answered) -> Answered:
-    """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
-    call.cause = FAILED
-    final = _discreet(answering, head.final)
-    if not call.outgoing.started:
-        target = answering.admitted.routed.endpoint.target
-        return passed_on(BAD_GATEWAY, answering.upstream.headers, final, target)
-    return Answered(BAD_GATEWAY, head.headers, final)
+    request_id = call.arrived.request_id
+    lines = f"x-request-id: {request_id}\r\n{call.rate_lines}"
+    if call.arrived.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
+        lines += f"request-id: {request_id}\r\n"
+    call.outgoing.start(head.status, head.headers, lines, head.reason)
 
 
 def _discreet(answering: Answering, body: bytes) -> bytes:

@@ -1,17 +1,17 @@
 """Step 3: slug → target; may this group call it (404), can the target be asked this (400).
 
-Also what `GET /v1/models` lists: the same rule, asked per slug.
+Also what `GET /v1/models` and `GET /v1/models/{slug}` tell: the same rule, asked per slug.
 A slug that does not exist and one the group may not call answer alike, so nobody can probe for others' slugs.
 """
 
 from typing import Any, Protocol
-
-import orjson
+from urllib.parse import unquote
 
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
-from proxy.exchange import Answered, Identified, Received, Routed, Way
+from proxy import listing
+from proxy.exchange import MODELS_PATH, Answered, Identified, Received, Routed, Way
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257
@@ -49,24 +49,27 @@ class Route:
         self._dialects = dialects
 
     def __call__(self, identified: Identified, received: Received) -> Routed:
-        group = identified.group
-        if group is None:
-            raise BadCredentialError
-        way = self._directory.way(group.id, received.slug)
-        if way is None or way.endpoint.workspace_id != identified.key.workspace_id:
-            named = received.slug[:MAX_SLUG_CHARS]
-            raise NoSuchSlugError(f"The model {named!r} does not exist, or this key may not call it")
+        group = _group(identified)
+        way = self._way(identified, received.slug)
         endpoint, plan = way.endpoint, way.plan
         translation = self._dialects.check(received, endpoint.target)
         return Routed(identified, received, endpoint, group.external_entity_id, plan, translation)
 
-    def listing(self, identified: Identified) -> Answered:
-        """The slugs that this key may call, in the OpenAI list shape."""
-        key = identified.key
+    def models(self, identified: Identified) -> Answered:
+        """The slugs that this key may call, or the one that the path names."""
+        key, arrived = identified.key, identified.arrived
+        if arrived.path != MODELS_PATH:
+            slug = unquote(arrived.path.removeprefix(MODELS_PATH)).removeprefix("/")
+            self._way(identified, slug)
+            return listing.single(arrived.incoming, slug)
         slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
-        data = [{"id": s, "object": "model", "created": 0, "owned_by": s.partition("/")[0]} for s in sorted(slugs)]
-        body = orjson.dumps({"object": "list", "data": data})
-        return Answered(200, (("content-type", "application/json"),), body)
+        return listing.listing(arrived.incoming, slugs)
+
+    def _way(self, identified: Identified, slug: str) -> Way:
+        way = self._directory.way(_group(identified).id, slug)
+        if way is None or way.endpoint.workspace_id != identified.key.workspace_id:
+            raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
+        return way
 
     def _endpoint(self, key: KeyRow, slug: str) -> EndpointRow | None:
         endpoint = self._directory.endpoint(slug)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.control.plane import ControlPlane
+from tests.control.plane import TOKEN, ControlPlane
 
 GROUPS = "/v1/gateway/groups"
 
@@ -38,7 +38,15 @@ async def test_the_legacy_scheme_and_any_case(lite: ControlPlane) -> None:
         (await lite.get(GROUPS, headers={"Authorization": f"{scheme} {lite.key}"})).ok()
 
 
-async def test_two_credentials_are_none(lite: ControlPlane) -> None:
+async def test_of_two_credentials_the_one_that_is_ours_counts(lite: ControlPlane) -> None:
+    other = (await lite.another_workspace())["api_key"]
+    for first, second in ((lite.key, "sk-other"), ("sk-other", lite.key), (lite.key, lite.key)):
+        (await lite.get(GROUPS, key=first, headers={"x-api-key": second})).ok()
+    (await lite.get(GROUPS, key="sk-other", headers={"x-api-key": "sk-another"})).refused(403, "AUTHENTICATION_FAILED")
+    (await lite.get(GROUPS, headers={"x-api-key": other})).refused(400, "AMBIGUOUS_CREDENTIAL")
+
+
+async def test_two_credentials_in_one_header_are_none(lite: ControlPlane) -> None:
     headers = [("Authorization", f"Bearer {lite.key}"), ("Authorization", "Bearer other")]
     async with lite.client.get(GROUPS, headers=headers) as answer:
         assert answer.status == 401
@@ -64,7 +72,7 @@ async def test_unknown_paths_and_methods(lite: ControlPlane) -> None:
     (await lite.get("/")).refused(404)
     answer = await lite.put(GROUPS, {})
     answer.refused(405, "METHOD_NOT_ALLOWED")
-    assert set(answer.headers["Allow"].split(",")) == {"GET", "POST"}
+    assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD", "POST"}
 
 
 async def test_the_internal_token_is_needed(lite: ControlPlane) -> None:
@@ -91,3 +99,22 @@ async def test_what_breaks_http_is_refused_without_being_quoted(
     assert b'{"error": ' in answer
     assert b"kkk" not in answer
     assert "kkk" not in caplog.text
+
+
+PAGES = ("/v1/gateway/groups", "/v1/gateway/endpoints", "/v1/models", "/v1/secrets", "/v1/gateway/groups/grp_x")
+OPEN_PAGES = ("/healthz", "/readyz", "/openapi.json", "/metrics", "/nowhere", "/v1/gateway/events")
+
+
+@pytest.mark.parametrize("path", PAGES + OPEN_PAGES)
+async def test_head_answers_gets_status_and_length_without_a_body(lite: ControlPlane, path: str) -> None:
+    got = await lite.get(path)
+    head = await lite.call("HEAD", path)
+    assert (head.status, head.body or "") == (got.status, "")
+    assert head.headers["Content-Type"] == got.headers["Content-Type"]
+    if path != "/metrics":  # its figures move
+        assert head.headers["Content-Length"] == got.headers["Content-Length"]
+
+
+async def test_head_is_refused_where_there_is_no_get(lite: ControlPlane) -> None:
+    answer = await lite.call("HEAD", "/internal/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")

@@ -72,6 +72,7 @@ class FakeOutgoing:
     """What the caller got. `room_left`: cleared, whoever asks for room waits for it. `gone`: writes fail."""
 
     status: int = 0
+    reason: str = ""
     headers: list[tuple[str, str]] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
@@ -87,9 +88,10 @@ class FakeOutgoing:
     def __post_init__(self) -> None:
         self.room_left.set()
 
-    def start(self, status: int, headers: Headers, lines: str = "") -> None:
+    def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
         assert not self.started, "a second head"
         self.status = status
+        self.reason = reason
         *fields, end = lines.split("\r\n")
         assert not end, "a line without its end"
         self.headers = [*headers, *((name, value) for name, _, value in (field.partition(": ") for field in fields))]

@@ -94,3 +94,11 @@ async def test_nothing_else_is_served() -> None:
     async with admin() as client:
         assert (await client.get("/")).status == 404
         assert (await client.post("/metrics")).status == 405
+
+
+async def test_head_answers_gets_status_and_length_without_a_body() -> None:
+    async with admin(redis=Finding(fault="Redis does not answer")) as client:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            got, head = await client.get(path), await client.head(path)
+            assert (head.status, await head.read()) == (got.status, b"")
+            assert head.headers["Content-Length"] == got.headers["Content-Length"]

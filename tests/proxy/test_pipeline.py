@@ -383,7 +383,7 @@ async def test_a_path_or_method_that_is_not_there(house: House) -> None:
     assert (await house.serve(FakeIncoming("/v1/nope"))).status == 404
     wrong = await house.serve(FakeIncoming("/v1/chat/completions", "GET"))
     assert (wrong.status, wrong.header("allow")) == (405, "POST")
-    assert (await house.serve(FakeIncoming("/v1/models", "POST"))).header("allow") == "GET"
+    assert (await house.serve(FakeIncoming("/v1/models", "POST"))).header("allow") == "GET, HEAD"
 
 
 async def test_a_compressed_body_is_a_415(house: House) -> None:
