@@ -66,6 +66,8 @@ class Settings:
     journal_dir: Path
     replica_path: Path
     log_level: str
+    shipped_retention_s: float
+    shipped_max_bytes: int
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
@@ -96,6 +98,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         journal_dir=Path(read.text("JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("REPLICA_PATH", str(data / "replica.db"))),
         log_level=read.parsed("LOG_LEVEL", parse_level, DEFAULT_LEVEL),
+        shipped_retention_s=read.parsed("SHIPPED_RETENTION_S", _not_negative, "86400"),
+        shipped_max_bytes=read.count("SHIPPED_MAX_BYTES", 8 * 1024**3),
     )
 
 
@@ -171,6 +175,13 @@ def _positive(text: str) -> float:
     value = _number(float, text, "a number of seconds above 0")
     if not 0 < value < float("inf"):
         raise ValueError("expected a number of seconds above 0")
+    return float(value)
+
+
+def _not_negative(text: str) -> float:
+    value = _number(float, text, "a number of seconds, 0 or more")
+    if not 0 <= value < float("inf"):
+        raise ValueError("expected a number of seconds, 0 or more")
     return float(value)
 
 

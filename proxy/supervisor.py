@@ -26,7 +26,8 @@ from proxy.edges.redis_probe import RedisProbe
 from proxy.edges.replica import Replica
 from proxy.edges.seats import Foreman, PortInUseError, Seat, open_listeners
 from proxy.edges.secret_probe import SecretProbe
-from proxy.edges.shipper import Shipper
+from proxy.edges.shipped import ShippedOptions
+from proxy.edges.shipper import Shipper, ShipperOptions
 from proxy.edges.totals import MeterTotals
 from proxy.readiness import OK, Check, Finding, Readiness
 from proxy.refresher import Refresher
@@ -90,7 +91,8 @@ class Supervisor:
         stack.callback(self._replica.close)
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
         stack.push_async_callback(feed.close)
-        self._refresher = Refresher(self._replica, feed, self._settings.refresh_interval_s)
+        interval_s = self._settings.refresh_interval_s
+        self._refresher = Refresher(self._replica, feed, interval_s, self._started_over)
         self._hints = Hints(self._settings.redis_url, self._refresher.hint)
         stack.push_async_callback(self._hints.close)
         await self._open_shipper(stack)
@@ -103,6 +105,10 @@ class Supervisor:
         bind = self._bind
         log.info("proxy on %s:%d, admin on %s:%d", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
 
+    def _started_over(self) -> None:
+        """Control's policy is of another history than the replica's was: its events may be, too."""
+        self._shipper.doubt_control()
+
     async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
         ingest = HttpIngest(settings.control_url, settings.internal_token)
@@ -111,8 +117,10 @@ class Supervisor:
         counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)
         await counters.start()
         stack.push_async_callback(counters.close)
-        self._shipper = Shipper(settings.journal_dir, ingest, counters)
         self._redis = RedisProbe(counters, self._hints)
+        shipped = ShippedOptions(settings.shipped_retention_s, settings.shipped_max_bytes)
+        shipping = ShipperOptions(look_back_interval_s=settings.refresh_interval_s, shipped=shipped)
+        self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
 
     def _take_admin_port(self) -> socket.socket:
         host, port = self._bind.admin_host, self._bind.admin_port
@@ -208,6 +216,12 @@ class Supervisor:
             "Records that the disk spoilt, found since start",
             shipper.damaged,
         )
+        yield (
+            "tollgate_journal_retained_bytes",
+            "Committed events kept for a restore of control",
+            shipper.retained_bytes,
+        )
+        yield "tollgate_journal_resent_events", "Events sent again after a restore, since start", shipper.resent
         yield "tollgate_journal_rejected_events", "Events that control called malformed, since start", shipper.rejected
 
     async def _settled(self, incarnation: str) -> int:

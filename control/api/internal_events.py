@@ -1,6 +1,7 @@
 """`POST /internal/v1/events`: proxies hand in billing events, as often as they like; each counts once.
 
-200 means committed. 400 names the event that is malformed; nothing of the batch is taken then.
+200 means committed. 400 names the event that is malformed; nothing of the batch is taken then. `after`, if given, is
+the key of an event that was committed before: 409 when it is not here, as after a restore, and nothing is taken.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from aiohttp import web
 from control.api import guard
 from control.api.parts import PARTS
 from control.api.problems import ProblemError, bad_field, bad_request
-from control.edges.ingest import IngestTooSlowError
+from control.edges.ingest import EventsLostError, IngestTooSlowError
 from policy import exact_json
 from policy.billing import BillingEvent
 
@@ -31,9 +32,11 @@ _TEXTS = {
 async def take_events(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
     guard.check_internal(request, parts.settings.internal_token)
-    batch = parse_batch(await _body(request))
+    batch, after = parse_batch(await _body(request))
     try:
-        accepted = await parts.ingest.take(batch)
+        accepted = await parts.ingest.take(batch, after)
+    except EventsLostError as error:
+        raise ProblemError(409, "EVENTS_LOST", str(error)) from None
     except IngestTooSlowError as error:
         raise ProblemError(503, "DATABASE_UNAVAILABLE", str(error)) from None
     return web.json_response({"accepted": accepted})
@@ -49,17 +52,20 @@ async def _body(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def parse_batch(body: bytes) -> list[BillingEvent]:
-    """The events; a 400 that names the first one that is not one."""
+def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
+    """The events, and `after`; a 400 that names the first one that is not one."""
     try:
-        wires = orjson.loads(body)["events"]
+        batch = orjson.loads(body)
+        wires, after = batch["events"], batch.get("after")
     except (ValueError, KeyError, TypeError):
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
         raise bad_field("events", f"must be an array of at most {MAX_EVENTS} events")
     if not all(map(_is_read_exactly, wires)):
         wires = _read_exactly(body)
-    return [_event(index, wire) for index, wire in enumerate(wires)]
+    if not (after is None or (isinstance(after, str) and 1 <= len(after) <= _TEXTS["idempotency_key"])):
+        raise bad_field("after", "must be the idempotency key of an event that was committed before")
+    return [_event(index, wire) for index, wire in enumerate(wires)], after
 
 
 def _read_exactly(body: bytes) -> list[Any]:

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, or_, select, text, update
 
 from control.edges.event_clock import EventClock
 from control.edges.one_of import one_of
-from control.edges.store import Store, WriteTx
+from control.edges.store import Connection, Store, WriteTx
 from control.edges.tables import api_keys, events
 from policy.billing import BillingEvent
 
@@ -39,6 +39,13 @@ class IngestTooSlowError(Exception):
         super().__init__(self.__doc__)
 
 
+class EventsLostError(Exception):
+    """The event that was committed before is not in this database: it was restored or replaced."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
 @dataclass(frozen=True, slots=True)
 class Ingest:
     """The way in. Any number of processes may take the same events at the same time."""
@@ -48,21 +55,29 @@ class Ingest:
     clock: EventClock
     outbox: Outbox | None = None
 
-    async def take(self, batch: Sequence[BillingEvent]) -> int:
-        """Commit these; how many of them were new. `IngestTooSlowError` when the database cannot keep the deadline."""
+    async def take(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
+        """Commit these; how many of them were new. `IngestTooSlowError` when the database cannot keep the deadline.
+
+        `after`: the key of an event that the sender knows to be committed; `EventsLostError` when it is not here.
+        """
+        if not batch:
+            async with self.store.read() as conn:
+                await _find(conn, after)
+            return 0
         for attempt in range(ATTEMPTS):
             try:
-                return await self.store.transact(lambda tx: self._within_deadline(tx, batch))
+                return await self.store.transact(lambda tx: self._within_deadline(tx, batch, after))
             except IngestTooSlowError:
                 log.warning("an ingest of %d events was too slow and is tried again", len(batch))
                 if attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("the loop returns or raises")
 
-    async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
+    async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
         """Looked at when all is done rather than cancelled on the way: a statement that is torn away from SQLite may
         hold its lock on. PostgreSQL itself ends a statement that hangs."""
         began_s, deadline_s = time.monotonic(), self.holdback_s / 4
+        await _find(tx.conn, after)
         if self.holdback_s < SHORTEST_HOLDBACK_S:
             return await self._insert(tx, batch)
         if tx.conn.dialect.name == "postgresql":
@@ -86,6 +101,15 @@ class Ingest:
             if self.outbox is not None:
                 await self.outbox(tx, new)
         return len(new)
+
+
+async def _find(conn: Connection, key: str | None) -> None:
+    """Raise `EventsLostError` when there is no such event."""
+    if key is None:
+        return
+    known = select(events.c.idempotency_key).where(events.c.idempotency_key == key)
+    if (await conn.execute(known)).first() is None:
+        raise EventsLostError
 
 
 def _row(event: BillingEvent, earliest_ms: int, now_ms: int) -> dict[str, Any]:

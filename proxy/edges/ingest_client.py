@@ -1,15 +1,17 @@
 """Control's ingest over HTTP: `POST /internal/v1/events`. The shipper's only.
 
-It promises that a return means committed; anything but a clear yes or a clear "malformed" is "not confirmed".
+It promises that a return means committed; anything but a clear yes, a clear "malformed"
+or a clear "what was committed is gone" is "not confirmed".
 """
 
 import aiohttp
 
-from proxy.edges.shipper import EventsRejectedError, IngestUnavailableError
+from proxy.edges.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
 
 PATH = "/internal/v1/events"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=2)
 _MALFORMED = (400, 413, 422)
+_LOST = 409
 
 
 class HttpIngest:
@@ -28,6 +30,8 @@ class HttpIngest:
                 status, said = answer.status, await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise IngestUnavailableError(type(error).__name__) from None
+        if status == _LOST:
+            raise EventsLostError
         if status in _MALFORMED:
             raise EventsRejectedError(said[:500].decode(errors="replace"))
         if status != 200:

@@ -13,41 +13,27 @@ import random
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from policy.settlement import Settlement
 from proxy.edges.ballast import Ballast
+from proxy.edges.delivery import Delivery, Ingest, IngestUnavailableError, in_thread
+from proxy.edges.shipped import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.edges.tail import Mark, Tail
 from proxy.exchange import CountersUnavailableError
 from proxy.recovery import Ledger, events_of, settlements_of
 
-T = TypeVar("T")
 Settled = Callable[[str], Awaitable[int]]
 """Up to which number all settlements of a living incarnation are in Redis, as it says itself; 0 when it does not."""
 log = logging.getLogger(__name__)
 
-REJECTED_NAME = "rejected.jsonl"
 BALLAST_NAME = "ballast"
 BALLAST_BYTES = 1024 * 1024
 REPLAY_CHUNK = 2_000
 _LONGEST_HOLD_MS = 2 * 86_400_000
 """A counter's key lives three days without use; older settlements might find their marker gone, and count twice."""
-
-
-class IngestUnavailableError(Exception):
-    """Control has not confirmed the events; they are sent again."""
-
-
-class EventsRejectedError(Exception):
-    """Control calls an event malformed; sending it again would not help."""
-
-
-class Ingest(Protocol):
-    """Control's ingest. Returns once the events are committed."""
-
-    async def post(self, body: bytes) -> None: ...
 
 
 class Counters(Protocol):
@@ -65,6 +51,9 @@ class ShipperOptions:
     poll_interval_s: float = 0.5
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0
+    look_back_interval_s: float = 60.0
+    """After so long without a word from control it is asked whether it still has what it committed."""
+    shipped: ShippedOptions = field(default_factory=ShippedOptions)
 
 
 class _Retry:
@@ -97,9 +86,11 @@ class Shipper:
         self, directory: Path, ingest: Ingest, counters: Counters, options: ShipperOptions | None = None
     ) -> None:
         self._directory = directory
-        self._ingest = ingest
         self._counters = counters
         self._options = options or ShipperOptions()
+        self._shipped = ShippedEvents(directory / DIRECTORY_NAME, self._options.shipped)
+        largest = (self._options.batch_events, self._options.batch_bytes)
+        self._delivery = Delivery(directory, ingest, self._shipped, largest)
         self._tails: dict[str, Tail] = {}
         self._settled: set[str] = set()
         self._orphaned: set[str] = set()
@@ -116,8 +107,21 @@ class Shipper:
         self.pending = 0
         """Events that the last look found in the journals, not yet known to be committed. Between two looks it stays: 0
         means that a look found none, never that they are just being read or that their post has just ended."""
-        self.rejected = 0
         self._damage: set[tuple[str, int, int]] = set()
+
+    @property
+    def rejected(self) -> int:
+        return self._delivery.rejected
+
+    @property
+    def resent(self) -> int:
+        """Events that were sent again after a restore of control's database, since start."""
+        return self._delivery.resent
+
+    @property
+    def retained_bytes(self) -> int:
+        """What the events take that are kept for such a restore."""
+        return self._shipped.bytes
 
     @property
     def damaged(self) -> int:
@@ -132,6 +136,11 @@ class Shipper:
     def worker_died(self, incarnation: str) -> None:
         """Recover it now rather than at the next look."""
         log.info("recovering the journal of %s", incarnation)
+        self._wake.set()
+
+    def doubt_control(self) -> None:
+        """Control's database may have been restored: ask whether it still has what it committed."""
+        self._delivery.doubt()
         self._wake.set()
 
     async def drain(self, timeout_s: float) -> bool:
@@ -149,6 +158,7 @@ class Shipper:
             await asyncio.wait(self._replays.values())
         empty = not self._batch and not self._tails
         self._forget()
+        await in_thread(self._shipped.close)
         return empty
 
     async def _until_empty(self) -> None:
@@ -162,6 +172,7 @@ class Shipper:
 
     async def _run_forever(self) -> None:
         await in_thread(self._ballast.hold)
+        await self._delivery.open()
         while True:
             try:
                 busy = await self._round()
@@ -191,13 +202,15 @@ class Shipper:
         await in_thread(self._look)
         await self._settle()
         posted = bool(self._batch) and self._posting.due and await self._post_batch()
+        resending = self._posting.due and await self._look_back()
         if not self._batch:
             await self._tidy()
-        return posted and not all(tail.all_read for tail in self._tails.values())
+        return resending or (posted and not all(tail.all_read for tail in self._tails.values()))
 
     def _look(self) -> None:
         """All that a round does on the disk: each hop to a thread costs as much as reading some hundred records."""
         self._discover()
+        self._shipped.make_room()
         if not self._batch:
             self._batch = self._next_batch()
         self.pending = len(self._batch) + sum(tail.beyond for tail in self._tails.values())
@@ -277,9 +290,20 @@ class Shipper:
         return batch
 
     async def _post_batch(self) -> bool:
+        if not await self._taken(self._delivery.post(self._batch)):
+            return False
+        self._batch = []
+        return True
+
+    async def _look_back(self) -> bool:
+        """Have sent again what a restored database lacks; whether there is more of it."""
+        looked = await self._taken(self._delivery.look_back(self._options.look_back_interval_s))
+        return looked and self._shipped.resending
+
+    async def _taken(self, delivering: Awaitable[None]) -> bool:
+        """Whether control takes events."""
         try:
-            for events in self._parts(self._batch):
-                await self._post(events)
+            await delivering
         except IngestUnavailableError as error:
             if not self._posting.failures:
                 log.warning("control does not take events, they wait in the journal: %s", error)
@@ -287,42 +311,7 @@ class Shipper:
             return False
         if self._posting.succeeded():
             log.warning("control takes events again")
-        self._batch = []
         return True
-
-    async def _post(self, events: list[bytes]) -> None:
-        """Send these; one that control calls malformed is set aside, lest it hold up all that come after it."""
-        try:
-            await self._ingest.post(b'{"events":[' + b",".join(events) + b"]}")
-        except EventsRejectedError as error:
-            if len(events) > 1:
-                middle = len(events) // 2
-                await self._post(events[:middle])
-                await self._post(events[middle:])
-            else:
-                await in_thread(self._set_aside, events[0], str(error))
-
-    def _parts(self, events: list[bytes]) -> list[list[bytes]]:
-        """Cut into what one request may carry."""
-        parts: list[list[bytes]] = [[]]
-        size = 0
-        for encoded in events:
-            size += len(encoded)
-            if parts[-1] and (len(parts[-1]) >= self._options.batch_events or size > self._options.batch_bytes):
-                parts.append([])
-                size = len(encoded)
-            parts[-1].append(encoded)
-        return parts
-
-    def _set_aside(self, event: bytes, reason: str) -> None:
-        self.rejected += 1
-        log.error("control rejects an event (%s): kept in %s", reason, REJECTED_NAME)
-        fd = os.open(self._directory / REJECTED_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, event + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     async def _tidy(self) -> None:
         """Everything that was read is committed: note how far, let go of what is done with."""
@@ -361,16 +350,3 @@ class Shipper:
 
 async def _unknown(incarnation: str) -> int:
     return 0
-
-
-async def in_thread(work: Callable[..., T], *args: Any) -> T:
-    """Run `work` off the loop. Cancelled, it still waits for the thread: what that works on must not be let go of, for
-    a descriptor closed under it, or twice, may by then be another's."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if (error := running.exception()) is not None:
-            log.error("the shipper stumbled while it was stopped", exc_info=error)
-        raise

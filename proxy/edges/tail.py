@@ -120,7 +120,7 @@ class Tail:
 
     def write_place(self, mark: Mark) -> None:
         """Note the place durably, then let the segments before it go."""
-        _replace_durably(self.directory / PLACE_NAME, mark.encoded)
+        replace_durably(self.directory / PLACE_NAME, mark.encoded)
         self._written_segment = mark.segment
         for number in self._segments():
             if number < mark.segment:
@@ -218,7 +218,7 @@ def _load_place(directory: Path) -> dict[str, Any] | None:
     return place
 
 
-def _replace_durably(path: Path, data: bytes) -> None:
+def replace_durably(path: Path, data: bytes) -> None:
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
         file.write(data)

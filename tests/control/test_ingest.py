@@ -141,6 +141,23 @@ async def post(plane: ControlPlane, body: object, token: str = TOKEN) -> tuple[i
         return answer.status, await answer.json()
 
 
+async def test_a_batch_behind_an_event_that_is_not_here_is_refused_whole(plane: ControlPlane) -> None:
+    """After a restore: else the batch itself would be taken for the proof that nothing is missing."""
+    first, second, third = (event(number).to_wire() for number in range(3))
+    assert await post(plane, {"events": [first]}) == (200, {"accepted": 1})
+    assert await post(plane, {"after": event_key(0), "events": [second]}) == (200, {"accepted": 1})
+    for _ in range(2):
+        status, answer = await post(plane, {"after": event_key(2), "events": [third]})
+        assert (status, answer["code"]) == (409, "EVENTS_LOST")
+    assert await post(plane, {"after": event_key(1), "events": []}) == (200, {"accepted": 0})
+    status, _ = await post(plane, {"after": event_key(2), "events": []})
+    assert status == 409
+    assert await post(plane, {"events": [third]}) == (200, {"accepted": 1})
+    for wrong in ("", 7, ["x"], "k" * 65):
+        status, answer = await post(plane, {"after": wrong, "events": []})
+        assert (status, answer["details"][0]["field"]) == (400, "after")
+
+
 async def test_proxies_hand_in_batches_and_learn_how_many_were_new(plane: ControlPlane) -> None:
     wires = [event(n).to_wire() for n in range(1000)]
     assert await post(plane, {"events": wires}) == (200, {"accepted": 1000})

@@ -8,8 +8,10 @@ import orjson
 
 from policy.billing import Tokens
 from policy.settlement import Hold, Settlement
+from proxy.edges.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal import Journal, JournalOptions
-from proxy.edges.shipper import EventsRejectedError, IngestUnavailableError, Shipper, ShipperOptions
+from proxy.edges.shipped import ShippedOptions
+from proxy.edges.shipper import Shipper, ShipperOptions
 from proxy.exchange import CountersUnavailableError
 from proxy.recovery import CloseCall, OpenCall
 
@@ -17,6 +19,8 @@ SMALL = JournalOptions(segment_bytes=16 * 1024)
 ESTIMATE = Tokens(100, 512, 0)
 OPENED_AT_MS = 1_795_000_000_000
 EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
+KEEPING = ShippedOptions(keep_free_bytes=0)
+"""However full the disk of the tests is."""
 
 
 def key(number: int) -> str:
@@ -67,6 +71,8 @@ class Books:
     def __init__(self) -> None:
         self.events: dict[str, dict[str, object]] = {}
         self.posts = 0
+        self.asked: list[str | None] = []
+        """What each request named as the event that was committed last."""
         self.away = False
         self.lose_acks = 0
         self.poison: str | None = None
@@ -75,7 +81,11 @@ class Books:
         self.posts += 1
         if self.away:
             raise IngestUnavailableError("away")
-        events = orjson.loads(body)["events"]
+        batch = orjson.loads(body)
+        events, after = batch["events"], batch.get("after")
+        self.asked.append(after)
+        if after is not None and after not in self.events:
+            raise EventsLostError
         if any(event["idempotency_key"] == self.poison for event in events):
             raise EventsRejectedError("bad")
         for event in events:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from policy.settlement import Settlement
 from proxy.edges import tail as tail_module
+from proxy.edges.delivery import in_thread
 from proxy.edges.journal import Journal
-from proxy.edges.shipper import BALLAST_NAME, Shipper, ShipperOptions, in_thread
+from proxy.edges.shipped import DIRECTORY_NAME
+from proxy.edges.shipper import BALLAST_NAME, Shipper, ShipperOptions
 from proxy.edges.tail import Tail
 from proxy.frames import Kind, frames
 from proxy.recovery import Halves
@@ -43,7 +45,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name != BALLAST_NAME)
+    return sorted(path.name for path in directory.iterdir() if path.name not in (BALLAST_NAME, DIRECTORY_NAME))
 
 
 async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None:
@@ -291,9 +293,9 @@ class FullDisk:
 
     def __init__(self, ballast: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self._ballast = ballast
-        self._real = tail_module._replace_durably
+        self._real = tail_module.replace_durably
         self.asked = 0
-        monkeypatch.setattr(tail_module, "_replace_durably", self._replace)
+        monkeypatch.setattr(tail_module, "replace_durably", self._replace)
 
     def _replace(self, path: Path, data: bytes) -> None:
         self.asked += 1
