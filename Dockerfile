@@ -14,7 +14,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends redis-server &&
 COPY --from=build /tollgate /tollgate
 USER tollgate
 WORKDIR /tollgate
-ENV PATH=/tollgate/.venv/bin:$PATH TOLLGATE_DATA=/data
+ENV PATH=/tollgate/.venv/bin:$PATH TOLLGATE_DATA=/data TOLLGATE_REDIS_SERVER=/usr/bin/redis-server
 VOLUME /data
 EXPOSE 8080 8081
 ENTRYPOINT ["tollgate"]

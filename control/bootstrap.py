@@ -12,14 +12,14 @@ from typing import TypeVar
 from control.edges.data_directory import DataDirectory, DataDirectoryError
 from control.edges.database import DatabaseAwayError, SchemaTooNewError, migrate
 from control.edges.database_url import embedded_file
-from control.edges.embedded_redis import NoRedisServerError
 from control.edges.hints import Hints
 from control.edges.redis_client import connect
+from control.edges.redis_server import RedisServerError
 from control.edges.store import Store
 from control.stack import StackError
 
 T = TypeVar("T")
-TELLABLE = (DataDirectoryError, DatabaseAwayError, SchemaTooNewError, NoRedisServerError, StackError, ValueError)
+TELLABLE = (DataDirectoryError, DatabaseAwayError, SchemaTooNewError, RedisServerError, StackError, ValueError)
 """What an operator can mend: told in one line. Anything else is a bug of ours, and its traceback is wanted."""
 
 

@@ -18,6 +18,7 @@ from control.edges import database_url
 from control.edges.children import Child, Launch, accepts, answers_ok, can_bind, free_ports
 from control.edges.data_directory import DataDirectory
 from control.edges.embedded_redis import EmbeddedRedis
+from control.edges.redis_server import choose, set_stray_file_aside
 from control.stopping import done_unless
 from policy.setting_names import is_unknown, warnings_of
 
@@ -117,7 +118,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     options = replace(options, ports=await _settle_ports(options))
     keepers: list[Keeper] = []
     try:
-        for part in _parts(options, directory, lock):
+        for part in _parts(options, directory, lock, say):
             keepers.append(Keeper(part, say))
             if not await done_unless(stop_asked, keepers[-1].start()):
                 return
@@ -201,10 +202,10 @@ class Keeper:
                 child = self.child = await Child.start(self._part.launch)
 
 
-def _parts(options: Options, directory: DataDirectory, lock: int) -> list[Part]:
+def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:
     """What to run, in the order of starting; reversed, it is the order of stopping."""
     environment = {name: value for name, value in options.environment.items() if not is_unknown(name)}
-    redis = None if options.redis_url else EmbeddedRedis(directory)
+    redis = None if options.redis_url else _embedded_redis(directory, environment, say)
     ours = environment | _settings(options, directory, redis)
     parts = [] if redis is None else [_redis_part(redis, environment, lock)]
     return [*parts, _control_part(options, ours, lock), _proxy_part(options, ours, lock)]
@@ -223,6 +224,14 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
         "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no balancer stands before one machine
     }
+
+
+def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], say: Say) -> EmbeddedRedis:
+    if (done := set_stray_file_aside(directory.path)) is not None:
+        say(done)
+    server = choose(directory.path, environment)
+    say(f"the counters are kept by {server}")
+    return EmbeddedRedis(directory, server)
 
 
 def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> Part:
