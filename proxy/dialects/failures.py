@@ -5,11 +5,16 @@ Pure. Such an answer passes as it came, but is not counted as one, and bills not
 
 from typing import Any
 
+import orjson
+
 Json = dict[str, Any]
 
 MARK = b'"error"'
 """In every event or body that tells of a failure. Text of a model cannot hold it: there, quotes are escaped."""
 
+MAX_FAILURE_BYTES = 64 << 10
+"""A response that failed without output echoes little more than its settings."""
+_FAILED = b'"failed"'
 _ANSWERS = ("choices", "content", "data", "output")
 
 
@@ -29,6 +34,19 @@ def is_failure(body: Json) -> bool:
     if not body.get("error") and body.get("type") != "error" and body.get("object") != "error":
         return False
     return not any(body.get(name) for name in _ANSWERS)
+
+
+def is_empty_failure(body: bytes) -> bool:
+    """Whether a whole answer is a response of the Responses API that failed without any output."""
+    if len(body) > MAX_FAILURE_BYTES or _FAILED not in body:
+        return False
+    try:
+        response = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(response, dict) or response.get("object") != "response":
+        return False
+    return response.get("status") == "failed" and not response.get("output")
 
 
 def told_by(event: Json) -> tuple[str, str]:

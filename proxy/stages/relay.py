@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from policy.endpoints import Target
 from proxy.capacity import Capacity
+from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
     Answering,
@@ -85,7 +86,8 @@ class Relay:
         head.final = reader.end()
         if reader.failed:
             return self._failed(call, answering, head)
-        call.answered = True
+        # A response that failed before it said anything answers nothing, and is billed only what was reported.
+        call.answered = reader.tokens is not None or not is_empty_failure(head.final)
         return head
 
     async def _error(self, call: Call, answering: Answering) -> Answered:

@@ -63,6 +63,16 @@ async def test_a_failed_response_passes_as_it_came_and_is_billed_its_usage(house
     assert (closed.status, closed.tokens) == (200, Tokens(7, 0, 0))
 
 
+@pytest.mark.parametrize(("output", "billed"), [([], False), ([{"type": "message", "content": "a"}], True)])
+async def test_a_failed_response_without_usage_is_billed_only_if_it_said_something(
+    house: House, output: list[Any], billed: bool
+) -> None:
+    house.upstream.will(answer(raw(FAILED | {"usage": None, "output": output})))
+    outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
+    assert outgoing.status == 200
+    assert (house.journal.closed[0].tokens != Tokens()) is billed
+
+
 async def test_an_error_in_place_of_a_response_is_a_502_still(house: House) -> None:
     house.upstream.will(answer(raw({"error": {"message": "no"}})))
     outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
