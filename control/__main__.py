@@ -12,9 +12,11 @@ from typing import Any
 from aiohttp import web
 
 from control.app import build
+from control.edges.data_directory import DataDirectory, DataDirectoryError
 from control.edges.database import SchemaTooNewError
 from control.edges.http_front import FrontRunner
 from control.edges.log_lines import log_to_stderr
+from control.edges.private_files import UMASK
 from control.settings import Settings
 from control.stopping import done_unless
 from policy.setting_names import warnings_of
@@ -23,14 +25,14 @@ log = logging.getLogger("control")
 
 
 def main() -> int:
-    flags = _flags()
     try:
+        flags = _flags()
         settings = Settings.from_environ(os.environ, **flags)
         log_to_stderr(settings.log_level)
         for warning in warnings_of(os.environ):
             log.warning("%s", warning)
         app = build(settings)
-    except ValueError as error:
+    except (ValueError, DataDirectoryError) as error:
         sys.stderr.write(f"tollgate control: {error}\n")
         return 2
     try:
@@ -54,7 +56,9 @@ def _flags() -> dict[str, Any]:
     flags = vars(parser.parse_args())
     data = flags.pop("data")
     if data is not None and flags["database_url"] is None and not os.environ.get("TOLLGATE_DATABASE_URL"):
-        flags["database_url"] = f"sqlite+aiosqlite:///{data.absolute()}/control.db"
+        directory = DataDirectory(data)
+        directory.make()
+        flags["database_url"] = directory.database_url
     return flags
 
 
@@ -75,4 +79,5 @@ async def _serve(app: web.Application, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    os.umask(UMASK)
     sys.exit(main())

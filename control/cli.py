@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from control.edges.private_files import UMASK
 from policy.credentials import KeyKind
 
 if TYPE_CHECKING:  # the commands import what they need when they run: `tollgate --help` is quick
@@ -31,6 +32,7 @@ _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERA
 
 def main() -> None:
     """The console script's entry."""
+    os.umask(UMASK)
     tollgate(prog_name="tollgate")
 
 

@@ -14,6 +14,7 @@ import click
 from policy.setting_names import warnings_of
 from proxy.edges.catalogue import Catalogue, NoReplicaError, open_catalogue
 from proxy.edges.lines import log_off_the_loop
+from proxy.edges.private_files import UMASK, NotOursError
 from proxy.edges.replica import ReplicaInUseError
 from proxy.edges.seats import PortInUseError
 from proxy.exchange import PolicyUnavailableError
@@ -56,7 +57,7 @@ def main(context: click.Context, /, **given: Any) -> None:
         settings = settings_from(environ)
         with log_off_the_loop(settings.log_level):
             asyncio.run(_supervise(settings, bind, environ))
-    except (SettingsError, PortInUseError, ReplicaInUseError) as error:
+    except (SettingsError, PortInUseError, ReplicaInUseError, NotOursError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -113,4 +114,5 @@ async def _supervise(settings: Settings, bind: Bind, environ: dict[str, str]) ->
 
 
 if __name__ == "__main__":
+    os.umask(UMASK)
     main()

@@ -22,6 +22,7 @@ from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.hints import Hints
 from proxy.edges.ingest_client import HttpIngest
 from proxy.edges.metrics_keys import MetricsKeys
+from proxy.edges.private_files import tighten_directory, tighten_files, told
 from proxy.edges.redis_probe import RedisProbe
 from proxy.edges.replica import Replica
 from proxy.edges.seats import Foreman, PortInUseError, Seat, open_listeners
@@ -87,6 +88,7 @@ class Supervisor:
         """
         admin = self._take_admin_port()
         stack.callback(admin.close)
+        self._close_to_others()
         self._replica = Replica(self._settings.replica_path)
         stack.callback(self._replica.close)
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
@@ -104,6 +106,15 @@ class Supervisor:
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("proxy on %s:%d, admin on %s:%d", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+
+    def _close_to_others(self) -> None:
+        """The journals' directory is ours alone; the replica may stand beside files of others."""
+        replica, journals = self._settings.replica_path, self._settings.journal_dir
+        suffixes = ("", "-wal", "-shm", ".stamp", ".lock")
+        opened = tighten_files(*(replica.with_name(replica.name + suffix) for suffix in suffixes))
+        opened += tighten_directory(journals) if journals.exists() else []
+        if opened:
+            log.warning("%s", told(opened))
 
     def _started_over(self) -> None:
         """Control's policy is of another history than the replica's was: its events may be, too."""

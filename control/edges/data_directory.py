@@ -7,6 +7,7 @@ database is there but whose secret key is not is refused: a new key could never 
 import base64
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -14,9 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from control.edges.private_files import NotOursError, tighten_directory, told
+
 _SOCKET_PATH = re.compile(r"[A-Za-z0-9/._+-]{1,100}")
 """A unix socket's path has at most 107 bytes (103 on macOS), and this one also stands in a URL."""
 LOCK_PATIENCE_S = 3.0
+log = logging.getLogger(__name__)
 
 
 class DataDirectoryError(Exception):
@@ -28,7 +32,7 @@ class DataDirectoryBusyError(DataDirectoryError):
 
 
 class DataDirectory:
-    """Paths below one directory, which is made on first use (mode 0700)."""
+    """Paths below one directory, which is made on first use (mode 0700), or closed to other users."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -44,10 +48,16 @@ class DataDirectory:
         return f"sqlite+aiosqlite:///{self.database}"
 
     def make(self) -> None:
+        """Make it, or close one that is there to other users."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            opened = tighten_directory(self.path)
         except OSError as error:
             raise DataDirectoryError(f"cannot make the data directory {self.path}: {error.strerror}") from error
+        except NotOursError as error:
+            raise DataDirectoryError(str(error)) from None
+        if opened:
+            log.warning("%s", told(opened))
 
     def lock(self, patience_s: float = LOCK_PATIENCE_S) -> int:
         """Take the directory for this process and the children that inherit the returned descriptor.

@@ -4,6 +4,7 @@ Every failure that is not the caller's becomes `DatabaseAwayError`, which the AP
 statement ever reaches a log or a message: they hold digests and ciphertext.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control.edges.database_url import parse
+from control.edges.private_files import tighten_files, told
+
+log = logging.getLogger(__name__)
 
 SQLITE_BUSY_TIMEOUT_MS = 5_000
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
@@ -84,7 +88,10 @@ def open_engine(database_url: str) -> AsyncEngine:
 
 def _open_sqlite(url: URL) -> AsyncEngine:
     if url.database and url.database != ":memory:":
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        file = Path(url.database)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if opened := tighten_files(*(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm"))):
+            log.warning("%s", told(opened))
     engine = create_async_engine(url, hide_parameters=True, pool_timeout=30)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)

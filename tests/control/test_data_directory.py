@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from control.edges.data_directory import DataDirectory, DataDirectoryBusyError, DataDirectoryError
+from control.edges.database import open_engine
 from policy.sealing import parse_keys
 
 
@@ -92,3 +93,56 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataDirectoryError, match="cannot make the data directory"):
         made(tmp_path / "file" / "data")
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def left_open(path: Path) -> Path:
+    """A directory as it was made under another umask, with files in it."""
+    (path / "journal" / "w1").mkdir(parents=True)
+    for name in ("control.db", "redis.log", "journal/w1/00000001.journal"):
+        (path / name).touch()
+        (path / name).chmod(0o644)
+    (path / "link").symlink_to("/etc/hostname")
+    for folder in (path, path / "journal", path / "journal" / "w1"):
+        folder.chmod(0o755)
+    return path
+
+
+def test_a_directory_that_others_may_read_is_closed_and_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = left_open(tmp_path / "data")
+    link_before = Path("/etc/hostname").stat().st_mode
+    made(path)
+    assert {mode_of(found) for found in path.rglob("*") if found.is_dir() and not found.is_symlink()} == {0o700}
+    assert {mode_of(found) for found in path.rglob("*") if found.is_file() and not found.is_symlink()} == {0o600}
+    assert mode_of(path) == 0o700
+    assert Path("/etc/hostname").stat().st_mode == link_before
+    assert f"Others could read {path} and 5 more; closed to all but the owner" in caplog.text
+    caplog.clear()
+    made(path)
+    assert not caplog.text
+
+
+def test_a_directory_of_another_user_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    theirs = tmp_path / "data"
+    theirs.mkdir()
+    if os.geteuid() == 0:
+        os.chown(theirs, 12345, -1)
+    else:
+        theirs = Path("/")
+    with pytest.raises(DataDirectoryError, match=r"belongs to user \d+, and this process runs as user .* \(chown\)"):
+        made(theirs)
+
+
+async def test_a_database_beside_files_of_others_is_closed_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    file, other = tmp_path / "control.db", tmp_path / "other"
+    for path in (file, other):
+        path.touch()
+        path.chmod(0o644)
+    await open_engine(f"sqlite+aiosqlite:///{file}").dispose()
+    assert (mode_of(file), mode_of(other), mode_of(tmp_path)) == (0o600, 0o644, 0o755)

@@ -3,7 +3,7 @@
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,39 @@ def test_what_it_writes_is_its_owners(product: Product) -> None:
     holding = [p for p in product.data.rglob("*") if p.is_file() and secret in p.read_bytes()]
     assert not holding, "a key's plaintext is on the disk"
     assert secret not in product.log.read_bytes()
+
+
+def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*")) if is_kind(path)}
+
+
+def test_directories_that_were_open_are_closed_and_no_umask_opens_a_file(product: Product, tmp_path: Path) -> None:
+    journals, beside = tmp_path / "journals", tmp_path / "beside"
+    for folder in (product.data, journals, beside):
+        folder.mkdir()
+        folder.chmod(0o755)
+    (journals / "rejected.jsonl").touch()
+    (journals / "rejected.jsonl").chmod(0o644)
+    product.environment |= {
+        "TOLLGATE_JOURNAL_DIR": str(journals),
+        "TOLLGATE_REPLICA_PATH": str(beside / "replica.db"),
+    }
+    before = os.umask(0)
+    try:
+        product.start()
+        product.command("workspace", "create", "acme", "--prefix", "acme")
+        for folder in (product.data, journals):
+            assert modes(folder, Path.is_dir) == {0o700}
+            assert modes(folder, Path.is_file) == {0o600}
+        assert modes(beside, Path.is_file) == {0o600}
+        assert modes(beside, Path.is_dir) == {0o755}, "what else is in there is not ours"
+        assert product.stop() == 0
+    finally:
+        os.umask(before)
+    assert modes(product.data, Path.is_file) == {0o600}
+    log = product.log.read_text()
+    for folder in (product.data, journals):
+        assert f"Others could read {folder}" in log
 
 
 def test_it_runs_in_a_directory_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
