@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from control.app import build
+from control.app import LIMITS, build
 from control.edges.data_directory import DataDirectory, DataDirectoryError
 from control.edges.database import SchemaTooNewError
 from control.edges.http_front import FrontRunner
@@ -68,7 +68,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runner = FrontRunner(app, shutdown_timeout=settings.drain_timeout_s)
+    runner = FrontRunner(app, LIMITS, shutdown_timeout=settings.drain_timeout_s)
     try:
         if await done_unless(stop, runner.setup()):
             await web.TCPSite(runner, settings.host, settings.port).start()

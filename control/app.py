@@ -24,7 +24,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.bodies import MAX_BODY_BYTES
+from control.api.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
 from control.api.openapi import description_routes
 from control.api.operations import Operation, mount
 from control.api.pages import Pages
@@ -34,6 +34,7 @@ from control.edges.counters import CountersUnavailableError, UsageCounters
 from control.edges.database import DatabaseAwayError, migrate
 from control.edges.event_clock import EventClock
 from control.edges.hints import Hints
+from control.edges.http_front import FrontLimits
 from control.edges.ingest import Ingest
 from control.edges.last_used import LastUsed
 from control.edges.log_lines import OutageLog
@@ -58,6 +59,9 @@ _FIRST_HOUSEKEEPING_S = 60.0
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
 """A webhook message is one process's for this many times as long as its receiver may take."""
+MIDDLEWARES = (observed.count_answers, render_problems, refuse_compressed_bodies)
+LIMITS = FrontLimits(max_target_bytes=65_536)
+"""Of the listener. A query may name a thousand keys."""
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
 log = logging.getLogger(__name__)
 
@@ -77,7 +81,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def build(settings: Settings) -> web.Application:
     """The control plane on these settings. It migrates the database when it starts."""
-    app = web.Application(middlewares=[observed.count_answers, render_problems], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
     redis = connect(settings.redis_url) if settings.redis_url else None
     hints = Hints(redis)
     store = Store.at(settings.database_url, hints.tell)

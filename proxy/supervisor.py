@@ -20,6 +20,7 @@ from proxy.edges.admin import admin_app
 from proxy.edges.control_feed import ControlFeed
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.hints import Hints
+from proxy.edges.http_front import FrontLimits, FrontRunner
 from proxy.edges.ingest_client import HttpIngest
 from proxy.edges.metrics_keys import MetricsKeys
 from proxy.edges.private_files import tighten_directory, tighten_files, told
@@ -38,6 +39,7 @@ WIND_UP_S = 2.0
 """What a worker gets beyond the drain timeout to write down what it cut off, before it is killed."""
 SHIP_S = 2.0
 """What the last events get on their way to control; what does not arrive stays in the journal for the next start."""
+ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
 log = logging.getLogger(__name__)
 
@@ -143,7 +145,7 @@ class Supervisor:
     async def _serve_admin(self, stack: contextlib.AsyncExitStack, admin: socket.socket) -> None:
         keys = MetricsKeys(self._settings.replica_path, self._refresher.demand)
         app = admin_app(self._readiness.report, self._metrics_text, keys.may_export)
-        runner = web.AppRunner(app, access_log=None)
+        runner = FrontRunner(app, ADMIN_LIMITS)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, admin).start()

@@ -8,6 +8,7 @@ import math
 from typing import Any, NoReturn
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
 from control.api.problems import Detail, ProblemError, bad_request
@@ -15,6 +16,15 @@ from policy.endpoints import PROVIDERS
 
 MAX_BODY_BYTES = 1_048_576
 MAX_NESTING = 32
+
+
+@web.middleware
+async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """415, so that every bound on a body holds for what it becomes."""
+    coding = request.headers.get("Content-Encoding", "").strip().lower()
+    if coding not in ("", "identity") and request.body_exists:
+        raise ProblemError(415, "UNSUPPORTED_ENCODING", "Content-Encoding must be identity: send the body uncompressed")
+    return await handler(request)
 
 
 async def read_body(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:

@@ -25,7 +25,7 @@ _FORM = re.compile(
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
-"""Of all filters, as the cursor carries them: it must fit into a request line (`http_front.MAX_TARGET_BYTES`)."""
+"""Of all filters, as the cursor carries them: it must fit into a request line (`control/app.py: LIMITS`)."""
 
 
 def parse_time_ns(text: str) -> int:

@@ -541,6 +541,29 @@ async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world
     assert len(world.events) == len(answers)
 
 
+async def test_a_malformed_request_on_the_admin_port_is_quoted_nowhere(world: World) -> None:
+    await world.proxy.start()
+    key = b"tg_quoteme.0123456789"
+    for message in (
+        b"GET /metrics HTTP/1.1 Authorization: Bearer %b\r\n\r\n" % key,
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization Bearer %b\r\n\r\n" % key,
+        b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%b\r\n" % key,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy.admin_port)
+        writer.write(message)
+        async with asyncio.timeout(20):
+            raw = await reader.read()
+        await closed(writer)
+        assert raw.startswith(b"HTTP/1.1 400 ")
+        assert set(json.loads(raw.partition(b"\r\n\r\n")[2])) == {"error", "error_code"}
+        assert b"quoteme" not in raw
+    assert await world.proxy.stop() == 0
+    log = world.proxy.log.read_text()
+    assert "malformed request from 127.0.0.1" in log
+    assert "quoteme" not in log
+    assert "Traceback" not in log
+
+
 async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5", TOLLGATE_READY_GRACE_S="0.2")

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from control.api.parts import PARTS
-from control.app import build
+from control.app import LIMITS, build
 from control.edges.http_front import FrontRunner
 from control.edges.store import Store
 from control.settings import Settings
@@ -107,7 +107,7 @@ class _PlaneServer(TestServer):
     """The application behind the same front as `python -m control` puts before it."""
 
     async def _make_runner(self, **_kwargs: Any) -> FrontRunner:
-        return FrontRunner(self.app)
+        return FrontRunner(self.app, LIMITS)
 
 
 @asynccontextmanager

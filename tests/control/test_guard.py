@@ -1,12 +1,15 @@
 """Who may call the management API (spec 5; decisions 6)."""
 
 import asyncio
+import gzip
+import logging
 
 import pytest
 
 from tests.control.plane import TOKEN, ControlPlane
 
 GROUPS = "/v1/gateway/groups"
+BOMB = gzip.compress(bytes(5_000_000))
 
 
 @pytest.mark.parametrize(
@@ -118,3 +121,66 @@ async def test_head_answers_gets_status_and_length_without_a_body(lite: ControlP
 async def test_head_is_refused_where_there_is_no_get(lite: ControlPlane) -> None:
     answer = await lite.call("HEAD", "/internal/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "x-gzip", "gzip, identity", "made-up"])
+@pytest.mark.parametrize("authorized", [True, False])
+async def test_a_compressed_body_is_refused_whatever_is_in_it(
+    lite: ControlPlane, coding: str, authorized: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for body in (b"rubbish tg_quoteme", BOMB):
+        key = f"Authorization: Bearer {lite.key}\r\n" if authorized else ""
+        head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\n"
+        head += f"Connection: close\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw = await said(lite, head.encode() + body)
+        assert raw.startswith(b"HTTP/1.1 415 ")
+        assert b'"UNSUPPORTED_ENCODING"' in raw
+        assert b"send the body uncompressed" in raw
+        assert b"quoteme" not in raw
+    assert "quoteme" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_compressed_batch_of_events_is_refused_too(lite: ControlPlane) -> None:
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    async with lite.client.post("/internal/v1/events", data=gzip.compress(b"{}"), headers=headers) as answer:
+        assert answer.status == 415
+
+
+async def test_a_coding_of_no_body_and_the_identity_are_fine(lite: ControlPlane) -> None:
+    assert (await lite.get("/v1/models", headers={"Content-Encoding": "gzip"})).status == 200
+    body = b'{"name": "vendor", "value": "sk-upstream"}'
+    headers = {"Content-Encoding": "identity", "Content-Type": "application/json"}
+    headers["Authorization"] = f"Bearer {lite.key}"
+    async with lite.client.post("/v1/secrets", data=body, headers=headers) as answer:
+        assert answer.status == 200
+
+
+async def test_a_broken_chunk_is_quoted_nowhere(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n".encode() + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    assert (await said(lite, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
+    reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
+    writer.write(head)
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.write(b"tg_quoteme\r\n")
+        raw = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert b"HTTP/1.1 " not in raw, "nobody asked for a second answer"
+    assert b"quoteme" not in raw
+    assert "quoteme" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def said(plane: ControlPlane, message: bytes) -> bytes:
+    """All that comes back until control closes the connection."""
+    reader, writer = await asyncio.open_connection(plane.client.server.host, plane.client.server.port)
+    writer.write(message)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from control.api.parts import PARTS
-from control.app import build
+from control.app import LIMITS, build
 from control.edges.http_front import FrontRunner
 from control.throttle import Allowance, Throttle
 from control.workspaces import create_workspace, create_workspace_key
@@ -75,7 +75,7 @@ class Faulty:
 async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = build(settings_on(f"sqlite+aiosqlite:///{tmp_path}/c.db"))
     app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Faulty()))
-    runner = FrontRunner(app)
+    runner = FrontRunner(app, LIMITS)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     made = await create_workspace(app[PARTS].store, "acme", ["acme"])

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from control.api.parts import PARTS
-from control.app import build
+from control.app import LIMITS, build
 from control.edges.http_front import FrontRunner
 from control.throttle import Allowance, Throttle
 from control.workspaces import create_workspace
@@ -49,7 +49,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     """Everything on SQLite; on PostgreSQL the edge cases, for there it is the values that could make a difference."""
     app = build(settings_on(database_url))
     app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Unlimited()))
-    runner = FrontRunner(app)
+    runner = FrontRunner(app, LIMITS)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
