@@ -127,7 +127,7 @@ async def test_a_head_that_comes_by_drops_is_cut_all_the_same(front: ModuleType)
         while not rest.done():
             caller.say(b"a")
             await asyncio.wait([rest], timeout=0.02)
-        assert (await rest).startswith(b"HTTP/1.1 408 ")
+        assert_cut(rest)
 
 
 @pytest.mark.parametrize("path", [b"/echo", b"/unread"])
@@ -147,7 +147,7 @@ async def test_a_body_that_comes_by_drops_is_cut_too(front: ModuleType) -> None:
         while not rest.done():
             caller.say(b"x")
             await asyncio.wait([rest], timeout=0.02)
-        assert (await rest).startswith(b"HTTP/1.1 408 ")
+        assert_cut(rest)
 
 
 async def test_a_slow_handler_is_nobodys_slowness(front: ModuleType) -> None:
@@ -297,6 +297,12 @@ async def test_a_bug_is_a_flat_500_and_the_log_holds_its_place_not_its_text(
     assert "ValueError" in caplog.text
     assert "in broken" in caplog.text
     assert KEY.decode() not in caplog.text
+
+
+def assert_cut(rest: "asyncio.Task[bytes]") -> None:
+    """Who sends on while we close may be reset before he has read our 408."""
+    if not isinstance(rest.exception(), ConnectionResetError):
+        assert rest.result().startswith(b"HTTP/1.1 408 ")
 
 
 def assert_discreet(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:

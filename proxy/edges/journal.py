@@ -37,6 +37,8 @@ class JournalOptions:
     max_backlog_bytes: int = 4 * 1024 * 1024 * 1024
     sync_interval_s: float = 0.05
     backlog_interval_s: float = 1.0
+    log_interval_s: float = 1.0
+    """A trouble is logged, and a write that the disk refused is tried again, at most this often."""
 
 
 class RecordTooLargeError(ValueError):
@@ -80,6 +82,8 @@ class Journal:
         self._owed = 0  # room for the ends of the calls that are open
         self._dirty = False
         self._troubles: dict[str, str] = {}
+        self._logged_at: dict[str, float] = {}
+        self._try_again_at = 0.0
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
@@ -112,7 +116,7 @@ class Journal:
         owed = self._owed + END_ROOM_BYTES
         if size + owed > self._usable - self._current.used:
             self._ensure_room(size, owed)
-        self._append(record)
+        self._append_new(record)
         self._owed = owed
 
     def answered(self, event_key: str) -> None:
@@ -149,6 +153,19 @@ class Journal:
             self._dirty = True
             self._wake.set()
 
+    def _append_new(self, record: bytes) -> None:
+        """A disk may refuse the write for which it has given room, where writing never happens in place."""
+        try:
+            self._append(record)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # half a record would look like damage, until another covers it
+                _write_at(self._current.fd, bytes(len(record)), self._current.used)
+            self._try_again_at = time.monotonic() + self._options.log_interval_s
+            self._trouble("write", f"the journal cannot be written: {error.strerror}")
+            raise JournalUnavailableError(*self.troubles) from None
+        if "write" in self._troubles:
+            self._well("write")
+
     def _rotate(self) -> _Segment:
         """On into the spare segment; the thread syncs and closes the full one, and allocates the next spare."""
         if self._spare is None:
@@ -174,10 +191,14 @@ class Journal:
             raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal keeps room for",))
 
     def _refuse_if_troubled(self) -> None:
-        """A disk that cannot allocate refuses once room is short (`_ensure_room`); other troubles refuse at once."""
+        """A disk that cannot allocate refuses once room is short (`_ensure_room`); other troubles refuse at once.
+
+        Whether the disk can be written again only a write can tell: one call tries it, once in a while.
+        """
         for kind, trouble in list(self._troubles.items()):
-            if kind != "allocate":
-                raise JournalUnavailableError(trouble)
+            if kind == "allocate" or (kind == "write" and time.monotonic() >= self._try_again_at):
+                continue
+            raise JournalUnavailableError(trouble)
 
     # The thread's side: the disk.
 
@@ -246,13 +267,25 @@ class Journal:
         self._trouble("allocate", f"the journal cannot allocate a segment: {error.strerror}")
 
     def _trouble(self, kind: str, text: str) -> None:
-        if kind not in self._troubles:
-            log.error("%s; new calls are refused when there is no room left for their records", text)
+        if kind not in self._troubles and self._may_log(kind):
+            log.error(
+                "%s; new calls are answered 503 while there is no room left for their records."
+                " Free space on the disk of TOLLGATE_JOURNAL_DIR, or mend it",
+                text,
+            )
         self._troubles[kind] = text
 
     def _well(self, kind: str) -> None:
-        if self._troubles.pop(kind, None):
+        if self._troubles.pop(kind, None) and self._may_log(f"{kind} recovered"):
             log.warning("the journal has recovered (%s)", kind)
+
+    def _may_log(self, line: str) -> bool:
+        """At most once a second: a disk at its limit fails and recovers with every call."""
+        now = time.monotonic()
+        if now - self._logged_at.get(line, -self._options.log_interval_s) < self._options.log_interval_s:
+            return False
+        self._logged_at[line] = now
+        return True
 
 
 def claim(directory: Path) -> int:

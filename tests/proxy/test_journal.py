@@ -5,6 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,64 @@ def test_a_disk_that_cannot_sync_refuses_until_it_can(
     monkeypatch.undo()
     journal._sync()
     whole(journal, 1)
+
+
+def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    whole(journal, 1)
+    monkeypatch.setattr(os, "pwrite", no_more)
+    for number in range(500):
+        with pytest.raises(JournalUnavailableError, match="No space left"):
+            journal.open(call(number + 10))
+    assert len(caplog.records) == 1
+    assert journal.pending == 0
+    monkeypatch.undo()
+    with pytest.raises(JournalUnavailableError, match="No space left"):
+        journal.open(call(600))
+    journal._try_again_at = 0.0  # the time is up
+    whole(journal, 601)
+    assert journal.troubles == ()
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE] * 2
+    journal.aclose()
+
+
+def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=0))
+    whole(journal, 1)
+    real = os.pwrite
+    written: list[int] = []
+
+    def half(fd: int, data: bytes, offset: int) -> int:
+        if written:
+            no_more()
+        written.append(real(fd, data[:20], offset))
+        return 20
+
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(JournalUnavailableError):
+        journal.open(call(2))
+    monkeypatch.undo()
+    whole(journal, 3)
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE] * 2
+    journal.aclose()
+
+
+def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    whole(journal, 1)
+    for _ in range(200):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", no_more)
+            journal._sync()
+        with pytest.raises(JournalUnavailableError, match="No space left"):
+            journal.open(call(2))
+        journal._sync()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    journal.aclose()
 
 
 def test_a_record_beyond_the_bound_is_the_callers_fault(tmp_path: Path, journal: Journal) -> None:
