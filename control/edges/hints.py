@@ -23,7 +23,8 @@ class Hints:
     def __init__(self, redis: Redis | None) -> None:
         self._redis = redis
         self._outage = OutageLog(log)
-        self._newest = self._told = 0
+        self._newest = 0
+        """What is to be told; 0 once it was."""
         self._closing = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,8 +51,8 @@ class Hints:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            sent = self._newest <= self._told or await self._publish(redis, self._newest)
-            if self._closing and not (sent and self._newest > self._told):
+            sent = not self._newest or await self._publish(redis, self._newest)
+            if self._closing and not (sent and self._newest):
                 return
             if not sent:
                 await _is_set_within(self._wanted, _RETRY_S)
@@ -69,7 +70,8 @@ class Hints:
             )
             return False
         self._outage.ends("Hints are sent again")
-        self._told = max(self._told, revision)
+        if self._newest == revision:  # not kept: a database that is restored while we run begins again below it
+            self._newest = 0
         return True
 
 

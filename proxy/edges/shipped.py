@@ -8,6 +8,7 @@ disk, so it is called from a thread, one call at a time. It posts nothing: see `
 import contextlib
 import logging
 import os
+import shutil
 import struct
 import time
 import zlib
@@ -86,6 +87,7 @@ class ShippedEvents:
     def open(self) -> None:
         """Find what an earlier process left."""
         if not self.keeps:
+            shutil.rmtree(self._directory, ignore_errors=True)
             return
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):

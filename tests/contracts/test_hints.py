@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
+from control.edges.hints import Hints as ControlHints
 from proxy.edges import hints as module
 from proxy.edges.hints import CHANNEL, Hints
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
@@ -93,3 +94,19 @@ async def test_a_connection_that_has_gone_quiet_is_replaced(
                 await asyncio.sleep(0.01)
         server.resume()
         await until(heard, 2)
+
+
+async def test_control_tells_of_a_lower_revision_too(server: RedisServer) -> None:
+    """Its database may be restored to a point in time while it runs."""
+    heard: list[int | None] = []
+    redis = Redis.from_url(server.url)
+    telling = ControlHints(redis)
+    await telling.start()
+    async with listening(server.url, heard):
+        await until(heard, 1)
+        for count, revision in enumerate((100, 7, 7), start=2):
+            telling.tell(revision)
+            await until(heard, count)
+    await telling.close()
+    await redis.aclose()
+    assert heard == [None, 100, 7, 7]

@@ -233,6 +233,9 @@ def test_on_a_disk_that_fills_up_shipped_events_go_first_and_it_is_told(
 
 
 def test_without_retention_nothing_is_written_or_asked(tmp_path: Path) -> None:
+    earlier = opened(tmp_path / DIRECTORY_NAME)
+    earlier.keep([event(0)])
+    earlier.close()
     kept = opened(tmp_path / DIRECTORY_NAME, ShippedOptions(retention_s=0))
     kept.keep([event(1)])
     kept.make_room()
