@@ -34,8 +34,9 @@ from proxy.edges.listener import Listener
 from proxy.edges.replica import Stamp, stamp_path
 from proxy.edges.snapshots import SnapshotDirectory
 from proxy.edges.upstream import HttpUpstream
-from proxy.exchange import AnswerReader, Call, Grant, Headers, Received
+from proxy.exchange import AnswerReader, Call, Headers, Received
 from proxy.expectations import Expectations
+from proxy.grants import Grant
 from proxy.pipeline import Parts, Pipeline
 from proxy.recovery import CloseCall, OpenCall
 from proxy.stages.dispatch import DispatchSettings
@@ -55,6 +56,9 @@ class NoCounters:
         return 1
 
     def settle(self, settlement: Settlement) -> None:
+        pass
+
+    def give_back(self, grant: Grant) -> None:
         pass
 
 

@@ -19,6 +19,7 @@ from policy.buckets import parts_of
 from policy.effective import Bound, Plan
 from policy.limits import Limit, LimitType, Unit
 from policy.settlement import Hold, Settlement
+from policy.takes import Stamp
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_address import RedisAddress
 from proxy.edges.redis_connection import encode
@@ -32,6 +33,7 @@ ROUNDS = 3
 IN_FLIGHT = 16
 LEASE_MS = 1_240_000
 ROOMY = 10**12
+STAMP = Stamp("0123456789abcdef", 1, 0)
 TWO = ((LimitType.REQUEST, Unit.MINUTE), (LimitType.TOKEN, Unit.MINUTE))
 FOUR = (*TWO, (LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
 SHAPES = {"2": (1, TWO), "4": (1, FOUR), "10": (5, TWO), "20": (5, FOUR)}
@@ -75,6 +77,16 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
     return arguments
 
 
+def taking(plan: Plan) -> Callable[[int], list[Any]]:
+    """The arguments of the n-th take, the ones before it answered."""
+
+    def arguments(call: int) -> list[Any]:
+        stamp = STAMP._replace(number=call + 1, answered=call)
+        return [*take_arguments(plan.bounds, LEASE_MS, stamp), 600]
+
+    return arguments
+
+
 def always(arguments: list[Any]) -> Callable[[int], list[Any]]:
     return lambda _: arguments
 
@@ -105,13 +117,13 @@ def report_redis(server: RedisServer) -> None:
         )
         for shape in SHAPES:
             plan = plan_of(shape)
-            ours: list[Any] = [*take_arguments(plan.bounds, LEASE_MS), 600]
+            ours: list[Any] = [*take_arguments(plan.bounds, LEASE_MS, STAMP), 600]
             names = [f"{bound.counting_group}:{bound.limit.type[0]}{bound.limit.unit[0]}" for bound in plan.bounds]
             costs = [1 if bound.limit.type is LimitType.REQUEST else 600 for bound in plan.bounds]
             fixed: list[Any] = [*names, *[ROOMY] * len(names), *costs]
             figures = (
                 redis_us(client, EMPTY, plan.key, always(ours)),
-                redis_us(client, take, plan.key, always(ours)),
+                redis_us(client, take, plan.key, taking(plan)),
                 redis_us(client, FIXED_WINDOWS, plan.key + ":fixed", always(fixed)),
                 redis_us(client, settle, plan.key, settling(plan, 1)),
                 redis_us(client, settle, plan.key, settling(plan, 16)) / 16,
@@ -137,7 +149,7 @@ async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
 
 async def report_python(server: RedisServer) -> None:
     plans = [plan_of("4") for _ in range(IN_FLIGHT)]
-    arguments = [*take_arguments(plans[0].bounds, LEASE_MS), b"600"]
+    arguments = [*take_arguments(plans[0].bounds, LEASE_MS, STAMP), b"600"]
     path = str(server.socket_path)
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")

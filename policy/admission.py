@@ -1,4 +1,4 @@
-"""Counts + cost + limits → admitted, or the limit that refused: the reference for `take.lua` and `settle.lua`.
+"""Counts + cost + limits → admitted, or the limit that refused: the reference for the three scripts of the counters.
 
 Same rules in plain Python, no I/O and no clock; property tests hold the two together. It also serves as the counters of
 a worker that has lost Redis (`local` mode) and as the in-memory twin in tests. A `Book` is one Redis hash.
@@ -11,6 +11,7 @@ from policy.buckets import KIND_NUMBER, KINDS, has_part, is_exact_part
 from policy.effective import Bound
 from policy.limits import Limit, LimitType, Unit
 from policy.settlement import Settlement
+from policy.takes import Stamp, TakeLog, TakeRecord
 from policy.windows import RollingLog, day_of, granule_ms, is_exact, until_midnight_ms, window_ms
 
 Kind = tuple[LimitType, Unit]
@@ -43,14 +44,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """One hash: the counters of its groups, and per worker incarnation the last settlement that was applied.
+    """One hash: the counters of its groups, and per worker incarnation the last settlement that was applied and the
+    takes that were not answered yet.
 
-    The two dictionaries are all that `admit` and `settle` change.
+    The three dictionaries are all that `admit`, `settle` and `revoke` change.
     """
 
     lease_ms: int
     groups: dict[str, Counts] = field(default_factory=dict)
     applied: dict[str, int] = field(default_factory=dict)
+    takes: dict[str, TakeLog] = field(default_factory=dict)
 
     def at(self, group: str, now_ms: int) -> Counts:
         """A group's counters as they stand at `now_ms`: what has left its window is gone, a new day starts at zero."""
@@ -79,25 +82,36 @@ class Tightest:
 class Decision:
     """How many of the requests, in order, were admitted at `now_ms`; for the rest, which bound refused.
 
-    `retry_after_ms`: when one would be admitted if nothing else happened. `hard_retry_after_ms`: until then nothing
-    that can happen admits one (0: it may be lifted at any moment, by a settlement).
+    `retry_after_ms`: when one would be admitted if nothing else happened. `counted_retry_after_ms`: when, if all token
+    reservations were settled at zero now. `hard_retry_after_ms`: until then nothing that can happen admits one (0: a
+    settlement or a give-back may lift the refusal at any moment).
     """
 
     now_ms: int
     admitted: int
     refused_by: int | None
-    retry_after_ms: int
-    hard_retry_after_ms: int
-    requests: Tightest | None
-    tokens: Tightest | None
+    retry_after_ms: int = 0
+    counted_retry_after_ms: int = 0
+    hard_retry_after_ms: int = 0
+    requests: Tightest | None = None
+    tokens: Tightest | None = None
+
+    @property
+    def too_late(self) -> bool:
+        """The take refused itself: no bound refused, and nothing moved."""
+        return not self.admitted and self.refused_by is None
 
 
-def admit(book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int) -> Decision:
+def admit(
+    book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int, stamp: Stamp | None = None
+) -> Decision:
     """Admit the requests one after the other, each against all bounds at once, until a bound refuses.
 
     A token bound admits while used + reserved is below its threshold, whatever the estimate: a first call is never
-    refused. Refused requests move nothing.
+    refused. Refused requests move nothing, nor does a take that comes too late.
     """
+    if stamp is not None and book.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
+        return Decision(clock_ms, 0, None)
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
     now_ms = book.time(groups, clock_ms)
     state = {group: book.at(group, now_ms) for group in groups}
@@ -111,6 +125,9 @@ def admit(book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_m
     if admitted:
         _charge(state, bounds, admitted, sum(estimates[:admitted]), now_ms)
         book.groups.update(state)
+        if stamp is not None:
+            known = book.takes.get(stamp.incarnation, TakeLog())
+            book.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
     refused_by = None
     if admitted < len(estimates):
         refused_by = next(index for index, room in enumerate(rooms) if room < 1)
@@ -120,7 +137,10 @@ def admit(book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_m
         admitted=admitted,
         refused_by=refused_by,
         retry_after_ms=max((_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0),
-        hard_retry_after_ms=max((_hard_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0),
+        counted_retry_after_ms=max(
+            (_counted_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0
+        ),
+        hard_retry_after_ms=max((_hard_wait_ms(state, bound, now_ms) for bound in refusing), default=0),
         requests=_tightest(state, bounds, rooms, LimitType.REQUEST, now_ms),
         tokens=_tightest(state, bounds, rooms, LimitType.TOKEN, now_ms),
     )
@@ -133,6 +153,13 @@ def charge(book: Book, bounds: Sequence[Bound], requests: int, tokens: int, cloc
     state = {group: book.at(group, now_ms) for group in groups}
     _charge(state, bounds, requests, tokens, now_ms)
     book.groups.update(state)
+
+
+def revoke(book: Book, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
+    """Let no take up to `through` run any more; which takes have run that nobody may have heard of, newest first."""
+    log = book.takes.get(incarnation, TakeLog()).revoked(through)
+    book.takes[incarnation] = log
+    return log.records
 
 
 def settle(book: Book, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
@@ -189,11 +216,16 @@ def _wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int)
     return min(after_midnight, reservations.room_at_ms(threshold - counts.day_tokens, lease_ms) - now_ms)
 
 
-def _hard_wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
-    """How long nothing can lift this refusal: requests are never refunded, settled DAY tokens neither."""
+def _counted_wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
+    """How long this bound has no room for what is counted there, reservations of tokens left out."""
     if bound.limit.type is LimitType.REQUEST:
         return _wait_ms(state, bound, lease_ms, now_ms)
-    if bound.limit.unit is Unit.DAY and state[bound.counting_group].day_tokens >= bound.limit.threshold:
+    return _hard_wait_ms(state, bound, now_ms)
+
+
+def _hard_wait_ms(state: dict[str, Counts], bound: Bound, now_ms: int) -> int:
+    """How long nothing can lift this refusal: a request may be given back, settled DAY tokens never."""
+    if _kind(bound.limit) == _DAY_TOKENS and state[bound.counting_group].day_tokens >= bound.limit.threshold:
         return until_midnight_ms(now_ms)
     return 0
 

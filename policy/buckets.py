@@ -1,8 +1,8 @@
 """The counter's name for (group, slug), and how its fields are packed (limits.md, "Data").
 
 One Redis hash per call, whatever the depth. Its fields: per counting group a header, named like the group; per log of
-that group with closed entries one field, `<group>:<kind>`; per worker incarnation a marker, `@<incarnation>`.
-`proxy/edges/log.lua` reads and writes the same layout.
+that group with closed entries one field, `<group>:<kind>`; per worker incarnation the markers of what it settled,
+`@<incarnation>`, and of what it took, `@<incarnation>!`. `proxy/edges/log.lua` reads and writes the same layout.
 """
 
 from collections.abc import Iterable
@@ -24,11 +24,15 @@ KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS, 1)}
 EXACT_SHIFT = 6
 """In a mask of parts, a rate's bit again this much higher says that its log is the exact one."""
 
+TOKEN_PARTS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
+"""In a mask of parts, the bits of the TOKEN limits."""
+
 EXPIRY_S = 3 * 86_400
 """A hash that nobody used for so long is gone; so are settlements that are older."""
 
 _DAY_AT, _DAY_REQUESTS_AT, _DAY_TOKENS_AT, _LOGS_AT = 6, 9, 16, 23
 MARKER_PREFIX = "@"
+TAKES_SUFFIX = "!"
 
 
 def bucket_key(owner_group: str, slug: str) -> str:
@@ -73,5 +77,5 @@ def _number(header: bytes, start: int, end: int) -> int:
 
 
 def marker_time_ms(marker: bytes) -> int:
-    """When an incarnation last settled something in this hash: a marker is that settlement's number and time."""
+    """When an incarnation last settled or took something in this hash: both markers hold a number, then the time."""
     return _number(marker, 6, 12)

@@ -33,7 +33,7 @@ class Hold(NamedTuple):
 class Settlement(NamedTuple):
     """The truth about one hold. `number`: per (key, worker incarnation), from 1, rising; applied at most once.
 
-    `given_back`: the call was never made (a later bucket refused it), so its request is returned as well.
+    `given_back`: no byte of the call was written upstream, so its request is returned as well.
     """
 
     hold: Hold

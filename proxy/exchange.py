@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
-from policy.effective import Bound, Plan
+from policy.effective import Plan
 from policy.groups import Group
 from policy.hosts import Reach
-from policy.settlement import Hold
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
+from proxy.grants import Grant
 from proxy.long_strings import Outline
 from proxy.spliced import RequestBody
 
@@ -102,7 +102,8 @@ class Outgoing(Protocol):
 
 @dataclass(slots=True)
 class UpstreamCall:
-    """One request to an upstream, ready for the wire. The client adds `host` and `content-length` itself."""
+    """One request to an upstream, ready for the wire. The client adds `host` and `content-length` itself, and sets
+    `written` with the first byte that it writes."""
 
     url: str
     """scheme://host[:port]/path?query"""
@@ -115,6 +116,7 @@ class UpstreamCall:
     idle_timeout_s: float
     """How long the upstream may be silent once its head is here."""
     reach: Reach
+    written: bool = False
 
 
 class UpstreamAnswer(Protocol):
@@ -229,39 +231,6 @@ class Routed:
 
 
 @dataclass(slots=True)
-class Standing:
-    """The tightest limit of one type after a decision, for the `x-ratelimit-*` headers."""
-
-    limit: int
-    remaining: int
-    reset_ms: int
-
-
-@dataclass(slots=True)
-class Grant:
-    """The buckets' yes: what it holds until settled (nothing where no TOKEN limit binds), and the headers' figures."""
-
-    holds: tuple[Hold, ...] = ()
-    requests: Standing | None = None
-    tokens: Standing | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimitHit:
-    """The buckets' no: the first limit hit; nothing was consumed anywhere.
-
-    `retry_after_ms`: when there is room if nothing happens until then. `hard_retry_after_ms`: until when nothing can
-    make room; less than the other where reservations may be settled before they lapse.
-    """
-
-    bound: Bound
-    retry_after_ms: int
-    requests: Standing | None = None
-    tokens: Standing | None = None
-    hard_retry_after_ms: int = 0
-
-
-@dataclass(slots=True)
 class Admitted:
     """Every limit up the tree has said yes. Made by `stages/admit.py` alone; settled exactly once."""
 
@@ -345,6 +314,7 @@ class Call:
     rate_lines: str = ""
     """The `x-ratelimit-*` fields as they go on the wire."""
     opened: bool = False
+    dispatched: bool = False  # a byte of it was written upstream: it counts as a request
     booked: bool = False
     billed: Tokens | None = None
     """Once it is booked."""

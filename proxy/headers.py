@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
-from proxy.exchange import Headers, Incoming, Standing
+from proxy.exchange import Headers, Incoming
+from proxy.grants import Standing
 
 MAX_METADATA_BYTES = 4096
 

@@ -19,8 +19,10 @@ SUITE = (
     "tests/proxy/test_checks.py",
     "tests/contracts/test_counters.py",
     "tests/contracts/test_admission_machine.py",
+    "tests/contracts/test_counters_late.py",
     "tests/contracts/test_counters_redis.py",
     "tests/contracts/test_counters_local.py",
+    "tests/proxy/test_give_back.py",
 )
 
 

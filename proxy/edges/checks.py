@@ -5,31 +5,34 @@ It knows the scripts' form (`scripts.py`) and the exchange's nouns; not when to 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from policy.buckets import parts_of
+from policy.buckets import TOKEN_PARTS, parts_of
 from policy.effective import Plan
-from policy.limits import Limit, LimitType
+from policy.limits import Limit
 from policy.settlement import Hold
-from proxy.edges.redis_connection import NEVER, Call, encode, encode_part
-from proxy.edges.scripts import Script, take_arguments
-from proxy.exchange import Grant, LimitHit, Standing
+from proxy.edges.redis_connection import NEVER, Call, encode_part
+from proxy.edges.scripts import STAMP_BYTES, Script, take_form
+from proxy.grants import Grant, LimitHit, Standing
 
 HARD_REFUSAL_MAX_MS = 1000
 SOFT_REFUSAL_MAX_MS = 100
 
 
-class _Take(Call):
-    """One call of take.lua: what it took must be given back, however late it is heard of."""
+class Take(Call):
+    """One call of take.lua: what it took must be given back, however late it is heard of. `number`: see `takes.py`."""
 
-    __slots__ = ()
+    __slots__ = ("number",)
+
+    number: int
 
     def late(self, reply: Any) -> None:
         if isinstance(reply, list):
             self.done(self, reply)
 
 
-class Check(_Take):
+class Check(Take):
     """One request that wants in, and who waits to hear; on the wire a call of its own, unless many travel as one."""
 
     __slots__ = ("answer", "compiled", "estimate")
@@ -47,61 +50,97 @@ class Check(_Take):
         self.done = done
         self.expires_at = NEVER  # the rest of a call is set when it is sent
 
+    def lost(self) -> None:
+        self.compiled.form.lose(self.number, (self,))
 
-class MergedChecks(_Take):
+
+class MergedChecks(Take):
     """One call of take.lua for many checks of a plan."""
 
     __slots__ = ("checks",)
 
-    def __init__(self, request: bytes, checks: list[Check], done: "Callable[[MergedChecks, Any], None]") -> None:
-        super().__init__(request, done)
+    def __init__(self, checks: list[Check], done: "Callable[[MergedChecks, Any], None]") -> None:
+        super().__init__(b"", done)
         self.checks = checks
+
+    def lost(self) -> None:
+        self.checks[0].compiled.form.lose(self.number, self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeForm:
+    """What is the same in all takes of a worker. `lose`: told of number and checks of a take whose connection went."""
+
+    script: Script
+    lease_ms: int
+    incarnation: str
+    lose: Callable[[int, Sequence[Check]], None]
 
 
 class CompiledPlan:
     """A plan in the form that is sent, what it holds when granted, and its last refusal while that still stands."""
 
-    __slots__ = ("_arguments", "_buckets", "_head", "_script", "_thresholds", "is_tier", "plan", "refusal",
-                 "refused_at", "refused_until", "waiting")  # fmt: skip
+    __slots__ = ("_alone", "_begin", "_buckets", "_end", "_parts", "_taken", "_thresholds", "form", "is_tier", "plan",
+                 "refusal", "refused_at", "refused_until", "waiting")  # fmt: skip
 
-    def __init__(self, plan: Plan, script: Script, lease_ms: int, is_tier: bool) -> None:
+    def __init__(self, plan: Plan, form: TakeForm, is_tier: bool) -> None:
         self.plan = plan
+        self.form = form
         self.is_tier = is_tier
         self.waiting: list[Check] = []
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
-        self._script = script
-        self._buckets = _held(plan, with_requests=is_tier)
+        self._taken = _held(plan)
+        self._buckets = _settled(self._taken)
         self._thresholds = (0, *(bound.limit.threshold for bound in plan.bounds))
-        self._arguments = (b"1", plan.key.encode(), *take_arguments(plan.bounds, lease_ms))
-        # One check's command up to its estimate, which comes last and is counted.
-        self._head = encode(b"EVALSHA", script.sha, *self._arguments, b"").removesuffix(encode_part(b""))
+        # A command's pieces: its head and script differ, then what is always the same, around the stamp; the estimates.
+        stamp = b"\0" * STAMP_BYTES
+        layout, values, *names = take_form(plan.bounds, form.lease_ms, form.incarnation, stamp)
+        self._parts = 6 + len(names)  # command, script, count of keys, key, layout, values
+        begin = b"".join(map(encode_part, (b"1", plan.key.encode(), layout)))
+        self._begin = begin + encode_part(values).removesuffix(stamp + b"\r\n")
+        self._end = b"\r\n" + b"".join(map(encode_part, names))
+        self._alone = self._head(b"EVALSHA", form.script.sha, 1) + self._begin
 
-    def request(self, estimate: int) -> bytes:
+    def _head(self, command: bytes, script: bytes, estimates: int) -> bytes:
+        return b"*%d\r\n%b%b" % (self._parts + estimates, encode_part(command), encode_part(script))
+
+    def request(self, estimate: int, stamp: bytes) -> bytes:
         """The command for one check."""
         digits = b"%d" % estimate
-        return b"%b$%d\r\n%b\r\n" % (self._head, len(digits), digits)
+        return b"%b%b%b$%d\r\n%b\r\n" % (self._alone, stamp, self._end, len(digits), digits)
 
-    def merged_request(self, checks: Sequence[Check], *, with_text: bool = False) -> bytes:
+    def merged_request(self, checks: Sequence[Check], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of checks; `with_text`: for a Redis that does not know the script yet."""
-        script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
-        return encode(*script, *self._arguments, *(b"%d" % check.estimate for check in checks))
+        script = self.form.script
+        named = (b"EVAL", script.text) if with_text else (b"EVALSHA", script.sha)
+        estimates = b"".join([encode_part(b"%d" % check.estimate) for check in checks])
+        return b"%b%b%b%b%b" % (self._head(*named, len(checks)), self._begin, stamp, self._end, estimates)
+
+    def taken(self, at_ms: int, estimate: int) -> Hold:
+        """All that a check took that was admitted then."""
+        return Hold(self.plan.key, self._taken, at_ms, estimate)
 
     def grant(self, reply: list[int], estimate: int) -> Grant:
-        now, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
-        thresholds = self._thresholds
+        now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
+        thresholds, buckets = self._thresholds, self._buckets
+        holds: tuple[Hold, ...] = (Hold(self.plan.key, self._taken, now, estimate),)
+        taken = holds
+        if buckets is not self._taken:
+            holds = (Hold(self.plan.key, buckets, now, estimate),) if buckets else ()
         return Grant(
-            (Hold(self.plan.key, self._buckets, now, estimate),) if self._buckets else (),
-            Standing(thresholds[request_place], requests, requests_ms) if request_place else None,
+            holds,
+            Standing(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
             Standing(thresholds[token_place], tokens, tokens_ms) if token_place else None,
+            taken,
         )
 
     def refused(self, reply: list[int]) -> LimitHit:
-        _, _, refused_by, retry_ms, hard_retry_ms, *_ = reply
+        _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
         standing = self.grant(reply, 0)
         bound = self.plan.bounds[refused_by - 1]
-        return LimitHit(bound, retry_ms, standing.requests, standing.tokens, hard_retry_ms)
+        return LimitHit(bound, retry_ms, standing.requests, standing.tokens, counted_retry_ms, hard_retry_ms)
 
     def repeated(self, now: float) -> LimitHit | None:
         """The last refusal, as it is to be told now; None when it is time to ask again."""
@@ -110,7 +149,7 @@ class CompiledPlan:
         return _aged(self.refusal, int((now - self.refused_at) * 1000))
 
     def remember(self, hit: LimitHit, asked_at: float) -> bool:
-        """Repeat this refusal from memory for a while; returns whether a settlement may lift it.
+        """Repeat this refusal from memory for a while; returns whether a settlement or a give-back may lift it.
 
         `asked_at` is before Redis looked at its clock, and Redis truncates its clock to the millisecond: one that many
         milliseconds later, less one, Redis would still refuse. A refusal that a refund or a give-back elsewhere can
@@ -128,13 +167,18 @@ class CompiledPlan:
         return is_soft
 
 
-def _held(plan: Plan, *, with_requests: bool) -> tuple[tuple[str, int], ...]:
-    """What a grant of `plan` holds: its TOKEN limits; its REQUEST limits too where they may have to be given back."""
+def _held(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """All that a grant of `plan` takes from."""
     limits: dict[str, list[Limit]] = {}
     for bound in plan.bounds:
-        if with_requests or bound.limit.type is LimitType.TOKEN:
-            limits.setdefault(bound.counting_group, []).append(bound.limit)
+        limits.setdefault(bound.counting_group, []).append(bound.limit)
     return tuple((group, parts_of(bound)) for group, bound in limits.items())
+
+
+def _settled(taken: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """What the end of a dispatched call has to put right: groups with TOKEN limits. Its request counts as it is."""
+    settled = tuple(bucket for bucket in taken if bucket[1] & TOKEN_PARTS)
+    return taken if settled == taken else settled
 
 
 def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:
@@ -144,6 +188,7 @@ def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:
         max(1, hit.retry_after_ms - elapsed_ms),
         _aged_standing(hit.requests, elapsed_ms),
         _aged_standing(hit.tokens, elapsed_ms),
+        max(0, hit.counted_retry_after_ms - elapsed_ms),
         max(0, hit.hard_retry_after_ms - elapsed_ms),
     )
 

@@ -16,15 +16,16 @@ import hiredis
 from policy.effective import Plan
 from policy.settlement import Hold, Settlement
 from policy.windows import lease_ms
-from proxy.edges.checks import Check, CompiledPlan, MergedChecks
+from proxy.edges.checks import Check, CompiledPlan, MergedChecks, Take, TakeForm
 from proxy.edges.local_limits import LocalLimits
 from proxy.edges.redis_address import RedisAddress
-from proxy.edges.redis_connection import Call
 from proxy.edges.redis_wire import RedisWire, WireOptions
 from proxy.edges.roster import Roster
 from proxy.edges.scripts import Scripts
 from proxy.edges.settling import Settler
-from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+from proxy.edges.takes import Takes
+from proxy.exchange import CountersUnavailableError
+from proxy.grants import Grant, LimitHit, Standing
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ PLANS_KEPT = 2_500
 know it drops plans all the time, and those that it has dropped are kept alive here until all are let go."""
 CLOSE_TIMEOUT_S = 2.0
 _UNJOURNALED = "~"
-"""Settlements that are not in the journal have a marker of their own: a replay must not find its numbers taken."""
+"""Give-backs are not in the journal and have a marker of their own: a replay must not find its numbers taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,10 @@ class RedisCounters:
         self._lease_ms = lease_ms(self._options.request_timeout_s)
         self._wire = RedisWire(RedisAddress.parse(redis_url), self._options.wire)
         self._wire.hook(self._flush, self._redis_is_back)
-        self._settler = Settler(self._wire, self._options.scripts.settle, self._lease_ms)
+        scripts = self._options.scripts
+        self._settler = Settler(self._wire, scripts.settle, self._lease_ms)
+        self._takes = Takes(self._wire, scripts.revoke, incarnation, self._return_unseen)
+        self._form = TakeForm(scripts.take, self._lease_ms, incarnation, self._takes.lose)
         self._plans: dict[int, CompiledPlan] = {}
         self._collected: list[CompiledPlan] = []
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
@@ -149,9 +153,12 @@ class RedisCounters:
         self._settler.add(self._incarnation, settlement)
         if self._local is not None:
             self._local.settled(settlement)
-        if self._soft_refusals:
-            for compiled in self._soft_refusals.pop(settlement.hold.key, ()):
-                compiled.refused_until = 0.0
+        self._forget_soft_refusals(settlement.hold.key)
+
+    def give_back(self, grant: Grant) -> None:
+        """Return all that was taken for a call of which no byte was written upstream. Enqueues only, as `settle`."""
+        for hold in grant.taken:
+            self._return(hold)
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         """Settle what a dead incarnation left behind, under its name and numbers; returns once Redis has it all.
@@ -173,7 +180,7 @@ class RedisCounters:
             admitted = isinstance(granted, Grant)
         finally:
             if not admitted:
-                self._undo(ceiling.holds, given_back=True)
+                self.give_back(ceiling)
         return _both(ceiling, granted) if isinstance(granted, Grant) else granted
 
     def _undo_unseen(self, check: Check) -> None:
@@ -181,13 +188,13 @@ class RedisCounters:
         if check.answer.done() and not check.answer.cancelled() and check.answer.exception() is None:
             answer = check.answer.result()
             if isinstance(answer, Grant):
-                self._undo(answer.holds, given_back=False)
+                self.give_back(answer)
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
         """Known by identity: the directory makes a new plan when policy has changed, and keeps it while it has not."""
         if len(self._plans) >= PLANS_KEPT:
             self._plans.clear()
-        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._options.scripts.take, self._lease_ms, is_tier)
+        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._form, is_tier)
         return compiled
 
     def _flush(self) -> None:
@@ -195,16 +202,21 @@ class RedisCounters:
         if self._settler.ready:
             self._settler.send_ready()
         collected, self._collected = self._collected, []
+        if not collected:
+            return
+        deadline_ms = self._takes.deadline_ms(time.monotonic() + self._options.wire.deadline_s)
         for compiled in collected:
             checks, compiled.waiting = compiled.waiting, []
             if len(checks) >= MERGE_FROM:
                 checks = [check for check in checks if not check.answer.done()]
             if len(checks) >= MERGE_FROM:
-                self._wire.call(MergedChecks(compiled.merged_request(checks), checks, self._all_answered))
+                merged = MergedChecks(checks, self._all_answered)
+                merged.request = compiled.merged_request(checks, self._takes.stamp(merged, deadline_ms))
+                self._wire.call(merged)
                 continue
             for check in checks:
                 if not check.answer.done():
-                    check.request = compiled.request(check.estimate)
+                    check.request = compiled.request(check.estimate, self._takes.stamp(check, deadline_ms))
                     self._wire.call(check)
 
     def _answered(self, check: Check, reply: Any) -> None:
@@ -212,12 +224,13 @@ class RedisCounters:
         if not isinstance(reply, list):
             self._unanswered(check, [check], reply)
             return
-        if self._round_trip is not None:
-            self._round_trip(self._loop.time() - check.sent_at)
-        if reply[2]:
+        self._heard(check, reply[0])
+        if reply[1]:
+            self._deliver(check, check.compiled.grant(reply, check.estimate))
+        elif reply[2]:
             self._deliver(check, self._refused(check.compiled, reply, check.sent_at))
         else:
-            self._deliver(check, check.compiled.grant(reply, check.estimate))
+            self._was_too_late(check, [check])
 
     def _all_answered(self, merged: MergedChecks, reply: Any) -> None:
         """The reply to many: they were admitted in order, as far as they were."""
@@ -225,8 +238,7 @@ class RedisCounters:
         if not isinstance(reply, list):
             self._unanswered(merged, checks, reply)
             return
-        if self._round_trip is not None:
-            self._round_trip(self._loop.time() - merged.sent_at)
+        self._heard(merged, reply[0])
         compiled, admitted = checks[0].compiled, reply[1]
         for check in checks[:admitted]:
             self._deliver(check, compiled.grant(reply, check.estimate))
@@ -234,31 +246,54 @@ class RedisCounters:
             hit = self._refused(compiled, reply, merged.sent_at)
             for check in checks[admitted:]:
                 self._deliver(check, hit)
+        elif not admitted:
+            self._was_too_late(merged, checks)
+
+    def _heard(self, take: Take, redis_ms: int) -> None:
+        """An answer, in time or late. One that took long says too little of Redis' clock."""
+        self._takes.heard(take.number)
+        elapsed_s = self._loop.time() - take.sent_at
+        if elapsed_s <= self._options.wire.deadline_s:
+            self._takes.learn_clock(redis_ms, take.sent_at)
+        if self._round_trip is not None:
+            self._round_trip(elapsed_s)
+
+    def _was_too_late(self, take: Take, checks: list[Check]) -> None:
+        """Redis did not run it. If its time is not up here, the clock was misjudged: ask again, without a deadline."""
+        if not all(check.answer.done() for check in checks):
+            self._send_again(take, checks, with_text=False)
+
+    def _send_again(self, take: Take, checks: list[Check], *, with_text: bool) -> None:
+        """What has not run, under a new number: it leaves after what was sent meanwhile."""
+        take.request = checks[0].compiled.merged_request(checks, self._takes.stamp(take), with_text=with_text)
+        self._wire.call(take)
 
     def _refused(self, compiled: CompiledPlan, reply: list[int], asked_at: float) -> LimitHit:
         """The refusal, remembered where that is sound: see `CompiledPlan.remember`."""
         hit = compiled.refused(reply)
+        if self._local is not None:
+            self._local.told(compiled.plan, hit.requests)
         if self._options.local_refusals and compiled.remember(hit, asked_at):
             self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
         return hit
 
     def _deliver(self, check: Check, answer: Grant | LimitHit) -> None:
-        """Who no longer waits for his grant gives it back."""
+        """Give back the grant of a caller that no longer waits for it."""
         if check.answer.done():
             if isinstance(answer, Grant):
-                self._undo(answer.holds, given_back=False)
+                for hold in answer.taken:
+                    self._return_unseen(hold)
             return
         check.answer.set_result(answer)
         if self._local is not None and isinstance(answer, Grant):
-            self._local.saw(check.compiled.plan, check.estimate)
+            self._local.saw(check.compiled.plan, check.estimate, answer.requests)
 
-    def _unanswered(self, call: Call, checks: list[Check], reply: Any) -> None:
+    def _unanswered(self, take: Take, checks: list[Check], reply: Any) -> None:
         compiled = checks[0].compiled
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
             if error == "NOSCRIPT":
-                call.request = compiled.merged_request(checks, with_text=True)
-                self._wire.call(call)
+                self._send_again(take, checks, with_text=True)
                 return
             if error != self._logged_error:  # once per cause, not once per call
                 self._logged_error = error
@@ -284,19 +319,30 @@ class RedisCounters:
         if self._options.decided_alone is not None:
             self._options.decided_alone()
 
-    def _undo(self, holds: tuple[Hold, ...], *, given_back: bool) -> None:
-        """Settle at zero what nobody will use; `given_back`: the request itself was never made."""
-        for hold in holds:
-            self._unjournaled_number += 1
-            settlement = Settlement(hold, self._unjournaled_number, 0, given_back)
-            if self._local is not None:
-                self._local.settled(settlement)
-            if hold.local and given_back:
-                continue  # Redis never heard of it
-            self._settler.add(self._incarnation + _UNJOURNALED, settlement)
+    def _return(self, hold: Hold) -> None:
+        """Give back what was granted to a caller and will not be used."""
+        if self._local is not None:
+            self._local.settled(self._returning(hold))
+        if not hold.local:  # else Redis never heard of it
+            self._return_unseen(hold)
+
+    def _return_unseen(self, hold: Hold) -> None:
+        """Give back what Redis admitted and no caller ever saw."""
+        self._settler.add(self._incarnation + _UNJOURNALED, self._returning(hold))
+        self._forget_soft_refusals(hold.key)
+
+    def _returning(self, hold: Hold) -> Settlement:
+        self._unjournaled_number += 1
+        return Settlement(hold, self._unjournaled_number, 0, given_back=True)
+
+    def _forget_soft_refusals(self, key: str) -> None:
+        """There is room again."""
+        if self._soft_refusals:
+            for compiled in self._soft_refusals.pop(key, ()):
+                compiled.refused_until = 0.0
 
     def _redis_is_back(self) -> None:
-        """After a reconnect: a fail-over may have lost counts, and what Redis would say now nobody knows."""
+        """After a loss: a fail-over may have lost counts, and takes may have been lost with the connection."""
         if self._local is not None:
             self._local.redis_is_back()
         if self.local_decisions:
@@ -305,6 +351,7 @@ class RedisCounters:
         self._soft_refusals.clear()
         for compiled in self._plans.values():
             compiled.refused_until = 0.0
+        self._takes.redis_is_back()
 
 
 def _both(ceiling: Grant, granted: Grant) -> Grant:
@@ -312,6 +359,7 @@ def _both(ceiling: Grant, granted: Grant) -> Grant:
         ceiling.holds + granted.holds,
         _tighter(ceiling.requests, granted.requests),
         _tighter(ceiling.tokens, granted.tokens),
+        ceiling.taken + granted.taken,
     )
 
 

@@ -15,6 +15,7 @@ local DAY = 86400000
 local GRANULE = {20, 1000, 20, 1000, 0, 20000}
 local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- the last one is the lease, an argument
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
+local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then time, number, admitted
 
 -- The header's struct format, by its length: logs are added as they are needed. (A table of these would be made anew
 -- in each call.)

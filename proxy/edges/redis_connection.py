@@ -42,6 +42,9 @@ class Call:
     def late(self, reply: Any) -> None:
         """An answer that came after the deadline: nobody waits for it, but what it did may have to be undone."""
 
+    def lost(self) -> None:
+        """The connection went before an answer came: Redis may have done what it was asked, or may yet do it."""
+
 
 class Asked(Call):
     """A call whose reply a coroutine awaits: None when it failed."""

@@ -234,13 +234,14 @@ class RedisWire:
         self.schedule_flush()
 
     def _disconnected(self, connection: Connection) -> None:
-        """What was asked on it may or may not have been done; nobody will ever know."""
+        """What was asked on it may or may not have been done, or is still to be done."""
         self._connection = None
         connection.abort()
         for index, call in enumerate(connection.pending):
             if index >= connection.expired:
                 self._failure()
                 call.done(call, None)
+            call.lost()
 
     async def _connect(self) -> Connection | None:
         """A connection that has been let in; None when there is none to be had now."""

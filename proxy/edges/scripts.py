@@ -1,4 +1,4 @@
-"""`take.lua` and `settle.lua` as Redis is sent them, and the packing of their arguments and replies.
+"""`take.lua`, `settle.lua` and `revoke.lua` as Redis is sent them, and the packing of their arguments and replies.
 
 The one place that knows both the policy's nouns and the scripts' places and numbers. No I/O but reading the scripts.
 """
@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from policy.buckets import KIND_NUMBER, MARKER_PREFIX
+from policy.buckets import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
 from policy.effective import Bound
 from policy.settlement import Settlement
+from policy.takes import Stamp
 from proxy.edges.redis_connection import encode_part
 
 _WITHOUT_REDIS, _GIVEN_BACK = 1, 2
@@ -26,34 +27,54 @@ class Script:
     sha: bytes
 
     @classmethod
-    def load(cls, name: str, clock: str = _CLOCK) -> "Script":
-        """`name` on top of `log.lua`. `clock`: the Lua expression of the time, for tests that bring their own."""
+    def load(cls, *names: str, clock: str = _CLOCK) -> "Script":
+        """Of files that follow one another. `clock`: the Lua expression of the time, for tests that bring their own."""
         folder = resources.files("proxy.edges")
-        parts = (folder.joinpath(part).read_text("utf-8") for part in ("log.lua", name))
+        parts = (folder.joinpath(part).read_text("utf-8") for part in names)
         text = "".join(parts).replace(_CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """Both scripts."""
+    """All three scripts."""
 
     take: Script
     settle: Script
+    revoke: Script
 
     @classmethod
     def load(cls, clock: str = _CLOCK) -> "Scripts":
-        return cls(Script.load("take.lua", clock), Script.load("settle.lua", clock))
+        return cls(
+            Script.load("log.lua", "take.lua", clock=clock),
+            Script.load("log.lua", "settle.lua", clock=clock),
+            Script.load("revoke.lua", clock=clock),
+        )
 
 
-def take_arguments(bounds: Sequence[Bound], lease_ms: int) -> list[bytes]:
-    """What take.lua is given before the estimates; the same for every call under these bounds."""
+_STAMP = struct.Struct("<QQQ")
+STAMP_BYTES = _STAMP.size
+
+
+def stamp_bytes(number: int, answered: int, deadline_ms: int) -> bytes:
+    """What is new in each take (`policy.takes.Stamp`): the end of its packed values."""
+    return _STAMP.pack(deadline_ms, number, answered)
+
+
+def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: Stamp) -> list[bytes]:
+    """What take.lua is given before the estimates."""
+    return take_form(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
+
+
+def take_form(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
+    """The same for every call under these bounds, but for the stamp at the end of its second argument."""
     places = _places(bound.counting_group for bound in bounds)
     values = _six_bytes(lease_ms) + bytes([len(places)])
     for bound in bounds:
         number = KIND_NUMBER[bound.limit.type, bound.limit.unit]
         values += bytes([places[bound.counting_group], number]) + _seven_bytes(bound.limit.threshold)
-    return [b"<I6B" + b"BBI7" * len(bounds), values, *(group.encode() for group in places)]
+    groups = (group.encode() for group in places)
+    return [b"<I6B" + b"BBI7" * len(bounds) + b"I8I8I8", values + stamp, *groups, takes_field(incarnation)]
 
 
 _SETTLEMENT = struct.Struct("<QQQQBB")
@@ -109,6 +130,11 @@ def _figures(settlement: Settlement) -> bytes:
 
 def _marker(incarnation: str) -> bytes:
     return (MARKER_PREFIX + incarnation).encode()
+
+
+def takes_field(incarnation: str) -> bytes:
+    """Where a hash remembers an incarnation's takes."""
+    return _marker(incarnation + TAKES_SUFFIX)
 
 
 SETTLE_VALUES_MAX = 4000

@@ -1,17 +1,36 @@
 -- Admission: all limits of the path say yes and all counters move, or one says no and nothing moves.
--- ARGV: struct format | values: lease (ms), how many groups, and per bound in order of trial (group's place, kind,
---       threshold) | the groups' names | a token estimate per request.
+-- ARGV: struct format | values: lease (ms), how many groups, per bound in order of trial (group's place, kind,
+--       threshold), then the stamp: deadline (ms), number, highest number below which all answers are known | the
+--       groups' names | the field of the incarnation's takes | a token estimate per request.
 -- Reply: now, how many of the requests were admitted, place of the bound that refused the rest (0: none), retry after,
---        hard retry after, and for REQUEST and for TOKEN limits: place (0: none), room and reset of the tightest.
--- Same rules in plain Python: policy/admission.py, admit().
+--        retry after if all reservations of tokens were settled at zero, hard retry after, and for REQUEST and for TOKEN
+--        limits: place (0: none), room and reset of the tightest. Nobody admitted and none refused: the take came too
+--        late and has moved nothing.
+-- Same rules in plain Python: policy/admission.py, admit(); policy/takes.py.
 
 local max = math.max
 local bounds = {unpack_(ARGV[1], ARGV[2])}
-local last_bound, groups = #bounds - 3, bounds[2]
+local last = #bounds  -- struct.unpack's position
+local last_bound, groups = last - 6, bounds[2]
+local number, now = bounds[last - 2], clock()
+if now > bounds[last - 3] then return {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
 WINDOW[6] = bounds[1]
-local requests = #ARGV - 2 - groups
+local requests = #ARGV - 3 - groups
 
-local heads, now = redis.call('HMGET', key, unpack(ARGV, 3, 2 + groups)), clock()
+-- The incarnation's takes: the number up to which they were revoked, then per take that ran, newest first: time, number,
+-- how many were admitted.
+local heads = redis.call('HMGET', key, unpack(ARGV, 3, 3 + groups))
+local takes, revoked, unanswered = heads[groups + 1], 0, ''
+if takes then
+  local answered, _, newest = bounds[last - 1], nil, nil
+  revoked, _, newest = unpack_('<I6I6I6', takes)
+  if number <= revoked then return {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
+  if newest > answered then
+    local at = 7
+    repeat at = at + TAKE_BYTES until at > #takes or unpack_('<I6', takes, at + 6) <= answered
+    unanswered = takes:sub(7, at - 1)
+  end
+end
 for g = 1, groups do
   local h = read(heads[g])
   heads[g] = h
@@ -48,7 +67,7 @@ end
 local request_room, token_room = rooms[tight_request] or math.huge, rooms[tight_token] or math.huge
 local admitted, tokens = 0, 0
 while admitted < requests and request_room - admitted >= 1 and token_room - tokens >= 1 do
-  tokens = tokens + ARGV[3 + groups + admitted]
+  tokens = tokens + ARGV[4 + groups + admitted]
   admitted = admitted + 1
 end
 
@@ -65,16 +84,16 @@ if admitted > 0 then
       charge(g, h, places[b], cost, granule, now)
     end
   end
-  local fields = {}
+  local fields = {ARGV[3 + groups], pack(TAKES, revoked, now, number, admitted) .. unanswered}
   for g = 1, groups do
-    fields[2 * g - 1], fields[2 * g] = ARGV[2 + g], packed(heads[g])
+    fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])
   end
   save(fields, last_written, now)
 end
 
 local midnight = DAY - now % DAY
 
-local refused_by, retry_after, hard_retry_after = 0, 0, 0
+local refused_by, retry_after, counted_retry_after, hard_retry_after = 0, 0, 0, 0
 if admitted < requests then
   -- When the log has room for one, if nothing happens until then: 0 when it has now.
   local function room_at(g, h, i, threshold)
@@ -92,27 +111,26 @@ if admitted < requests then
     return h[i + 3] + window + 1
   end
 
-  -- How long until this bound has room, and how long nothing can lift its refusal.
+  -- How long until this bound has room; how long if its reservations went now; how long nothing can lift its refusal.
   local function waits(b)
     local g, kind, threshold = bounds[b], bounds[b + 1], bounds[b + 2]
     local h, i = heads[g], places[b]
-    if kind == 5 then return midnight, midnight end
-    if kind < 3 then
+    if kind == 5 then return midnight, midnight, 0 end
+    if kind < 5 then
       local wait = room_at(g, h, i, threshold) - now
-      return wait, wait
-    elseif kind < 5 then
-      return room_at(g, h, i, threshold) - now, 0
+      return wait, kind < 3 and wait or 0, 0
     end
     local after_midnight = max(midnight, room_at(g, h, i, threshold) - now)
-    if h[4] >= threshold then return after_midnight, midnight end
-    return math.min(after_midnight, room_at(g, h, i, threshold - h[4]) - now), 0
+    if h[4] >= threshold then return after_midnight, midnight, midnight end
+    return math.min(after_midnight, room_at(g, h, i, threshold - h[4]) - now), 0, 0
   end
 
   for b = last_bound, 3, -3 do
     if rooms[b] < 1 then
       refused_by = b
-      local wait, hard = waits(b)
+      local wait, counted, hard = waits(b)
       if wait > retry_after then retry_after = wait end
+      if counted > counted_retry_after then counted_retry_after = counted end
       if hard > hard_retry_after then hard_retry_after = hard end
     end
   end
@@ -128,7 +146,7 @@ local function reset(b)
 end
 
 return {
-  now, admitted, refused_by / 3, retry_after, hard_retry_after,
+  now, admitted, refused_by / 3, retry_after, counted_retry_after, hard_retry_after,
   tight_request / 3, max(0, rooms[tight_request] or 0), reset(tight_request),
   tight_token / 3, max(0, rooms[tight_token] or 0), reset(tight_token),
 }

@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is None or self._timer_at > until:  # one left from an earlier exchange will do
             self._watch(until)
         body = call.body
+        call.written = True
         if isinstance(body, bytes) and len(head) + len(body) <= WRITE_BYTES:
             self._given_bytes = len(head) + len(body)
             self._unsent = None

@@ -10,7 +10,8 @@ from policy.billing import MAX_COUNT, Tokens
 from policy.effective import Plan
 from policy.snapshot import WorkspaceRow
 from policy.tiers import Tier, tier_in_force, tier_plan
-from proxy.exchange import Admitted, Call, CountersUnavailableError, Grant, LimitHit, Routed
+from proxy.exchange import Admitted, Call, CountersUnavailableError, Routed
+from proxy.grants import Grant, LimitHit
 from proxy.headers import rate_lines
 from proxy.refusals import LimitExceededError
 from proxy.ulids import Ulids
@@ -103,7 +104,7 @@ class Admit:
         limit = hit.bound.limit
         self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
         per = f"{limit.threshold} {limit.type.value} per {limit.unit.value}"
-        wait_ms = max(hit.hard_retry_after_ms, min(hit.retry_after_ms, LONGEST_GUESS_MS))
+        wait_ms = max(hit.counted_retry_after_ms, min(hit.retry_after_ms, LONGEST_GUESS_MS))
         seconds = max(1, -(-wait_ms // 1000))
         kind = "Rate limit" if limit.is_rate else "Usage limit"
         message = f"{kind} exceeded for {routed.plan.slug}: {per}"

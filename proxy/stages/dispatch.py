@@ -168,6 +168,7 @@ class Dispatch:
             call.upstream = upstream = await parts.upstream.send(going)
         finally:
             call.upstream_s += perf_counter() - started
+            call.dispatched = going.written
         return upstream
 
     # Platform models: a deployment's replicas, parked calls, breakers.

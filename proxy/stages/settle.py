@@ -12,6 +12,7 @@ from typing import Protocol
 from policy.billing import Tokens
 from policy.settlement import Settlement
 from proxy.exchange import Admitted, Call
+from proxy.grants import Grant
 from proxy.recovery import CloseCall
 
 _key_of = attrgetter("key")
@@ -30,6 +31,10 @@ class Counters(Protocol):
 
     def settle(self, settlement: Settlement) -> None:
         """Enqueues; never raises."""
+        ...
+
+    def give_back(self, grant: Grant) -> None:
+        """Return all that was taken for a call that was never dispatched. Enqueues; never raises."""
         ...
 
 
@@ -111,14 +116,18 @@ class Settle:
         reported = call.reader.tokens if call.reader is not None else None
         call.billed = tokens = reported if reported is not None else unreported_tokens(call, admitted)
         holds, counters = admitted.grant.holds, self._counters
-        numbers = tuple(map(counters.next_number, map(_key_of, holds)))
+        # What is given back is not settled: a replay of the journal finds no number that it could settle.
+        numbers = tuple(map(counters.next_number, map(_key_of, holds))) if call.dispatched else ()
         try:
             if call.opened:
                 now_ms = time_ns() // 1_000_000
                 self._journal.close(CloseCall(admitted.event_key, call.status, tokens, now_ms, numbers))
         finally:
-            for hold, number in zip(holds, numbers, strict=True):
-                counters.settle(Settlement(hold, number, tokens.input + tokens.output))
+            if call.dispatched:
+                for hold, number in zip(holds, numbers, strict=True):
+                    counters.settle(Settlement(hold, number, tokens.input + tokens.output))
+            else:
+                counters.give_back(admitted.grant)
         if reported is not None:
             plan = admitted.routed.plan
             self._expectations.record(plan.group_id, plan.slug, tokens.output)

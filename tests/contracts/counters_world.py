@@ -18,7 +18,7 @@ from policy.windows import DAY_MS
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_wire import WireOptions
 from proxy.edges.scripts import Scripts
-from proxy.exchange import Grant, LimitHit
+from proxy.grants import Grant, LimitHit
 from tests.fakes.counters import FakeCounters
 
 SLUG = "acme/chat"

@@ -13,7 +13,7 @@ from policy.effective import Plan
 from policy.settlement import Settlement
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_wire import WireOptions
-from proxy.exchange import Grant
+from proxy.grants import Grant
 from tests.contracts.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
 PER_SECOND, PER_MINUTE = 60, 100

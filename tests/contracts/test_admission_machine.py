@@ -1,11 +1,12 @@
 """The real scripts, with a clock of the test's own, held against the reference and between two brute-force models.
 
-Random trees in both modes, all kinds of limits, batches, settlements, duplicates and reorderings, changing thresholds,
-midnight, clocks that step back, and steps that aim at the edges of windows.
+Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
+come late or whose answers are lost, changing thresholds, midnight, clocks that step back, and steps that aim at the
+edges of windows.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,13 +15,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from policy.admission import Book, Decision, Tightest, admit, settle
+from policy.admission import Book, Decision, Tightest, admit, revoke, settle
 from policy.buckets import KINDS, parts_of
 from policy.effective import Bound, Plan
 from policy.groups import Group
 from policy.settlement import Hold, Settlement
+from policy.takes import NO_DEADLINE_MS, Stamp
 from policy.windows import DAY_MS
-from proxy.edges.scripts import Scripts, settle_arguments, take_arguments
+from proxy.edges.scripts import Scripts, settle_arguments, take_arguments, takes_field
 from tests.contracts.brute_force import GRANULE_MS, WINDOW_MS, BruteForce
 from tests.contracts.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
 from tests.redis_server import REDIS_BINARIES, private_redis
@@ -38,6 +40,16 @@ class Admission:
 
     hold: Hold
     bounds: tuple[Bound, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A take whose answer nobody has heard; it may have run, or it may be on its way yet."""
+
+    plan: Plan
+    estimates: tuple[int, ...]
+    stamp: Stamp
+    admissions: tuple[Admission, ...] = ()
 
 
 class Machine(RuleBasedStateMachine):
@@ -67,6 +79,10 @@ class Machine(RuleBasedStateMachine):
         self.edges: list[int] = []
         self.numbers = {"a": 0, "b": 0}
         self.sent: list[tuple[str, str, list[tuple[Admission, Settlement]]]] = []
+        self.takes = {"a": 0, "b": 0}
+        self.unheard: list[Sent] = []
+        self.under_way: list[Sent] = []
+        self.revoked: list[Sent] = []
 
     @rule(step_ms=st.one_of(st.integers(0, 30), st.integers(0, 1_100), st.integers(0, 61_000), st.just(-7)))
     def wait(self, step_ms: int) -> None:
@@ -86,6 +102,61 @@ class Machine(RuleBasedStateMachine):
     @rule(caller=st.integers(0, 4), times=st.integers(1, 90))
     def burst(self, caller: int, times: int) -> None:
         self._take(self._plan(caller), [1] * times)
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), late_ms=st.integers(1, 70_000))
+    def call_too_late(self, caller: int, estimates: list[int], late_ms: int) -> None:
+        """A take whose deadline is past, by Redis' own clock, moves nothing."""
+        plan, stamp = self._plan(caller), self._stamp("a")._replace(deadline_ms=self.now_ms - late_ms)
+        decision = self._take(plan, estimates, stamp)
+        assert decision is None or decision.too_late
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=6), by=st.sampled_from("ab"))
+    def call_and_lose_the_answer(self, caller: int, estimates: list[int], by: str) -> None:
+        self._run_unheard(Sent(self._plan(caller), tuple(estimates), self._stamp(by)))
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), by=st.sampled_from("ab"))
+    def send_a_take_that_does_not_arrive_yet(self, caller: int, estimates: list[int], by: str) -> None:
+        plan = self._plan(caller)
+        if plan.bounds:
+            deadline_ms = self.now_ms + 30_000 if by == "a" else NO_DEADLINE_MS
+            stamp = self._stamp(by)._replace(deadline_ms=deadline_ms)
+            self.under_way.append(Sent(plan, tuple(estimates), stamp))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.under_way))
+    def a_take_arrives(self, data: st.DataObject) -> None:
+        sent = data.draw(st.sampled_from(self.under_way))
+        self.under_way.remove(sent)
+        self._run_unheard(sent)
+
+    @rule(data=st.data(), by=st.sampled_from("ab"), asks_twice=st.booleans())
+    def give_back_what_was_lost(self, data: st.DataObject, by: str, asks_twice: bool) -> None:
+        """After a reconnect: what ran is found out and given back once, and what did not run never will."""
+        lost = [sent for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == by]
+        if not lost:
+            return
+        key = data.draw(st.sampled_from(lost)).plan.key
+        of_key = [sent for sent in lost if sent.plan.key == key]
+        ran = self._revoke(key, by, max(sent.stamp.number for sent in of_key))
+        if asks_twice:
+            assert self._revoke(key, by, max(sent.stamp.number for sent in of_key)) == ran
+        for sent in of_key:
+            at_ms, admitted = ran.get(sent.stamp.number, (0, 0))
+            assert admitted == len(sent.admissions)
+            assert all(admission.hold.admitted_at_ms == at_ms for admission in sent.admissions)
+            if sent.admissions:
+                self._settle(by, [(admission, 0, True) for admission in sent.admissions])
+        self.unheard = [sent for sent in self.unheard if sent not in of_key]
+        self.revoked += [sent for sent in self.under_way if sent in of_key]
+        self.under_way = [sent for sent in self.under_way if sent not in of_key]
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.revoked))
+    def a_revoked_take_arrives(self, data: st.DataObject) -> None:
+        sent = data.draw(st.sampled_from(self.revoked))
+        decision = self._take(sent.plan, list(sent.estimates), sent.stamp)
+        assert decision is not None
+        assert decision.too_late, "it was given back before it ran"
 
     @rule(caller=st.integers(0, 4))
     def come_back_when_told(self, caller: int) -> None:
@@ -113,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             return
         for admission in [admission for admission in self.open if admission.hold.key == plan.key]:
             self.open.remove(admission)
-            self._settle("a", [(admission, 0, False)])
+            self._settle("a", [(admission, 0, True)])
         self._set_clock(decision.now_ms + decision.hard_retry_after_ms - 1)
         still = self._take(plan, [3])
         assert still is not None
@@ -162,12 +233,35 @@ class Machine(RuleBasedStateMachine):
         reply: int | list[int] = pipeline.execute()[1]
         return reply
 
-    def _take(self, plan: Plan, estimates: list[int]) -> Decision | None:
+    def _stamp(self, incarnation: str) -> Stamp:
+        """The next take's. Below the oldest take that is lost all answers are known."""
+        self.takes[incarnation] += 1
+        number = self.takes[incarnation]
+        lost = [sent.stamp.number for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == incarnation]
+        return Stamp(incarnation, number, min([number, *lost]) - 1)
+
+    def _run_unheard(self, sent: Sent) -> None:
+        known = len(self.open)
+        if self._take(sent.plan, list(sent.estimates), sent.stamp) is not None:
+            admissions = tuple(self.open[known:])
+            del self.open[known:]
+            self.unheard.append(replace(sent, admissions=admissions))
+
+    def _revoke(self, key: str, incarnation: str, through: int) -> dict[int, tuple[int, int]]:
+        """By number, when each take that was remembered ran, and how many it admitted."""
+        reply = self._run(self.scripts.revoke.sha, key, [takes_field(incarnation), b"%d" % through])
+        assert isinstance(reply, list)
+        ran = revoke(self.books[key], incarnation, through)
+        assert reply == [figure for record in ran for figure in (record.at_ms, record.number, record.admitted)]
+        return {record.number: (record.at_ms, record.admitted) for record in ran}
+
+    def _take(self, plan: Plan, estimates: list[int], stamp: Stamp | None = None) -> Decision | None:
         if not plan.bounds:
             return None
+        stamp = stamp or self._stamp("a")
         texts = [b"%d" % estimate for estimate in estimates]
-        reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.bounds, LEASE_MS), *texts])
-        decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms)
+        reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.bounds, LEASE_MS, stamp), *texts])
+        decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
         assert reply == _as_reply(decision)
         self._check_between_the_models(plan, estimates, decision)
         self.now_ms = decision.now_ms
@@ -227,7 +321,7 @@ def _as_reply(decision: Decision) -> list[int]:
         return [0, 0, 0] if tightest is None else [tightest.bound + 1, tightest.remaining, tightest.reset_ms]
 
     refused_by = 0 if decision.refused_by is None else decision.refused_by + 1
-    waits = [decision.retry_after_ms, decision.hard_retry_after_ms]
+    waits = [decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms]
     counts = [decision.now_ms, decision.admitted, refused_by, *waits]
     return [*counts, *place(decision.requests), *place(decision.tokens)]
 
@@ -236,7 +330,7 @@ def _as_reply(decision: Decision) -> list[int]:
 def machine(request: pytest.FixtureRequest) -> Iterator[type[Machine]]:
     scripts = Scripts.load(REDIS_CLOCK)
     with private_redis(binary=request.param) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as own:
-        for script in (scripts.take, scripts.settle):
+        for script in (scripts.take, scripts.settle, scripts.revoke):
             own.script_load(script.text.decode())
         yield type("BoundMachine", (Machine,), {"client": own, "scripts": scripts})
 

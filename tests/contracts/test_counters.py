@@ -11,7 +11,7 @@ from policy.billing import MAX_COUNT
 from policy.settlement import Settlement
 from policy.tiers import Tier, tier_plan
 from policy.windows import DAY_MS, lease_ms
-from proxy.exchange import Grant, Standing
+from proxy.grants import Grant, Standing
 from tests.contracts.counters_world import (
     RPD,
     RPM,

@@ -13,7 +13,8 @@ from control.edges.children import free_ports
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_address import RedisAddress, RedisUrlError
 from proxy.edges.redis_wire import WireOptions
-from proxy.exchange import CountersUnavailableError, Grant
+from proxy.exchange import CountersUnavailableError
+from proxy.grants import Grant
 from tests.contracts.counters_world import simple
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.redis_server import RedisServer, private_redis

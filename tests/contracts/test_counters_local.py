@@ -16,7 +16,8 @@ from policy.tiers import Tier, tier_plan
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_wire import WireOptions
 from proxy.edges.roster import Share
-from proxy.exchange import CountersUnavailableError, Grant, LimitHit
+from proxy.exchange import CountersUnavailableError
+from proxy.grants import Grant, LimitHit
 from tests.contracts.counters_world import simple
 from tests.redis_server import RedisServer, private_redis
 
@@ -105,6 +106,45 @@ async def test_a_worker_counts_its_own_last_window(server: RedisServer, workers:
     assert len(await grants(workers[1], plan, 9, 100)) == 4
     day = simple(rpd=12)  # the same bucket of the day
     assert [len(await grants(counters, day, 9)) for counters in workers] == [0, 0, 4]
+
+
+async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
+    """The worst case, as docs/operating.md states it: one worker has admitted all, and nobody has asked since."""
+    plan, threshold, count = simple(rpm=120, rpd=120), 120, len(workers)
+    assert len(await grants(workers[0], plan, 150)) == threshold
+    await lose(server, workers)
+    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    assert after == [0, 40, 40]
+    assert threshold + sum(after) == threshold * (2 - 1 / count)
+
+
+@pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpm": 60, "rpd": 120}, {"rpd": 120}], ids=str)
+async def test_who_was_told_that_all_is_used_admits_nothing_more(
+    server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
+) -> None:
+    plan = simple(**limits)
+    used = len(await grants(workers[0], plan, 150))
+    for counters in workers[1:]:
+        assert isinstance(await counters.take(plan, 1), LimitHit)
+    await lose(server, workers)
+    assert [len(await grants(counters, plan, 150)) for counters in workers] == [0, 0, 0]
+    assert used == min(limits.values())
+
+
+@pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpd": 120}], ids=str)
+async def test_of_what_was_left_each_worker_takes_its_share(
+    server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
+) -> None:
+    plan = simple(**limits)
+    used = len(await grants(workers[0], plan, 88))
+    for counters in workers[1:]:
+        used += len(await grants(counters, plan, 1))
+    await lose(server, workers)
+    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    assert after == [0, 10, 10]  # 31 and 30 were left when they were told
+    assert used + sum(after) <= 120
 
 
 async def test_tokens_are_reserved_and_settled_from_memory_too(

@@ -13,7 +13,8 @@ from policy.settlement import Hold, Settlement
 from proxy.edges.checks import Check
 from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.redis_wire import WireOptions
-from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+from proxy.exchange import CountersUnavailableError
+from proxy.grants import Grant, LimitHit, Standing
 from tests.contracts.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
 
@@ -117,15 +118,37 @@ async def test_a_redis_that_has_forgotten_the_scripts_is_told_again(
 async def test_a_refusal_that_nothing_can_lift_is_repeated_from_memory(
     server: RedisServer, counters: RedisCounters
 ) -> None:
-    plan = simple(rpm=2)
-    assert await outcomes(counters, plan, 3) == [Grant, Grant, LimitHit]
-    calls = script_calls(server)
+    plan = simple(tpd=100)
+    await settle(counters, await take(counters, plan), 100)
     first = await counters.take(plan, 1)
+    calls = script_calls(server)
     assert await outcomes(counters, plan, 50) == [LimitHit] * 50
     assert script_calls(server) == calls
     assert isinstance(first, LimitHit)
-    assert first.requests is not None
-    assert 58_000 < first.retry_after_ms <= first.requests.reset_ms <= 60_001
+    assert first.tokens is not None
+    assert 0 < first.hard_retry_after_ms <= first.tokens.reset_ms
+
+
+async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    """A request may be given back by another worker at any moment, and by this one with news of it."""
+    plan = simple(rpm=2)
+    grant = await take(counters, plan)
+    await take(counters, plan)
+    assert isinstance(await counters.take(plan, 1), LimitHit)
+    counters.give_back(grant)
+    await until(lambda: counters.pending_settlements == 0)
+    assert await outcomes(counters, plan, 2) == [Grant, LimitHit]
+    calls = script_calls(server)
+
+    async def asked_again() -> bool:
+        await counters.take(plan, 1)
+        return script_calls(server) > calls
+
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asked_again():
+            await asyncio.sleep(0.01)
 
 
 async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_the_policy(

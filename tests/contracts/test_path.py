@@ -20,7 +20,7 @@ from policy.limits import Limit, LimitType, Unit
 from proxy.edges.egress import Egress
 from proxy.edges.listener import ListenerOptions
 from proxy.edges.upstream import HttpUpstream
-from proxy.exchange import Grant, LimitHit
+from proxy.grants import Grant, LimitHit
 from proxy.stages.dispatch import DispatchSettings
 from tests.fakes import scripted_upstream as script
 from tests.fakes.counters import FakeCounters

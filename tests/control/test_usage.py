@@ -19,7 +19,7 @@ from policy.groups import Enforcement, Group
 from policy.limits import Limit, LimitType, SlugLimits, Unit
 from policy.settlement import Settlement
 from proxy.edges.counters import RedisCounters
-from proxy.exchange import Grant
+from proxy.grants import Grant
 from tests.control.plane import SLUG, ControlPlane, running_plane
 from tests.redis_server import private_redis
 

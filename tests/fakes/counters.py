@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 from policy.admission import Book, Decision, Tightest, admit, settle
 from policy.buckets import parts_of
-from policy.effective import Plan
+from policy.effective import Bound, Plan
 from policy.limits import LimitType
 from policy.settlement import Hold, Settlement
 from policy.windows import lease_ms
-from proxy.exchange import CountersUnavailableError, Grant, LimitHit, Standing
+from proxy.exchange import CountersUnavailableError
+from proxy.grants import Grant, LimitHit, Standing
 
 
 class FakeCounters:
@@ -27,18 +28,19 @@ class FakeCounters:
     async def close(self) -> None: ...
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
-        ceiling = self._take(tier, estimate_tokens, with_requests=True) if tier is not None else Grant()
+        ceiling = self._take(tier, estimate_tokens) if tier is not None else Grant()
         if isinstance(ceiling, LimitHit):
             return ceiling
-        granted = self._take(plan, estimate_tokens, with_requests=False)
+        granted = self._take(plan, estimate_tokens)
         if isinstance(granted, LimitHit):
-            for hold in ceiling.holds:
+            for hold in ceiling.taken:
                 self._apply("given back", Settlement(hold, self.next_number(hold.key), 0, given_back=True))
             return granted
         return Grant(
             ceiling.holds + granted.holds,
             _tighter(ceiling.requests, granted.requests),
             _tighter(ceiling.tokens, granted.tokens),
+            ceiling.taken + granted.taken,
         )
 
     def next_number(self, key: str) -> int:
@@ -49,13 +51,19 @@ class FakeCounters:
         self.settled.append(settlement)
         self._apply("this worker", settlement)
 
+    def give_back(self, grant: Grant) -> None:
+        for hold in grant.taken:
+            settlement = Settlement(hold, self.next_number(hold.key), 0, given_back=True)
+            self.settled.append(settlement)
+            self._apply("given back", settlement)
+
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         if self.away:
             raise CountersUnavailableError
         for settlement in sorted(settlements, key=lambda one: one.number):
             self._apply(incarnation, settlement)
 
-    def _take(self, plan: Plan, estimate_tokens: int, *, with_requests: bool) -> Grant | LimitHit:
+    def _take(self, plan: Plan, estimate_tokens: int) -> Grant | LimitHit:
         if not plan.bounds:
             return Grant()
         if self.away:
@@ -63,9 +71,12 @@ class FakeCounters:
         decision = admit(self._book(plan.key), plan.bounds, (estimate_tokens,), self._now_ms())
         requests, tokens = _standing(plan, decision.requests), _standing(plan, decision.tokens)
         if decision.refused_by is not None:
-            waits = decision.retry_after_ms, decision.hard_retry_after_ms
-            return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1])
-        return Grant(_holds(plan, decision, estimate_tokens, with_requests=with_requests), requests, tokens)
+            waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
+            return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
+        holds = _holds(plan, plan.bounds, decision, estimate_tokens)
+        settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
+        kept = [bound for bound in plan.bounds if bound.counting_group in settled]
+        return Grant(_holds(plan, kept, decision, estimate_tokens), requests, tokens, holds)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.hold.key), incarnation, (settlement,), self._now_ms())
@@ -80,8 +91,7 @@ def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
     return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
-def _holds(plan: Plan, decision: Decision, estimate: int, *, with_requests: bool) -> tuple[Hold, ...]:
-    held = [b for b in plan.bounds if with_requests or b.limit.type is LimitType.TOKEN]
+def _holds(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Hold, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
     buckets = tuple((group, parts_of(b.limit for b in held if b.counting_group == group)) for group in groups)
     return (Hold(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.exchange import Headers, UpstreamCall
+from proxy.exchange import Headers, UpstreamCall, UpstreamUnreachableError
 
 Piece = bytes | Exception | asyncio.Event
 """Bytes to hand out, a failure to raise, or an event to wait for before going on."""
@@ -72,6 +72,7 @@ class FakeUpstream:
         await asyncio.sleep(0)
         while True:
             step = self.script.popleft()
+            call.written = call.written or not isinstance(step, UpstreamUnreachableError)
             if isinstance(step, asyncio.Event):
                 self.waiting.set()
                 await step.wait()

@@ -93,6 +93,22 @@ def usage_by_entity(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How many requests the counters may say that an entity has made. Each call that was dispatched is one, whatever
+    came of it; one that was refused before is none, unless its worker died before it could give it back."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, entity: str, told: Iterable[Told], items: Iterable[Mapping[str, Any]]) -> "Requests":
+        events = [event for event in map(Event.of, items) if event.entity == entity]
+        known = {event.request_id for event in events}
+        unheard = sum(call.entity == entity and not call.status and call.request_id not in known for call in told)
+        return cls(sum(event.tokens != NOTHING for event in events), len(events) + unheard)
+
+
 def may_be_forgotten(items: Iterable[Mapping[str, Any]], told: Sequence[Told], deaths: Sequence["Death"]) -> int:
     """How many tokens the counters may lack after these deaths of Redis: those settled in what it may forget."""
     lost = {call.request_id for call in told if any(death.may_forget(call.ended_at_s) for death in deaths)}

@@ -22,7 +22,14 @@ from typing import Any
 
 import aiohttp
 
-from tests.journeys.books import REDIS_MAY_FORGET_S, Death, faults_of_events, may_be_forgotten, usage_by_entity
+from tests.journeys.books import (
+    REDIS_MAY_FORGET_S,
+    Death,
+    Requests,
+    faults_of_events,
+    may_be_forgotten,
+    usage_by_entity,
+)
 from tests.journeys.callers import Callers
 from tests.journeys.counted_upstream import CountedUpstream
 from tests.journeys.product import Desk, Product, kill, models
@@ -63,6 +70,8 @@ class Stand:
     """Group ids by external entity id."""
     upstream: CountedUpstream
     began: str
+    may_be_kept: int = 0
+    """Requests whose callers were told of Redis' loss, and whose worker died before Redis was back to be told."""
 
     async def items(self) -> list[Any]:
         """All billing events there are."""
@@ -75,10 +84,17 @@ class Stand:
 
     async def usage(self) -> dict[str, int]:
         """Tokens of the running day by entity."""
+        return await self._used("TOKEN", self.groups)
+
+    async def requests(self) -> dict[str, int]:
+        """Requests of the running day by entity; only the callers' own groups limit them."""
+        return await self._used("REQUEST", {entity: id for entity, id in self.groups.items() if entity != "root"})
+
+    async def _used(self, type: str, groups: dict[str, str]) -> dict[str, int]:
         used: dict[str, int] = {}
-        for entity, group_id in self.groups.items():
-            answer = await self.desk.call("GET", f"/v1/gateway/groups/{group_id}/usage")
-            (used[entity],) = (one["current_usage"] for one in answer["items"] if one["type"] == "TOKEN")
+        for entity, group_id in groups.items():
+            items = (await self.desk.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
+            (used[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
         return used
 
     async def metrics(self) -> dict[str, float]:
@@ -192,6 +208,7 @@ class Storm:
         with _still(self.stand.product.processes("redis-server")):
             await asyncio.sleep(self.chance.choice((0.03, 0.3, 1.5)))
             if self.chance.random() < 0.3:
+                self.stand.may_be_kept += CALLERS
                 await self._worker()
             await asyncio.sleep(self.chance.choice((0.03, 0.3)))
 
@@ -278,13 +295,26 @@ async def verdict(stand: Stand, deaths: Sequence[Death], say: Say = print) -> li
     slack = may_be_forgotten(items, told, deaths) if deaths else 0
 
     async def settled() -> bool:
-        return not _faults_of_usage(due, await stand.usage(), slack)
+        return not _faults_of_usage(due, await stand.usage(), slack) and not await faults_of_requests()
+
+    async def faults_of_requests() -> list[str]:
+        return _faults_of_requests(stand, items, await stand.requests(), may_lack=bool(deaths))
 
     with contextlib.suppress(AssertionError):
         await stand.until(settled, "settlements arrive", 15)
     used = await stand.usage()
     say(f"{len(items)} events, {len(faults)} faults in them; {report(due, used, slack)}")
-    return faults + _faults_of_usage(due, used, slack)
+    return faults + _faults_of_usage(due, used, slack) + await faults_of_requests()
+
+
+def _faults_of_requests(stand: Stand, items: list[Any], used: dict[str, int], *, may_lack: bool) -> list[str]:
+    """None but those of dispatched calls, and of those that were under way when their worker died."""
+    due = {entity: Requests.of(entity, stand.callers.told, items) for entity in used}
+    return [
+        f"{entity} made {due[entity]} requests, its usage says {requests}"
+        for entity, requests in used.items()
+        if requests > due[entity].most + stand.may_be_kept or (requests < due[entity].least and not may_lack)
+    ]
 
 
 def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:

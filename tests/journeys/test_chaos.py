@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.books import Death, faults_of_events, may_be_forgotten, usage_by_entity
+from tests.journeys.books import Death, Requests, faults_of_events, may_be_forgotten, usage_by_entity
 from tests.journeys.callers import Told
 from tests.journeys.chaos import Plan, run
 from tests.journeys.counted_upstream import Tokens
@@ -114,3 +114,12 @@ def test_redis_may_forget_what_was_settled_in_the_seconds_before_it_died() -> No
     assert usage_by_entity([event(), event()]) == {"even": 240}
     assert may_be_forgotten([event()], [told()], [Death(101, 101)]) == 120
     assert may_be_forgotten([event()], [told()], [Death(110, 109)]) == 0
+
+
+def test_only_what_was_dispatched_or_died_under_way_may_count_as_a_request() -> None:
+    late = told(status=503, code="LIMITS_UNAVAILABLE", tokens=None, partial=False)
+    assert Requests.of("even", [told()], [event()]) == Requests(1, 1)
+    assert Requests.of("even", [late], []) == Requests(0, 0)
+    assert Requests.of("even", [told(status=0, tokens=None, partial=False)], []) == Requests(0, 1)
+    assert Requests.of("even", [UNHEARD], [nothing()]) == Requests(0, 1)
+    assert Requests.of("odd", [told()], [event()]) == Requests(0, 0)

@@ -198,6 +198,28 @@ async def _three_answered(load: Load) -> bool:
     return {(await load.call()).status for _ in range(3)} == {200}
 
 
+@pytest.mark.parametrize(("callers", "stopped_s"), [(40, 0.3), (60, 2.0)])
+async def test_a_stop_of_redis_spends_nothing(tmp_path: Path, callers: int, stopped_s: float) -> None:
+    """Whatever Redis runs late: what was served and what remains are the whole limit. After two seconds the workers
+    have given their connections up."""
+    async with a_product(tmp_path, "closed") as (stage, upstream):
+        load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", PLENTY))
+        for _ in range(2):
+            with standing_still(stage):
+                waiting = asyncio.gather(*(load.call() for _ in range(callers)))
+                await asyncio.sleep(stopped_s)
+            await waiting
+        assert load.since(0)[503, "LIMITS_UNAVAILABLE"] > 0, "Redis was never late"
+
+        async def all_served() -> bool:
+            await load.call()
+            return load.since(0)[200, ""] == 50
+
+        await stage.until(all_served, "what was not served is there to be served")
+        assert {(await load.call()).status for _ in range(10)} == {429}
+        assert upstream.asked == 50
+
+
 async def test_local_enforces_each_workers_share_and_tells_redis_later(tmp_path: Path) -> None:
     async with a_product(tmp_path, "local") as (stage, _):
         load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from policy.effective import Bound, Plan
 from policy.limits import Limit, LimitType, Unit
 from policy.settlement import Hold, Settlement
-from proxy.edges.checks import Check, CompiledPlan
+from policy.takes import Stamp
+from proxy.edges.checks import Check, CompiledPlan, TakeForm
 from proxy.edges.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis_connection import encode
-from proxy.edges.scripts import Script, SettleForm, settle_arguments
-from proxy.exchange import LimitHit
+from proxy.edges.scripts import Script, SettleForm, settle_arguments, stamp_bytes, take_arguments
+from proxy.grants import LimitHit
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
@@ -21,7 +22,7 @@ SCRIPT = Script(b"return 0", b"0" * 40)
 
 
 def compiled(*, is_tier: bool = False) -> CompiledPlan:
-    return CompiledPlan(PLAN, SCRIPT, 1000, is_tier)
+    return CompiledPlan(PLAN, TakeForm(SCRIPT, 1000, "worker", lambda _number, _checks: None), is_tier)
 
 
 @given(
@@ -59,12 +60,15 @@ def test_a_refusal_that_may_be_lifted_elsewhere_is_repeated_for_a_tenth_of_a_sec
 def test_a_request_counts_its_parts() -> None:
     plan = compiled()
     checks = [Check(plan, estimate, None, print) for estimate in (5, 1234)]  # type: ignore[arg-type]  # nobody waits
-    alone, merged = plan.request(1234), plan.merged_request(checks)
-    with_text = plan.merged_request(checks, with_text=True)
-    assert plan.merged_request(checks[1:]) == alone
+    stamp = stamp_bytes(7, 6, 12_345)
+    alone, merged = plan.request(1234, stamp), plan.merged_request(checks, stamp)
+    with_text = plan.merged_request(checks, stamp, with_text=True)
+    assert plan.merged_request(checks[1:], stamp) == alone
+    arguments = take_arguments(PLAN.bounds, 1000, Stamp("worker", 7, 6, 12_345))
+    assert alone == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"1234")
     for request, command in ((alone, b"EVALSHA"), (merged, b"EVALSHA"), (with_text, b"EVAL")):
         parts = request.split(b"\r\n")
-        assert int(parts[0][1:]) == request.count(b"$")
+        assert int(parts[0][1:]) == request.count(b"\r\n$")
         assert parts[-3:] == [b"$4", b"1234", b""]
         assert parts[2] == command
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from proxy.exchange import Standing
+from proxy.grants import Standing
 from proxy.headers import forwarded, kept_request_id, passed, rate_lines, span
 from tests.fakes.wire import FakeIncoming
 

@@ -7,7 +7,7 @@ from policy.limits import Limit, LimitType, Unit
 from proxy.edges import local_limits
 from proxy.edges.local_limits import LocalLimits
 from proxy.edges.roster import Share
-from proxy.exchange import Grant, LimitHit
+from proxy.grants import Grant, LimitHit, Standing
 
 NOON_MS = 1_795_262_400_000
 
@@ -60,3 +60,19 @@ def test_what_is_idle_is_looked_for_ever_less_often(monkeypatch: pytest.MonkeyPa
     for number in range(100):
         alone.saw(plan(number), 1)
     assert looks == [4, 8, 16, 32, 64]
+
+
+def test_what_the_others_had_used_is_forgotten_when_it_has_left_the_window() -> None:
+    now_ms = [NOON_MS]
+    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: now_ms[0])
+    half.told(plan(), Standing(10, 0, 40_001, 0))  # the newest of the ten calls was made 20 s ago
+    now_ms[0] += 40_000
+    assert isinstance(half.take(plan(), 1), LimitHit)
+    now_ms[0] += 1
+    assert [isinstance(half.take(plan(), 1), Grant) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_what_was_told_of_an_older_policy_is_forgotten_with_it(alone: LocalLimits) -> None:
+    alone.told(plan(), Standing(10, 0, 60_001, 0))
+    alone.saw(plan(threshold=20), 1)
+    assert [isinstance(alone.take(plan(threshold=20), 1), Grant) for _ in range(20)] == [True] * 19 + [False]
