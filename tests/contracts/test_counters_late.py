@@ -170,6 +170,7 @@ async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
     relay.cut()
     await until(lambda: not late.available)
     await until(lambda: all_settled(late))
+    assert (await left(late, plan))[0] == 50, "its next take leaves the revocation standing"
     calls = own.info("commandstats")["cmdstat_evalsha"]["calls"]
     on_its_way.set()
     await until(lambda: own.info("commandstats")["cmdstat_evalsha"]["calls"] > calls)
