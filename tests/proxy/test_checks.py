@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from policy.effective import Bound, Plan
 from policy.limits import Limit, LimitType, Unit
 from policy.settlement import Hold, Settlement
-from policy.takes import Stamp
+from policy.takes import NO_DEADLINE_MS, Stamp
 from proxy.edges.checks import Check, CompiledPlan, TakeForm
 from proxy.edges.counters import PLANS_KEPT, RedisCounters
-from proxy.edges.redis_connection import encode
+from proxy.edges.redis_connection import Call, encode
 from proxy.edges.scripts import Script, SettleForm, settle_arguments, stamp_bytes, take_arguments
+from proxy.edges.takes import Takes
 from proxy.grants import LimitHit
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
@@ -92,3 +93,31 @@ async def test_plans_that_are_made_anew_are_not_all_kept() -> None:
     for plan in plans:
         assert counters._compile(plan).plan is plan
         assert len(counters._plans) <= PLANS_KEPT
+
+
+class CollectingWire:
+    """Sends nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def call(self, call: Call) -> None:
+        self.calls.append(call)
+
+
+def test_nothing_counts_as_answered_while_a_lost_take_is_not_accounted_for() -> None:
+    """Redis forgets what ran below the answered number: the lost one must still be found there."""
+    wire = CollectingWire()
+    takes = Takes(wire, SCRIPT, "worker", print)  # type: ignore[arg-type]  # a wire by shape
+    plan = compiled()
+    checks = [Check(plan, 5, None, print) for _ in range(4)]  # type: ignore[arg-type]  # nobody waits
+    for check in checks[:2]:
+        takes.stamp(check)
+    takes.lose(1, checks[:1])
+    takes.heard(2)
+    assert takes.stamp(checks[2]) == stamp_bytes(3, 0, NO_DEADLINE_MS)
+    takes.redis_is_back()
+    [revocation] = wire.calls
+    revocation.done(revocation, [])
+    takes.heard(3)
+    assert takes.stamp(checks[3]) == stamp_bytes(4, 3, NO_DEADLINE_MS)
