@@ -48,7 +48,8 @@ async def ours(entities: int) -> None:
     tokens = Tokens(100, 50, 20)
     started_s = time.process_time()
     for number in range(CALLS):
-        capacity.enter()
+        load = capacity.enter()
+        load.claim("ws", names[number % entities])
         meters.limit_decision("admitted", "", "")
         meters.redis_round_trip(0.0003)
         meters.finished(
@@ -57,7 +58,7 @@ async def ours(entities: int) -> None:
                 tokens, 0.03, 0.0002, 0.0298, 0.02,
             )
         )  # fmt: skip
-        capacity.leave(0)
+        load.leave()
         if number % FLUSH_EVERY == 0:
             meters.flush()
     worker_s = time.process_time() - started_s - line.supervisor_s

@@ -32,6 +32,8 @@ from proxy.stages.dispatch import DispatchSettings
 
 YOUNG_OBJECTS = 10_000
 """So many new containers, a few MiB, may wait for the collector; Python's own 700 are what ten calls make."""
+UNKNOWN_PART = 10
+"""At most a tenth of the calls in flight may wait for control to confirm their unknown keys."""
 ROOM_BYTES = 16 << 20
 """Eight prompts of 400 kB at once come and go in this much without a page given back and taken again."""
 
@@ -51,6 +53,7 @@ async def serve(settings: Settings, place: Place) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         link = SupervisorLink(on_lost=stop.set)
+        link.max_waiting = min(link.max_waiting, 1 + settings.capacity.max_in_flight // UNKNOWN_PART)
         await link.open(place.channel)
         stack.callback(link.close)
         pipeline = Pipeline(await _parts(settings, place, link, stack))
@@ -125,6 +128,7 @@ async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: 
         access_log=access_log,
         dispatch=_dispatch_settings(settings),
         max_body_bytes=settings.max_body_bytes,
+        capacity=settings.capacity,
         tokens=tokens,
         tiers=settings.tiers,
     )

@@ -17,6 +17,7 @@ from policy.groups import Group
 from policy.hosts import Reach
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.grants import Grant
+from proxy.load import Load
 from proxy.long_strings import Outline
 from proxy.spliced import RequestBody
 
@@ -321,7 +322,8 @@ class Call:
     reader: AnswerReader | None = None
     upstream: UpstreamAnswer | None = None
     place: Place | None = None
-    held_bytes: int = 0
+    load: Load | None = None
+    """What it takes of the worker, once it has entered."""
     status: int = 0
     """What metrics and logs say: 499 and 504 after a 200 head included."""
     cause: str = ""

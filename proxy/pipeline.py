@@ -82,12 +82,12 @@ class Pipeline:
         ulids = Ulids(time_ns, secrets.token_bytes)
         self._capacity = Capacity(parts.capacity)
         parts.meters.watch(self._capacity)
-        self._receive = Receive(ulids, self._capacity, parts.max_body_bytes)
+        self._receive = Receive(ulids, parts.max_body_bytes)
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
-        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts, self._capacity))
-        self._relay = relay.Relay(parts.journal, parts.dialects, self._capacity)
+        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts))
+        self._relay = relay.Relay(parts.journal, parts.dialects)
         self._settle = settle.Settle(_settle_parts(parts))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
@@ -104,9 +104,10 @@ class Pipeline:
 
     async def _steps(self, call: Call) -> Answered:
         """The path. Each step's value is the next one's ticket; what a step may refuse with stands beside it."""
-        self._capacity.enter()  # 529
+        call.load = load = self._capacity.enter()  # 529
         arrived = self._receive.head(call)  # 400
         call.identified = identified = await self._authenticate(arrived)  # 401 402 403 503
+        load.claim(identified.key.workspace_id, identified.key.digest)  # 529
         if arrived.purpose is Purpose.LIST and arrived.incoming.method in ("GET", "HEAD"):
             return self._route.models(identified)  # 404
         received = await self._receive.body(call, identified)  # 400 404 405 408 413 415 529
@@ -152,7 +153,8 @@ class Pipeline:
                 call.upstream.close()
             if call.place is not None:
                 call.place.leave()
-            self._capacity.leave(call.held_bytes)
+            if call.load is not None:
+                call.load.leave()
             self._settle.tell(call)
 
 
@@ -161,14 +163,13 @@ def _mark(call: Call, error: Exception) -> None:
     call.status, call.cause = row.status, row.cause
 
 
-def _dispatch_parts(parts: Parts, capacity: Capacity) -> dispatch.DispatchParts:
+def _dispatch_parts(parts: Parts) -> dispatch.DispatchParts:
     return dispatch.DispatchParts(
         directory=parts.directory,
         journal=parts.journal,
         upstream=parts.upstream,
         dialects=parts.dialects,
         fleet=Fleet(random.SystemRandom().randrange),
-        capacity=capacity,
         settings=parts.dispatch,
         tokens=parts.tokens,
     )

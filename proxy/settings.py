@@ -14,9 +14,11 @@ from policy.hosts import EgressRules
 from policy.log_schema import DEFAULT_LEVEL, parse_level
 from policy.sealing import parse_keys
 from policy.tiers import Tier, parse_tiers
+from proxy.capacity import CapacityLimits
 
 DEFAULT_DATA_DIR = "./.tollgate"
 DEFAULT_READY_GRACE_S = 5.0
+MAX_BODY_BYTES = 100_000_000
 REDIS_SCHEMES = ("unix", "redis", "rediss")
 
 Parsed = TypeVar("Parsed")
@@ -63,6 +65,7 @@ class Settings:
     egress: EgressRules
     egress_ca_file: str | None
     metrics_max_entities: int
+    capacity: CapacityLimits
     journal_dir: Path
     replica_path: Path
     log_level: str
@@ -87,7 +90,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         stream_idle_timeout_s=read.seconds("STREAM_IDLE_TIMEOUT_S", 300),
         drain_timeout_s=drain_timeout_s,
         ready_grace_s=_ready_grace_s(read, drain_timeout_s),
-        max_body_bytes=read.count("MAX_BODY_BYTES", 100_000_000),
+        max_body_bytes=read.count("MAX_BODY_BYTES", MAX_BODY_BYTES),
         async_max_body_bytes=read.count("ASYNC_MAX_BODY_BYTES", 262_144),
         limits_on_redis_loss=read.parsed("LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
         vendors=_vendors(read),
@@ -95,6 +98,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         egress=read.parsed("EGRESS_ALLOW", EgressRules.parse, ""),
         egress_ca_file=read.text("EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("METRICS_MAX_ENTITIES", 10_000),
+        capacity=_capacity(read),
         journal_dir=Path(read.text("JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("REPLICA_PATH", str(data / "replica.db"))),
         log_level=read.parsed("LOG_LEVEL", parse_level, DEFAULT_LEVEL),
@@ -142,6 +146,18 @@ def _ready_grace_s(read: "_Reader", drain_timeout_s: float) -> float:
     return read.parsed("READY_GRACE_S", parse, str(min(DEFAULT_READY_GRACE_S, drain_timeout_s / 2)))
 
 
+def _capacity(read: "_Reader") -> CapacityLimits:
+    limits = CapacityLimits(
+        max_in_flight=read.count("MAX_IN_FLIGHT", 10_000),
+        max_parked=read.count("MAX_PARKED", 5_000),
+        max_held_bytes=read.count("MAX_HELD_BYTES", 1 << 30),
+        workspace_share=read.parsed("WORKSPACE_SHARE", _share, "0.75"),
+    )
+    if limits.max_held_bytes < read.count("MAX_BODY_BYTES", MAX_BODY_BYTES):
+        raise SettingsError("TOLLGATE_MAX_HELD_BYTES: expected at least TOLLGATE_MAX_BODY_BYTES")
+    return limits
+
+
 class _Reader:
     """Reads one environment; an empty value counts as unset, as in `docker run -e NAME=`."""
 
@@ -182,6 +198,13 @@ def _not_negative(text: str) -> float:
     value = _number(float, text, "a number of seconds, 0 or more")
     if not 0 <= value < float("inf"):
         raise ValueError("expected a number of seconds, 0 or more")
+    return float(value)
+
+
+def _share(text: str) -> float:
+    value = _number(float, text, "a number from 0.01 to 0.99")
+    if not 0.01 <= value <= 0.99:
+        raise ValueError("expected a number from 0.01 to 0.99")
     return float(value)
 
 

@@ -76,6 +76,7 @@ class SupervisorLink:
         self._sent_number = 0
         self._sent_at_s = float("-inf")
         self._waiting = 0
+        self.max_waiting = MAX_WAITING
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
         """What to do when the supervisor wants the counts now (it is being scraped)."""
@@ -94,7 +95,7 @@ class SupervisorLink:
         All who ask within ASK_GAP_S share one question. Who asks while one is on its way shares the next: the answer
         to this one may be older than the key in question. The supervisor lets questions share refreshes of policy.
         """
-        if self._waiting >= MAX_WAITING:
+        if self._waiting >= self.max_waiting:
             return False
         self._waiting += 1
         try:

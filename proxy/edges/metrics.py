@@ -38,6 +38,16 @@ class Watched(Protocol):
     @property
     def in_flight(self) -> int: ...
 
+    @property
+    def parked(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    def taken_sheds(self) -> dict[tuple[str, str], int]:
+        """Calls shed since this was last asked, by (what ran out, whose bound it was)."""
+        ...
+
 
 class Spread:
     """Observations since the last flush: how many at most each bound, and their sum."""
@@ -82,7 +92,7 @@ class PrometheusMeters:
         self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
 
     def watch(self, capacity: Watched) -> None:
-        """Whose calls in flight are the gauge's."""
+        """Whose figures are the gauges'."""
         self._capacity = capacity
 
     def finished(self, call: Finished) -> None:
@@ -151,11 +161,20 @@ class PrometheusMeters:
         spreads = {name: [spread.counts, spread.sum] for name, spread in self._spreads.items() if any(spread.counts)}
         for name in spreads:
             self._spreads[name].clear()
-        self._in_flight_sent = self._in_flight()
+        capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
+        if capacity is not None:
+            sheds = capacity.taken_sheds()
+            gauges = {
+                "in_flight": capacity.in_flight,
+                "parked": capacity.parked,
+                "held_bytes": capacity.held_bytes,
+            }
+        self._in_flight_sent = gauges["in_flight"]
         return {
             "calls": [[*key, *tally] for key, tally in calls.items()],
             "decisions": [[*key, count] for key, count in decisions.items()],
             "decided_alone": alone,
             "spreads": spreads,
-            "gauges": {"in_flight": self._in_flight_sent},
+            "sheds": [[*key, count] for key, count in sheds.items()],
+            "gauges": gauges,
         }

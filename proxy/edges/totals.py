@@ -23,6 +23,11 @@ _SPREADS = {
     "first_byte": ("tollgate_time_to_first_byte_seconds", "From the head to the first byte", FIRST_BYTE_BOUNDS_S),
     "redis": ("tollgate_redis_round_trip_seconds", "One admission step in Redis", REDIS_BOUNDS_S),
 }
+_GAUGES = {
+    "in_flight": ("tollgate_inflight_requests", "Requests being answered now"),
+    "parked": ("tollgate_parked_requests", "Requests that wait for a replica now"),
+    "held_bytes": ("tollgate_held_bytes", "Bytes of requests and unstreamed answers in the workers' memory now"),
+}
 
 
 class MeterTotals(Collector):
@@ -35,6 +40,7 @@ class MeterTotals(Collector):
         self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decided_alone = 0
         self._spreads = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _SPREADS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
@@ -51,6 +57,8 @@ class MeterTotals(Collector):
                     self._tokens[*where, kind] += count
         for *labels, count in counts["decisions"]:
             self._decisions[tuple(labels)] += count
+        for *labels, count in counts["sheds"]:
+            self._sheds[tuple(labels)] += count
         self._decided_alone += counts["decided_alone"]
         for name, (buckets, total) in counts["spreads"].items():
             sums, totals = self._spreads[name]
@@ -73,6 +81,8 @@ class MeterTotals(Collector):
         )
         yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
         yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
+        about = "Calls answered 529: what had run out, and for whom (worker, workspace or key)"
+        yield _counter("tollgate_shed_requests", about, ["resource", "scope"], self._sheds)
         about = "Limit checks that workers decided by their shares, Redis being away"
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
         for key, (name, about, bounds) in _SPREADS.items():
@@ -85,8 +95,9 @@ class MeterTotals(Collector):
             yield GaugeMetricFamily(name, about, value=value)
 
     def _summed_gauges(self) -> Iterator[tuple[str, str, float]]:
-        in_flight = sum(gauges.get("in_flight", 0) for gauges in list(self._gauges.values()))
-        yield "tollgate_inflight_requests", "Requests being answered now", in_flight
+        told = list(self._gauges.values())
+        for key, (name, about) in _GAUGES.items():
+            yield name, about, sum(gauges.get(key, 0) for gauges in told)
 
     def _bounded(self, entity: str) -> str:
         if entity not in self._entities:

@@ -14,7 +14,7 @@ from policy.endpoints import Target
 from policy.hosts import Reach
 from policy.snapshot import Deployment, EndpointRow, ModelRow
 from proxy.breaker import Event
-from proxy.capacity import Capacity, Fleet, Seat
+from proxy.capacity import Fleet, Seat
 from proxy.dialects.seam import Asked
 from proxy.exchange import (
     Admitted,
@@ -102,7 +102,6 @@ class DispatchParts:
     upstream: UpstreamClient
     dialects: Dialects
     fleet: Fleet
-    capacity: Capacity
     settings: DispatchSettings
     tokens: Tokens | None = None
 
@@ -202,12 +201,13 @@ class Dispatch:
         """The deployment behind the slug, once it serves; parks the call while it is on its way up."""
         deployment = self._deployment(endpoint)
         if deployment.status in PARKING:
-            started = perf_counter()
-            self._parts.capacity.park()
+            load, started = call.load, perf_counter()
+            assert load is not None  # it has entered
+            load.park()
             try:
                 deployment = await self._parked(endpoint, started + self._parts.settings.parking_timeout_s)
             finally:
-                self._parts.capacity.unpark()
+                load.unpark()
                 call.upstream_s += perf_counter() - started
         if deployment.status in NOT_SERVING:
             raise NoReplicaError

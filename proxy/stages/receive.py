@@ -10,11 +10,11 @@ import orjson
 
 from policy import exact_json
 from proxy import acted_on, long_strings
-from proxy.capacity import Capacity
 from proxy.dialects import splice
 from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
 from proxy.headers import MAX_METADATA_BYTES, kept_request_id
+from proxy.load import Load
 from proxy.long_strings import Outline
 from proxy.refusals import (
     BodyTooLargeError,
@@ -38,9 +38,8 @@ MAX_BODY_METADATA_BYTES = 65_536
 class Receive:
     """Takes requests in. `max_body_bytes`: the edge cap (spec 8.3)."""
 
-    def __init__(self, ulids: Ulids, capacity: Capacity, max_body_bytes: int) -> None:
+    def __init__(self, ulids: Ulids, max_body_bytes: int) -> None:
         self._ulids = ulids
-        self._capacity = capacity
         self._max_body_bytes = max_body_bytes
 
     def head(self, call: Call) -> Arrived:
@@ -67,15 +66,17 @@ class Receive:
             raise EncodedBodyError
         described = incoming.header("x-request-metadata")
         metadata = _header_metadata(described) if described is not None else None
-        declared = incoming.declared_bytes
+        load, declared = call.load, incoming.declared_bytes
+        assert load is not None  # it has entered
         if declared is not None:
             if declared > self._max_body_bytes:
                 raise BodyTooLargeError(declared, self._max_body_bytes)
-            self._capacity.hold(declared)
-            call.held_bytes = declared
+            if declared > SMALL_BYTES:
+                load.expect(declared)
         body = await incoming.read()
+        load.hold(len(body))
         if len(body) != declared:  # nearly every body is here at once
-            body = await self._whole(call, incoming, body)
+            body = await self._whole(load, incoming, body)
         call.request_bytes = len(body)
         json, outline = _parsed(body)
         slug = json.get("model")
@@ -87,19 +88,15 @@ class Receive:
             metadata = _body_metadata(json, body if outline is None else outline.text)
         return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata, outline)
 
-    async def _whole(self, call: Call, incoming: Incoming, part: bytes) -> bytes:
-        """The body that begins with `part`: never more of it than the cap, and counted once per byte."""
+    async def _whole(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
+        """The body that begins with `part`, which is held already: memory is taken as bytes come, up to the cap."""
         parts: list[bytes] = []
-        size = 0
         while part:
-            size += len(part)
-            if size > self._max_body_bytes:
-                raise BodyTooLargeError(size, self._max_body_bytes)
-            if size > call.held_bytes:
-                self._capacity.hold(size - call.held_bytes)
-                call.held_bytes = size
+            if load.held_bytes > self._max_body_bytes:
+                raise BodyTooLargeError(load.held_bytes, self._max_body_bytes)
             parts.append(part)
             part = await incoming.read()
+            load.hold(len(part))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from policy.endpoints import Target
-from proxy.capacity import Capacity
 from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
@@ -55,10 +54,9 @@ class Dialects(Protocol):
 class Relay:
     """Brings answers to callers."""
 
-    def __init__(self, journal: Journal, dialects: Dialects, capacity: Capacity) -> None:
+    def __init__(self, journal: Journal, dialects: Dialects) -> None:
         self.journal = journal
         self._dialects = dialects
-        self.capacity = capacity
 
     def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
         """Not a coroutine itself: it has nothing to wait for."""
@@ -71,8 +69,8 @@ class Relay:
         call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers)
         # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
         received.body, received.json, received.outline = b"", {}, None
-        self.capacity.drop(call.held_bytes)
-        call.held_bytes = 0
+        assert call.load is not None
+        call.load.drop()
         return self._pass_on(call, answering, reader)
 
     async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader) -> Answered:
@@ -143,8 +141,8 @@ class _Passage:
         try:
             if not reader.streams and not outgoing.started:
                 # What a reader holds until its end counts against the worker's memory, as requests do (529).
-                self._relay.capacity.hold(len(data))
-                call.held_bytes += len(data)
+                assert call.load is not None
+                call.load.hold(len(data))
             some = reader.feed(data)
             if reader.failed:
                 some = _discreet(self._answering, some)

@@ -219,6 +219,7 @@ async def test_a_caller_who_leaves_there_leaves_a_settled_call(
     assert [record.status for record in house.access_log.records] == [499]
     assert house.pipeline._capacity.held_bytes == house.pipeline._capacity.in_flight == 0
     assert house.pipeline._capacity.parked == 0
+    assert house.pipeline._capacity.workspaces == house.pipeline._capacity.keys == {}
     if billed is NEVER_ADMITTED:
         assert not house.journal.opened
         assert not house.counters.settled
@@ -269,3 +270,5 @@ async def test_at_whatever_turn_of_the_loop_it_is_cancelled_nothing_is_left_open
     await asyncio.wait([task])
     scene.house.check_settled()
     assert len(scene.house.counters.settled) == len(scene.house.journal.opened)
+    books = scene.house.pipeline._capacity
+    assert (books.in_flight, books.held_bytes, books.workspaces, books.keys) == (0, 0, {}, {})

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
-from proxy.capacity import Capacity
+from proxy.capacity import Capacity, CapacityLimits
 from proxy.edges.metrics import PrometheusMeters
 from proxy.edges.totals import MeterTotals
+from proxy.refusals import ShedError
 from proxy.stages.settle import Finished
 
 
@@ -63,12 +64,22 @@ async def test_every_metric_of_the_decisions_has_its_name(totals: MeterTotals) -
     meters.limit_decision("refused", "REQUEST", "MINUTE")
     meters.redis_round_trip(0.0002)
     meters.decided_alone()
-    meters.watch(Capacity(in_flight=1))
+    capacity = Capacity(CapacityLimits(max_held_bytes=3), in_flight=1)
+    load = capacity.enter()
+    load.claim("ws", "k")
+    load.hold(3)
+    load.park()
+    with pytest.raises(ShedError):
+        load.hold(1)
+    meters.watch(capacity)
     meters.flush()
     meters.flush()
     assert value(totals, "tollgate_limit_decisions_total", outcome="refused", type="REQUEST", unit="MINUTE") == 1
     assert value(totals, "tollgate_local_limit_decisions_total") == 1
-    assert value(totals, "tollgate_inflight_requests") == 1
+    assert value(totals, "tollgate_shed_requests_total", resource="memory", scope="worker") == 1
+    assert value(totals, "tollgate_inflight_requests") == 2
+    assert value(totals, "tollgate_parked_requests") == 1
+    assert value(totals, "tollgate_held_bytes") == 3
     assert value(totals, "tollgate_snapshot_age_seconds") == 1.5
     for name in ("request_duration", "overhead", "time_to_first_byte", "redis_round_trip"):
         assert value(totals, f"tollgate_{name}_seconds_count") == 1, name

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy.tiers import DEFAULT_TIERS, Tier
+from proxy.capacity import CapacityLimits
 from proxy.settings import ReplicaSettings, SettingsError, replica_settings, settings_from
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -23,6 +24,7 @@ def test_defaults_are_those_of_the_decisions() -> None:
     assert (settings.max_body_bytes, settings.async_max_body_bytes) == (100_000_000, 262_144)
     assert settings.limits_on_redis_loss == "closed"
     assert settings.metrics_max_entities == 10_000
+    assert settings.capacity == CapacityLimits(10_000, 5_000, 1 << 30, 0.75)
     assert settings.journal_dir == Path(".tollgate/journal")
     assert settings.replica_path == Path(".tollgate/replica.db")
     assert settings.secret_keys == (b"k" * 32,)
@@ -55,6 +57,13 @@ def test_tiers_are_added_to_the_defaults() -> None:
     assert tiers["basic"] == settings_from(LEAST).tiers["basic"] == Tier(15, 100_000)
 
 
+def test_memory_must_hold_the_largest_body() -> None:
+    settings = settings_from(LEAST | {"TOLLGATE_MAX_BODY_BYTES": "1000", "TOLLGATE_MAX_HELD_BYTES": "1000"})
+    assert settings.capacity.max_held_bytes == 1000
+    with pytest.raises(SettingsError, match="TOLLGATE_MAX_HELD_BYTES: expected at least TOLLGATE_MAX_BODY_BYTES"):
+        settings_from(LEAST | {"TOLLGATE_MAX_HELD_BYTES": "1000"})
+
+
 def test_a_base_url_loses_its_last_slash() -> None:
     assert settings_from(LEAST | {"TOLLGATE_CONTROL_URL": "http://c:8081/"}).control_url == "http://c:8081"
 
@@ -74,6 +83,9 @@ def test_what_has_no_default_is_asked_for_by_name(name: str) -> None:
         ("TOLLGATE_DRAIN_TIMEOUT_S", "inf"),
         ("TOLLGATE_MAX_BODY_BYTES", "0"),
         ("TOLLGATE_MAX_BODY_BYTES", "1.5"),
+        ("TOLLGATE_WORKSPACE_SHARE", "1"),
+        ("TOLLGATE_WORKSPACE_SHARE", "nan"),
+        ("TOLLGATE_MAX_IN_FLIGHT", "0"),
         ("TOLLGATE_CONTROL_URL", "ftp://control"),
         ("TOLLGATE_CONTROL_URL", "http://user:hunter2@control"),
         ("TOLLGATE_REDIS_URL", "http://hunter2"),
