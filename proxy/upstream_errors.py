@@ -14,6 +14,7 @@ from policy.endpoints import Target, is_platform_hosted
 from proxy.dialects.error_envelopes import enveloped, message_of
 from proxy.exchange import Answered
 from proxy.headers import passed
+from proxy.masking import TooManyEscapesError, masked
 from proxy.refusals import (
     UPSTREAM_MESSAGES,
     BadUpstreamAnswerError,
@@ -23,7 +24,6 @@ from proxy.refusals import (
 )
 
 _CREDENTIAL_STATUSES = frozenset((401, 402, 403))
-_HIDDEN = b"[hidden]"
 MAX_REASON_CHARS = 1000
 """So much of an error's text is kept for the status line; the listener cuts it further."""
 
@@ -67,10 +67,15 @@ def host_of(url: str) -> str | None:
 
 
 def without(body: bytes, *secrets: str | None) -> bytes:
-    """`body` with none of `secrets` in it: some servers echo the credential that they refuse, or name themselves."""
-    for secret in secrets:
-        if secret:
-            body = body.replace(secret.encode("utf-8", "surrogateescape"), _HIDDEN)
+    """`body` with none of `secrets` in it, as they are or escaped as in JSON and URLs; nothing of a body that cannot be
+    searched. Some servers echo the credential that they refuse, or name themselves.
+    """
+    try:
+        for secret in secrets:
+            if secret:
+                body = masked(body, secret.encode("utf-8", "surrogateescape"))
+    except TooManyEscapesError:
+        return b""
     return body
 
 
