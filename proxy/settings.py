@@ -65,6 +65,7 @@ class Settings:
     egress: EgressRules
     egress_ca_file: str | None
     metrics_max_entities: int
+    metrics_max_slugs: int
     capacity: CapacityLimits
     journal_dir: Path
     replica_path: Path
@@ -98,6 +99,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         egress=read.parsed("EGRESS_ALLOW", EgressRules.parse, ""),
         egress_ca_file=read.text("EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("METRICS_MAX_ENTITIES", 10_000),
+        metrics_max_slugs=read.count("METRICS_MAX_SLUGS", 10_000),
         capacity=_capacity(read),
         journal_dir=Path(read.text("JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("REPLICA_PATH", str(data / "replica.db"))),

@@ -22,6 +22,7 @@ from proxy.edges.counters import CountersOptions, RedisCounters
 from proxy.edges.hints import Hints
 from proxy.edges.http_front import FrontLimits, FrontRunner
 from proxy.edges.ingest_client import HttpIngest
+from proxy.edges.label_sweep import LabelSweep
 from proxy.edges.metrics_keys import MetricsKeys
 from proxy.edges.private_files import tighten_directory, tighten_files, told
 from proxy.edges.redis_probe import RedisProbe
@@ -65,7 +66,7 @@ class Supervisor:
         self._seats: list[Seat] = []
         self._draining = False
         self._stop = asyncio.Event()
-        self._totals = MeterTotals(settings.metrics_max_entities, self._readings)
+        self._totals = MeterTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -75,7 +76,9 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
-            await stack.enter_async_context(_kept_running(self._refresher.run, self._hints.run, self._readiness.watch))
+            sweep = LabelSweep(self._totals, self._replica)
+            lives = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
+            await stack.enter_async_context(_kept_running(*lives))
             self._shipper.start(lambda: [seat.incarnation for seat in self._seats], self._settled)
             seats = [asyncio.create_task(seat.run()) for seat in self._seats]
             await self._stop.wait()

@@ -13,12 +13,12 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 import orjson
 
-from policy.snapshot import Row
+from policy.snapshot import Row, RowKind
 from proxy.refresher import ReplicaUnwritableError, Standing
 
 SCHEMA_VERSION = 2
@@ -140,6 +140,16 @@ class Replica:
         log.error("replica %s is damaged (%s); it is rebuilt from control", self._path, verdict)
         self._standing = Standing()
         return True
+
+    def endpoints_among(self, slugs: Set[str]) -> Set[str]:
+        """Which of these slugs exist; all of them where that cannot be told. May run beside a refresh."""
+        try:
+            with contextlib.closing(connect_readonly(self._path)) as conn:
+                asked = ((RowKind.ENDPOINT.value, slug) for slug in slugs)
+                found = [conn.execute("SELECT id FROM rows WHERE kind = ? AND id = ?", one).fetchall() for one in asked]
+        except sqlite3.DatabaseError:
+            return slugs
+        return {row[0] for rows in found for row in rows} if self._standing.loaded else slugs
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -1,11 +1,13 @@
 """The machine's metrics: what all workers have counted, dead ones included, as Prometheus text (decisions 11).
 
 The supervisor's. Counters only grow while the supervisor lives; gauges are sums over the workers that live now. The
-number of `external_entity_id` values is bounded, further ones count as `_other`: labels must not eat the memory.
+numbers of `external_entity_id` and `model_slug` values are bounded, further ones count as `_other`: labels must not eat
+the memory. Series of slugs that were deleted go once every scraper has seen their last value.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import accumulate
 from typing import Any
 
@@ -13,9 +15,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proxy.edges.bounded_labels import BoundedLabels
 from proxy.edges.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
 
-OTHER = "_other"
+QUIET_S = 300.0
+"""For so long a slug must not have been called before it may be forgotten: longer than anybody's scrape interval."""
 TOKEN_KINDS = ("uncached_input", "cached_input", "output")
 _SPREADS = {
     "duration": ("tollgate_request_duration_seconds", "From the request's head to the answer's end", DURATION_BOUNDS_S),
@@ -33,10 +37,18 @@ _GAUGES = {
 class MeterTotals(Collector):
     """Adds up what workers send. `readings`: gauges that the supervisor knows itself, read at each scrape."""
 
-    def __init__(self, max_entities: int, readings: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
-        self._max_entities = max_entities
+    def __init__(
+        self,
+        max_entities: int,
+        readings: Callable[[], Iterable[tuple[str, str, float]]],
+        max_slugs: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._readings = readings
-        self._entities: set[str] = set()
+        self._clock = clock
+        self._entities = BoundedLabels(max_entities)
+        self._slugs = BoundedLabels(max_slugs)
+        self._called_at_s: dict[str, float] = {}  # by slug
         self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
@@ -49,8 +61,12 @@ class MeterTotals(Collector):
 
     def add(self, worker: int, counts: dict[str, Any]) -> None:
         """What `worker` has counted since it last sent, and its gauges as they are now."""
-        for workspace, entity, slug, status, calls, *tokens in counts["calls"]:
-            where = (workspace, self._bounded(entity), slug)
+        now_s = self._clock()
+        for workspace, entity, called, status, calls, *tokens in counts["calls"]:
+            slug = self._slugs.bounded(workspace, called)
+            if slug == called != "":
+                self._called_at_s[slug] = now_s
+            where = (workspace, self._entities.bounded(workspace, entity), slug)
             self._requests[*where, str(status)] += calls
             for kind, count in zip(TOKEN_KINDS, tokens, strict=True):
                 if count:
@@ -69,6 +85,21 @@ class MeterTotals(Collector):
     def forget_gauges(self, worker: int) -> None:
         """The worker has died: what it had in flight is gone, what it counted stays."""
         self._gauges.pop(worker, None)
+
+    def quiet_slugs(self) -> set[str]:
+        """Those that nobody has called for a while: their series may go if the slugs are gone."""
+        before_s = self._clock() - QUIET_S
+        return {slug for slug, called_at_s in self._called_at_s.items() if called_at_s <= before_s}
+
+    def forget_slugs(self, slugs: Set[str]) -> None:
+        """Drop the series of these, and what only they have needed of the bounds on labels."""
+        for series in (self._requests, self._tokens):
+            for key in [key for key in series if key[2] in slugs]:
+                del series[key]
+        for slug in slugs:
+            self._called_at_s.pop(slug, None)
+        self._entities.keep((workspace, entity) for workspace, entity, _, _ in self._requests)
+        self._slugs.keep((workspace, slug) for workspace, _, slug, _ in self._requests)
 
     def text(self) -> bytes:
         """May run beside `add`, in a thread: it works on copies."""
@@ -98,13 +129,6 @@ class MeterTotals(Collector):
         told = list(self._gauges.values())
         for key, (name, about) in _GAUGES.items():
             yield name, about, sum(gauges.get(key, 0) for gauges in told)
-
-    def _bounded(self, entity: str) -> str:
-        if entity not in self._entities:
-            if len(self._entities) >= self._max_entities:
-                return OTHER
-            self._entities.add(entity)
-        return entity
 
 
 def _counter(name: str, about: str, labels: list[str], values: dict[tuple[str, ...], int]) -> Metric:

@@ -419,6 +419,13 @@ def test_text_that_is_no_unicode_names_nothing(world: World) -> None:
     assert world.directory.endpoint("' OR 1=1 --") is None
 
 
+def test_which_endpoints_exist_is_told_and_all_of_them_where_nobody_knows(world: World) -> None:
+    asked = {"acme/a", "acme/gone"}
+    assert world.replica.endpoints_among(asked) == asked, "nothing is loaded yet"
+    world.publish(endpoint("acme/a"), endpoint("acme/b"))
+    assert world.replica.endpoints_among(asked) == {"acme/a"}
+
+
 async def test_an_unknown_key_is_confirmed_with_control(world: World) -> None:
     world.publish(key("d"))
     await world.directory.confirm_unknown()

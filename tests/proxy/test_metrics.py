@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Set
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
 from proxy.capacity import Capacity, CapacityLimits
+from proxy.edges.label_sweep import LabelSweep
 from proxy.edges.metrics import PrometheusMeters
 from proxy.edges.totals import MeterTotals
 from proxy.refusals import ShedError
@@ -129,6 +131,70 @@ async def test_entities_beyond_the_bound_count_as_other(totals: MeterTotals) -> 
         if name == "platform_model_api_inference_requests_total"
     }
     assert counted == {"e0": 1, "e1": 1, "e2": 1, "_other": 7}
+
+
+def labels_of(totals: MeterTotals, label: str) -> list[str]:
+    """One label of each series of calls."""
+    name = "platform_model_api_inference_requests_total"
+    return [dict(labels)[label] for (found, labels) in samples(totals) if found == name]
+
+
+def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
+    """What a worker sends for one call each of (workspace, entity, slug)."""
+    told = [[*where, 200, 1, 5, 0, 2] for where in calls]
+    return {"calls": told, "decisions": [], "sheds": [], "decided_alone": 0, "spreads": {}, "gauges": {}}
+
+
+def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
+    totals = MeterTotals(100, lambda: (), max_slugs=20)
+    for number in range(60):
+        totals.add(number % 2, counts(("ws", "acme", f"org/m{number}")))
+    assert sorted(labels_of(totals, "model_slug")) == sorted([f"org/m{number}" for number in range(20)] + ["_other"])
+    where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "_other"}
+    assert value(totals, "platform_model_api_inference_requests_total", **where, status_code="200") == 40
+    assert value(totals, "platform_model_api_tokens_total", **where, kind="output") == 80
+
+
+def test_one_workspace_cannot_take_the_labels_of_all() -> None:
+    totals = MeterTotals(200, lambda: (), max_slugs=200)
+    for number in range(300):
+        totals.add(0, counts(("greedy", f"e{number}", f"greedy/{number}")))
+    for number in range(3):
+        totals.add(0, counts(("modest", f"m{number}", f"modest/{number}")))
+    mine = [slug for slug in labels_of(totals, "model_slug") if slug.startswith("modest/")]
+    assert mine == ["modest/0", "modest/1"]
+    assert {"m0", "m1"} < set(labels_of(totals, "external_entity_id"))
+    assert len(labels_of(totals, "model_slug")) == 200 + 1 + 2 + 1
+
+
+async def test_a_deleted_slugs_series_go_once_nobody_has_called_it_for_a_while() -> None:
+    now_s = 1000.0
+    totals = MeterTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
+    kept = [("ws", "acme", "org/kept"), ("ws", "acme", "org/idle")]
+    totals.add(0, counts(*kept, *(("ws", f"e{number}", f"org/deleted-{number}") for number in range(58))))
+    looked: list[set[str]] = []
+
+    class Policy:
+        def endpoints_among(self, slugs: Set[str]) -> Set[str]:
+            looked.append(set(slugs))
+            return {"org/idle", "org/kept"} & slugs
+
+    task = asyncio.create_task(LabelSweep(totals, Policy(), 0.001).run())
+    await asyncio.sleep(0.02)
+    assert not looked
+    now_s += 300
+    totals.add(0, counts(("ws", "acme", "org/kept")))
+    async with asyncio.timeout(5):
+        while set(labels_of(totals, "model_slug")) != {"org/kept", "org/idle"}:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.wait([task])
+    assert "org/kept" not in looked[0]
+    where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/kept"}
+    assert value(totals, "platform_model_api_tokens_total", **where, kind="output") == 4
+    totals.add(0, counts(*(("ws", f"n{number}", f"org/new-{number}") for number in range(58))))
+    assert "_other" not in labels_of(totals, "model_slug"), "what was dropped has made room"
+    assert "_other" not in labels_of(totals, "external_entity_id")
 
 
 async def test_text_in_labels_is_escaped(totals: MeterTotals) -> None:
