@@ -86,6 +86,14 @@ def test_inside_stream_options_too(name: str) -> None:
     assert refusal({"stream_options": {name: True}}).endswith("must be spelled stream_options.include_usage")
 
 
+def test_more_names_than_can_be_looked_at_in_no_time_are_refused() -> None:
+    names = dict.fromkeys(f"é{number}" for number in range(1_001))
+    assert refusal(names) == "the body holds more than 1000 members"
+    assert refusal({"stream_options": names}) == "stream_options holds more than 1000 members"
+    names.popitem()
+    acted_on.check(names)
+
+
 def test_what_resembles_nothing_passes() -> None:
     acted_on.check(
         {"models": 1, "Messages": 1, "model ": 1, "a\nmodel": 1, "model\n": 1, "m\u00f6del": 1, "x" * 10**6: 1}
