@@ -17,6 +17,7 @@ from control.edges.database import SchemaTooNewError
 from control.edges.http_front import FrontRunner
 from control.edges.log_lines import log_to_stderr
 from control.edges.private_files import UMASK
+from control.pace import spare_the_collector
 from control.settings import Settings
 from control.stopping import done_unless
 from policy.setting_names import warnings_of
@@ -73,6 +74,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
         if await done_unless(stop, runner.setup()):
             await web.TCPSite(runner, settings.host, settings.port).start()
             log.info("listening on %s", [site.name for site in runner.sites])
+            spare_the_collector()
             await stop.wait()
     finally:
         await runner.cleanup()

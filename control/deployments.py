@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from control.api.problems import not_found
+from control.api.problems import conflict, not_found
 from control.edges import model_rows
-from control.edges.model_rows import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.edges.model_rows import DeploymentRecord, EnvironmentRecord, ModelFullError, ModelRecord
 from control.edges.store import Connection, Store, WriteTx
 from control.ids import new_id
 
@@ -140,7 +140,10 @@ async def _change(store: Store, place: Place, work: Callable[[WriteTx, ModelReco
         await model_rows.publish_model(tx, model)
         return result
 
-    return await store.transact(locked)
+    try:
+        return await store.transact(locked)
+    except ModelFullError as error:
+        raise conflict(str(error)) from None
 
 
 def _found_model(record: ModelRecord | None) -> ModelRecord:

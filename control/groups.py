@@ -3,7 +3,8 @@
 Every check that spans groups runs with the tree locked, inside the transaction that saves. No SQL and no HTTP here.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from control.api.problems import ProblemError, bad_field, conflict, not_found
@@ -13,6 +14,7 @@ from control.edges.group_rows import GroupRecord
 from control.edges.store import Connection, Store, WriteTx
 from control.edges.workspace_rows import owned_prefixes
 from control.ids import new_id
+from control.pace import Pace
 from policy.buckets import bucket_key
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
@@ -22,9 +24,14 @@ from policy.groups import (
     GroupRuleError,
     check_below,
     check_depth,
+    check_under,
     inherit_enforcement,
+    tightened,
 )
 from policy.limits import IllegalLimitsError, SlugLimits, check_slug_limits
+
+MOST_FORGOTTEN = 10_000
+"""Buckets of a deleted tree that Redis is told to forget; the others go with their hashes, in days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> Placed
         check_models_of(new.models, await owned_prefixes(tx.conn, workspace_id))
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
-        group = _grown(workspace_id, new, ancestors)
+        group = await _grown(workspace_id, new, ancestors)
         path = f"{parent.path if parent else ''}{group.id}/"
         record = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms)
         await group_rows.insert_group(tx, record)
@@ -82,7 +89,7 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         name = change.name if change.renames else old.name
         record = replace(old, group=group, name=name, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
-            await _check_cascade(tx, record, ancestors)
+            await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)
         return Placed(record, (group, *ancestors))
 
@@ -91,15 +98,11 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A group that was deleted with all below it; `all` has them all, the group itself first."""
+    """A group that was deleted with all below it. `buckets`: (hash, counting group) of what they counted, the first."""
 
-    all: Sequence[GroupRecord]
+    record: GroupRecord
     deleted_at_ms: int
-
-    @property
-    def buckets(self) -> list[tuple[str, str]]:
-        """(hash, counting group) of everything that they counted."""
-        return [(bucket_key(r.counting_owner, entry.slug), r.group.id) for r in self.all for entry in r.group.models]
+    buckets: Sequence[tuple[str, str]]
 
 
 async def delete_group(store: Store, workspace_id: str, group_id: str) -> Deleted:
@@ -107,9 +110,24 @@ async def delete_group(store: Store, workspace_id: str, group_id: str) -> Delete
 
     async def work(tx: WriteTx) -> Deleted:
         record = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
-        return Deleted(await group_rows.delete_subtree(tx, record), tx.now_ms)
+        buckets = await _buckets_of(tx.conn, record)
+        await group_rows.delete_subtree(tx, record)
+        return Deleted(record, tx.now_ms, buckets)
 
     return await store.transact(work)
+
+
+async def _buckets_of(conn: Connection, top: GroupRecord) -> list[tuple[str, str]]:
+    """Of the group and those below it, up to a bound."""
+    found = [(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
+    is_cascading = top.group.enforcement is Enforcement.CASCADING
+    async for batch in group_rows.descendants_of(conn, top):
+        for group in batch:
+            owner = top.counting_owner if is_cascading else group.id
+            found += [(bucket_key(owner, entry.slug), group.id) for entry in group.models]
+        if len(found) >= MOST_FORGOTTEN:
+            break
+    return found[:MOST_FORGOTTEN]
 
 
 async def place_group(conn: Connection, workspace_id: str, group_id: str) -> Placed:
@@ -140,7 +158,7 @@ def check_models_of(models: Sequence[SlugLimits], prefixes: Collection[str]) -> 
             raise bad_field(f"models.{index}", str(error)) from None
 
 
-def _grown(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
+async def _grown(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
     """The new group, if policy lets it stand below `ancestors` (parent first)."""
     parent = ancestors[0] if ancestors else None
     try:
@@ -152,23 +170,38 @@ def _grown(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
     except GroupRuleError as error:
         raise bad_field("hierarchy.parent_group_id", str(error)) from None
     if enforcement is Enforcement.CASCADING:
-        _check_limits_below(ancestors, new.models)
+        await _check_limits_below(ancestors, new.models)
     parent_id = parent.id if parent else None
     return Group(new_id("grp"), workspace_id, parent_id, new.external_entity_id, enforcement, new.models)
 
 
-async def _check_cascade(tx: WriteTx, record: GroupRecord, ancestors: Sequence[Group]) -> None:
-    _check_limits_below(ancestors, record.group.models)
-    async for batch in group_rows.descendants_of(tx.conn, record):
-        for descendant in batch:
-            _check_limits_below([record.group], descendant.models)
+async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancestors: Sequence[Group]) -> None:
+    await _check_limits_below(ancestors, new.group.models)
+    ceilings = tightened(old.group.models, new.group.models)
+    if not ceilings:
+        return
+    pace = Pace()
+    with _refused_as_exceeding():
+        async for entry in group_rows.entries_below(tx.conn, new):
+            for limit in (*entry["rate_limits"], *entry["usage_limits"]):
+                check_under(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
+            await pace.pause()
 
 
-def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
-    """400 with the message of spec 7.2 when a threshold in `lower` is above one of `uppers` for the same tuple."""
-    try:
-        for upper in uppers:
+async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
+    """400 when a threshold in `lower` is above one of `uppers` for the same tuple."""
+    pace = Pace()
+    for upper in uppers:
+        with _refused_as_exceeding():
             check_below(upper.models, lower)
+        await pace.pause()
+
+
+@contextmanager
+def _refused_as_exceeding() -> Iterator[None]:
+    """400 with the message of spec 7.2."""
+    try:
+        yield
     except ChildExceedsParentError as error:
         raise ProblemError(400, "CHILD_EXCEEDS_PARENT_LIMIT", str(error)) from None
 

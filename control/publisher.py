@@ -12,9 +12,14 @@ import orjson
 from control.edges import published_rows
 from control.edges.published_rows import PublishedRow, Standing
 from control.edges.store import Connection, Store, WriteTx
+from control.pace import each
 from policy.snapshot import Delta, Row
 
 MAX_ROWS = 10_000
+PAGE_CHARS = 4 * 1024 * 1024
+"""A page of more JSON than this ends with the row that passed it."""
+_FIRST_ROWS = 64
+"""How many rows are read before it is known how large they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,31 @@ async def _must_start_over(conn: Connection, now: Standing, reader: Reader) -> b
 
 
 async def _page(conn: Connection, now: Standing, walk: Walk, reset: bool, limit: int) -> Delta:
-    found = await published_rows.changes(conn, walk.after, walk.tombstones_from, limit + 1)
-    shown = found[:limit]
+    shown, goes_on = await _some_rows(conn, walk, limit)
     following = None
-    if len(found) > limit:
+    if goes_on:
         last = shown[-1]
         place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
         following = Walk(now.epoch, place, walk.tombstones_from, seen).encode()
-    return Delta(now.epoch, now.revision, reset, tuple(map(_row, shown)), following, now.nonce)
+    return Delta(now.epoch, now.revision, reset, tuple(await each(shown, _row)), following, now.nonce)
+
+
+async def _some_rows(conn: Connection, walk: Walk, limit: int) -> tuple[list[PublishedRow], bool]:
+    """The rows of a page, at most `limit` and not far beyond `PAGE_CHARS`; and whether more follow."""
+    rows: list[PublishedRow] = []
+    after, chars, at_once = walk.after, 0, _FIRST_ROWS
+    while True:
+        wanted = min(at_once, limit + 1 - len(rows))
+        found = await published_rows.changes(conn, after, walk.tombstones_from, wanted)
+        for row in found:
+            if len(rows) == limit or chars > PAGE_CHARS:
+                return rows, True
+            rows.append(row)
+            chars += len(row.body or "")
+            after = (row.revision, row.kind, row.id)
+        if len(found) < wanted:
+            return rows, False
+        at_once = max(1, min(limit, PAGE_CHARS * len(rows) // (chars + 1)))
 
 
 def _row(row: PublishedRow) -> Row:

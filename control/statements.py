@@ -4,15 +4,18 @@ A window never reaches beyond *clock − holdback* (decisions 7); what its first
 No SQL and no HTTP here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from control.edges.counters import Bucket, DayUsage, UsageCounters
 from control.edges.event_clock import EventClock
 from control.edges.event_rows import Place, Window, page_of_events
 from control.edges.store import Store
-from policy.effective import Bound, plan_for
+from control.pace import each
+from policy.buckets import bucket_key
+from policy.effective import Bound, bounds_of_each, counting_owner
 from policy.groups import Group
 from policy.limits import LimitType
 
@@ -84,21 +87,23 @@ class UsageEntry:
 
 async def usage_of(counters: UsageCounters | None, path: Sequence[Group]) -> list[UsageEntry]:
     """The entries of the group `path[0]`, by slug and type. Without counters nothing was ever used."""
-    meters = meters_of(path)
-    if counters is None:
-        return usage_entries(meters, [DayUsage(0, 0)] * len(meters))
-    return usage_entries(meters, await counters.day_usage([meter.bucket for meter in meters]))
+    parts = await each(_meters_by_slug(path), lambda part: part)
+    buckets = [meter.bucket for part in parts for meter in part]
+    used = iter([DayUsage(0, 0)] * len(buckets) if counters is None else await counters.day_usage(buckets))
+    found = await each(parts, lambda part: usage_entries(part, list(islice(used, len(part)))))
+    return sorted((entry for part in found for entry in part), key=lambda entry: (entry.slug, entry.type))
 
 
 def meters_of(path: Sequence[Group]) -> list[Meter]:
     """Every usage limit that binds the group; several for one (slug, type) where ancestors cascade."""
-    plans = [plan for entry in path[0].models if (plan := plan_for(path, entry.slug)) is not None]
-    return [
-        Meter(plan.slug, bound, Bucket(plan.key, bound.counting_group))
-        for plan in plans
-        for bound in plan.bounds
-        if not bound.limit.is_rate
-    ]
+    return [meter for part in _meters_by_slug(path) for meter in part]
+
+
+def _meters_by_slug(path: Sequence[Group]) -> Iterator[list[Meter]]:
+    owner = counting_owner(path)
+    for slug, bounds in bounds_of_each(path):
+        key = bucket_key(owner.id, slug)
+        yield [Meter(slug, bound, Bucket(key, bound.counting_group)) for bound in bounds if not bound.limit.is_rate]
 
 
 def usage_entries(meters: Sequence[Meter], used: Sequence[DayUsage]) -> list[UsageEntry]:

@@ -3,7 +3,7 @@
 Control renders `effective_models` from this and the proxy admits by it: one function, so they cannot differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from policy.buckets import KIND_NUMBER, bucket_key
@@ -36,10 +36,24 @@ def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
     `path` is the group itself, then its parent, and so on to the root. Whether the group may call the slug at all is
     not asked here: ancestors add limits, never access.
     """
+    return _bounds(path, [_limits(group, slug) for group in path])
+
+
+def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ...]]]:
+    """Each slug of `path[0]` with its `bounds_of`, at a cost that is linear in the entries of the path."""
+    levels = [{entry.slug: entry.limits for entry in group.models} for group in path]
+    for entry in path[0].models:
+        yield entry.slug, _bounds(path, [level.get(entry.slug, ()) for level in levels])
+
+
+def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
+    """`levels`: what each group of the path says of the slug."""
     if path[0].enforcement is Enforcement.CASCADING:
-        found = [Bound(limit, group.id, group.id) for group in path for limit in _limits(group, slug)]
+        found = [
+            Bound(limit, group.id, group.id) for group, limits in zip(path, levels, strict=True) for limit in limits
+        ]
     else:
-        found = _nearest(path, slug)
+        found = _nearest(path, levels)
     rank = {group.id: depth for depth, group in enumerate(path)}
     found.sort(key=lambda b: (rank[b.counting_group], KIND_NUMBER[b.limit.type, b.limit.unit]))
     return tuple(found)
@@ -50,15 +64,19 @@ def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
     caller = path[0]
     if caller.entry(slug) is None:
         return None
-    owner = path[-1] if caller.enforcement is Enforcement.CASCADING else caller
-    return Plan(slug, caller.id, bucket_key(owner.id, slug), bounds_of(path, slug))
+    return Plan(slug, caller.id, bucket_key(counting_owner(path).id, slug), bounds_of(path, slug))
 
 
-def _nearest(path: Sequence[Group], slug: str) -> list[Bound]:
+def counting_owner(path: Sequence[Group]) -> Group:
+    """The group that the counters' hash of a call of `path[0]` is named after."""
+    return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
+
+
+def _nearest(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
     """INDEPENDENT: for each (type, unit) the nearest group that configures it; the caller's own bucket counts."""
     chosen: dict[tuple[LimitType, Unit], Bound] = {}
-    for group in path:
-        for limit in _limits(group, slug):
+    for group, limits in zip(path, levels, strict=True):
+        for limit in limits:
             chosen.setdefault((limit.type, limit.unit), Bound(limit, group.id, path[0].id))
     return list(chosen.values())
 

@@ -1,15 +1,19 @@
 """The group tree: parents, at most five levels, enforcement fixed at creation (spec 2.5, 7.2, 8.2)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policy.limits import LimitType, SlugLimits, Unit
+from policy.limits import SlugLimits
 
 MAX_DEPTH = 5
 """Levels of a tree, its root included (spec 8.2)."""
 MAX_MODELS = 1000
 """Entries of one group's `models`, when it is written. What was written before there was a bound stays as it is."""
+
+
+Tuple = tuple[str, str, str]
+"""What a threshold is of: slug, type, unit."""
 
 
 class Enforcement(StrEnum):
@@ -66,11 +70,22 @@ def check_below(upper: Iterable[SlugLimits], lower: Iterable[SlugLimits]) -> Non
 
     For CASCADING trees only. Call it with each ancestor above a changed group, and with each descendant below it.
     """
-    ceilings = _thresholds(upper)
-    for key, threshold in _thresholds(lower).items():
-        if threshold > ceilings.get(key, threshold):
-            raise ChildExceedsParentError
+    ceilings = thresholds(upper)
+    for key, threshold in thresholds(lower).items():
+        check_under(ceilings, key, threshold)
 
 
-def _thresholds(models: Iterable[SlugLimits]) -> dict[tuple[str, LimitType, Unit], int]:
+def check_under(ceilings: Mapping[Tuple, int], key: Tuple, threshold: int) -> None:
+    """The same for one threshold, where there are very many below: `ceilings` are made once."""
+    if threshold > ceilings.get(key, threshold):
+        raise ChildExceedsParentError
+
+
+def tightened(old: Iterable[SlugLimits], new: Iterable[SlugLimits]) -> dict[Tuple, int]:
+    """What `new` says lower than `old`, or first: nothing else can make a group below exceed its ancestor."""
+    before = thresholds(old)
+    return {key: threshold for key, threshold in thresholds(new).items() if threshold < before.get(key, threshold + 1)}
+
+
+def thresholds(models: Iterable[SlugLimits]) -> dict[Tuple, int]:
     return {(entry.slug, limit.type, limit.unit): limit.threshold for entry in models for limit in entry.limits}

@@ -1,10 +1,14 @@
 """From bytes to validated models: strict JSON, strict fields, and a 400 that names each offending field.
 
-JSON that two parsers could read differently is refused: duplicate names, NaN, lone surrogates, NUL, deep nesting.
+JSON that two parsers could read differently is refused: duplicate names, NaN, lone surrogates, NUL, deep nesting. A
+body is bounded in bytes, values, members of one object and depth, so that reading one never holds the event loop long.
 """
 
+import asyncio
 import json
 import math
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from aiohttp import web
@@ -16,6 +20,11 @@ from policy.endpoints import PROVIDERS
 
 MAX_BODY_BYTES = 1_048_576
 MAX_NESTING = 32
+MAX_VALUES = 50_000
+"""In the whole body; a group of 1000 models with four limits each has 24 000."""
+MAX_MEMBERS = 100
+"""Of one object: what no form knows is told name by name."""
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)  # linear: no byte fits in two places
 
 
 @web.middleware
@@ -27,13 +36,20 @@ async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> we
     return await handler(request)
 
 
-async def read_body(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
-    """The validated body; None where the operation has none. 400, 413 or 415 otherwise."""
-    if model is None:
-        return None
+async def receive(request: web.Request) -> bytes:
+    """The body's bytes; 413 or 415 otherwise."""
     if request.content_type != "application/json":
         raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
-    return _validated(model, parse_json(await request.read()), "body")
+    return await request.read()
+
+
+async def read_body(sent: bytes, model: type[BaseModel] | None) -> BaseModel | None:
+    """The validated body; None where the operation has none. 400 otherwise."""
+    if model is None:
+        return None
+    value = parse_json(sent)
+    await asyncio.sleep(0)  # each of the two may take ten milliseconds
+    return _validated(model, value, "body")
 
 
 def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
@@ -48,7 +64,7 @@ def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel
         if len(texts) > 1 and not many:
             raise bad_request(f"{name} is given more than once", Detail(name, "given more than once"))
         values[name] = texts if many else texts[0]
-    _check_text(values)
+    _check_text(values, _in_value)
     return _validated(model, values, "query")
 
 
@@ -63,14 +79,33 @@ def _takes_many(model: type[BaseModel], name: str) -> bool:
 
 def parse_json(raw: bytes) -> Any:
     """The value; a 400 unless every parser would read the same."""
+    _check_count(raw)
     try:
         value = json.loads(
             raw.decode(), object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_no_constants
         )
     except (ValueError, RecursionError):
         raise bad_request("The body is not valid JSON") from None
-    _check_text(value)
+    # Text without this escape is as it came, and `decode` has checked that: only the nesting is left to look at.
+    _check_text(value, _in_value if b"\\u" in raw or b"\0" in raw else _in_container)
     return value
+
+
+def _check_count(raw: bytes) -> None:
+    """400 for too many values, before a parser makes an object of each.
+
+    Each value but the first follows a comma or a bracket, so counting these gives a bound from above; where that is too
+    much, strings are left out of it. Of strings there are no more than quotes that follow no backslash.
+    """
+    if _values_at_most(raw) <= MAX_VALUES:
+        return
+    quotes = raw.count(b'"') - raw.count(b'\\"')
+    if quotes > 2 * MAX_VALUES or _values_at_most(_STRINGS.sub(b"", raw)) > MAX_VALUES:
+        raise bad_request(f"The body has more than {MAX_VALUES} values", Detail("", f"more than {MAX_VALUES} values"))
+
+
+def _values_at_most(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{") + 1
 
 
 def _finite(text: str) -> float:
@@ -81,11 +116,16 @@ def _finite(text: str) -> float:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise bad_request("A field is given twice", Detail(twice[:255], "given twice"))
+    if len(pairs) > MAX_MEMBERS:
+        raise bad_request(
+            f"An object of the body has more than {MAX_MEMBERS} members",
+            Detail(pairs[MAX_MEMBERS][0][:255], "one member too many"),
+        )
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise bad_request("A field is given twice", Detail(name[:255], "given twice"))
+        found[name] = value
     return found
 
 
@@ -93,17 +133,23 @@ def _no_constants(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _check_text(value: Any) -> None:
-    """400 for text that PostgreSQL or UTF-8 cannot hold, and for nesting that no operation knows."""
+def _check_text(value: Any, inside: Callable[[Any], Iterable[Any]]) -> None:
+    """400 for text that PostgreSQL or UTF-8 cannot hold, if `inside` looks at it, and for too much nesting."""
     level = [value]
     for _ in range(MAX_NESTING):
-        level = [inner for outer in level for inner in _inside(outer)]
+        level = [inner for outer in level for inner in inside(outer)]
         if not level:
             return
-    raise bad_request("The body is nested too deeply")
+    raise bad_request(f"The body is nested too deeply: more than {MAX_NESTING} levels")
 
 
-def _inside(value: Any) -> list[Any]:
+def _in_container(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return [inner for inner in value.values() if isinstance(inner, (dict, list))]
+    return [inner for inner in value if isinstance(inner, (dict, list))] if isinstance(value, list) else ()
+
+
+def _in_value(value: Any) -> list[Any]:
     if isinstance(value, str):
         if "\0" in value or not _is_utf8(value):
             raise bad_request("Text must not contain NUL characters or lone surrogates")

@@ -17,16 +17,14 @@ from control.api.forms import (
     AnswerV1,
     FormV1,
     IdText,
-    Listing,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     SlugText,
     TimeText,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.edges import endpoint_rows
 from control.edges.endpoint_rows import EndpointRecord
 from policy.endpoints import PROVIDERS, ProviderRules, Target, VendorCConfig
@@ -147,13 +145,12 @@ async def get(call: Call) -> GatewayEndpointV1:
     return _shown(routing.found(record))
 
 
-async def list_all(call: Call) -> GatewayEndpointsResponseV1:
+async def list_all(call: Call) -> Encoded:
     async def fetch(at: Position[EndpointRecord]) -> Sequence[EndpointRecord]:
         async with call.parts.store.read() as conn:
             return await endpoint_rows.list_endpoints(conn, call.caller.workspace_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing("endpoints", fetch, lambda record: record.id))
-    return GatewayEndpointsResponseV1(items=[_shown(record) for record in found], pagination=pagination)
+    return await page_of(call, Listing("endpoints", fetch, lambda record: record.id, shown(_shown)))
 
 
 async def delete(call: Call) -> DeletedGatewayEndpointV1:

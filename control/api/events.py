@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from control.api.forms import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
-from control.api.operations import Call, Operation
+from control.api.lists import encoded_page
+from control.api.operations import Call, Encoded, Operation
 from control.api.problems import bad_field
 from control.edges.event_rows import Window
+from control.pace import each
 from control.statements import Page
 from policy.billing import EVENT_TYPE
 
@@ -117,7 +119,7 @@ class GatewayEventsResponseV1(AnswerV1):
     window: EventsWindowV1
 
 
-async def list_events(call: Call) -> GatewayEventsResponseV1:
+async def list_events(call: Call) -> Encoded:
     query, parts = call.query_as(EventsQueryV1), call.parts
     workspace_id = call.caller.workspace_id
     if query.cursor is not None:
@@ -127,11 +129,9 @@ async def list_events(call: Call) -> GatewayEventsResponseV1:
         page = await parts.statements.next_page(window, tuple(pinned["after"]), pinned["limit"])
     else:
         page = await parts.statements.first_page(_window_of(workspace_id, query), query.limit)
-    return GatewayEventsResponseV1(
-        items=[_event(row) for row in page.rows],
-        pagination=_pagination(call, page),
-        window=EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms)),
-    )
+    answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
+    items = await each(page.rows, lambda row: _event(row).model_dump_json(by_alias=True).encode())
+    return encoded_page(items, _pagination(call, page), window=answered)
 
 
 def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:

@@ -1,17 +1,14 @@
 """What all models of the API share: strict requests, list pages, times. Every schema's name ends in V1 (spec 9)."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from control.api.operations import Call
 from policy.endpoints import SLUG_PATTERN
 
-R = TypeVar("R")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 CURSOR = "From the previous page's pagination. With it the other parameters are not looked at."
@@ -83,38 +80,3 @@ def not_all_null(*names: str, given: Sequence[str] = ()) -> dict[str, Any]:
     """
     nothing: dict[str, Any] = {name: {"type": "null"} for name in names} | {name: {"not": {}} for name in given}
     return {"not": {"properties": nothing}}
-
-
-@dataclass(frozen=True, slots=True)
-class Position(Generic[R]):
-    """From where, and how many: what one page of a list needs. `filters` came with the first page's query."""
-
-    after: Any
-    limit: int
-    filters: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[R]):
-    """One kind of list. `fetch` gives up to `limit` items from behind `after`; `place_of` says where an item is."""
-
-    kind: str
-    fetch: Callable[[Position[R]], Awaitable[Sequence[R]]]
-    place_of: Callable[[R], Any]
-    filters: tuple[str, ...] = ()
-
-
-async def page_of(call: Call, listing: Listing[R]) -> tuple[Sequence[R], PaginationResponseV1]:
-    """The page that the call asks for."""
-    query = call.query_as(PageQueryV1)
-    pages, workspace_id = call.parts.pages, call.caller.workspace_id
-    if query.cursor is None:
-        at: Position[R] = Position(None, query.limit, {name: getattr(query, name) for name in listing.filters})
-    else:
-        at = Position(*pages.open_cursor(workspace_id, listing.kind, query.cursor)["at"])
-    found = await listing.fetch(Position(at.after, at.limit + 1, at.filters))
-    if len(found) <= at.limit:
-        return found, PaginationResponseV1(has_more=False)
-    shown = found[: at.limit]
-    payload = {"at": [listing.place_of(shown[-1]), at.limit, at.filters]}
-    return shown, PaginationResponseV1(has_more=True, cursor=pages.sign(workspace_id, listing.kind, payload))

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import Field, model_validator
 
 from control import groups
@@ -14,24 +15,23 @@ from control.api.forms import (
     AnswerV1,
     FormV1,
     IdText,
-    Listing,
     Name,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     SlugText,
     TimeText,
     not_all_null,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of
+from control.api.operations import Call, Encoded, Operation
 from control.api.parts import Parts
 from control.edges import group_rows
 from control.edges.counters import Bucket, CountersUnavailableError
 from control.edges.group_rows import GroupRecord
 from control.groups import GroupChange, NewGroup, Placed
-from policy.effective import Bound, bounds_of
+from control.pace import each
+from policy.effective import Bound, bounds_of_each
 from policy.groups import MAX_MODELS, Enforcement
 from policy.limits import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import models_entry_to_wire
@@ -183,7 +183,7 @@ class GroupsQueryV1(PageQueryV1):
     external_entity_id: _Entity | None = None
 
 
-async def create(call: Call) -> GatewayGroupV1:
+async def create(call: Call) -> Encoded:
     asked = call.body_as(CreateGatewayGroupRequestV1)
     hierarchy = asked.hierarchy or GroupHierarchyRequestV1()
     mode = hierarchy.limit_enforcement
@@ -194,38 +194,41 @@ async def create(call: Call) -> GatewayGroupV1:
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
     )
-    return shown(await groups.create_group(call.parts.store, call.caller.workspace_id, new))
+    return Encoded(await encode_group(await groups.create_group(call.parts.store, call.caller.workspace_id, new)))
 
 
-async def patch(call: Call) -> GatewayGroupV1:
+async def patch(call: Call) -> Encoded:
     asked = call.body_as(UpdateGatewayGroupRequestV1)
     models = None if asked.models is None else _models(asked.models)
     change = GroupChange(models, asked.metadata is not None, asked.metadata.name if asked.metadata else None)
-    return shown(await groups.change_group(call.parts.store, call.caller.workspace_id, call.path["group_id"], change))
+    place = (call.caller.workspace_id, call.path["group_id"])
+    return Encoded(await encode_group(await groups.change_group(call.parts.store, *place, change)))
 
 
-async def get(call: Call) -> GatewayGroupV1:
+async def get(call: Call) -> Encoded:
     async with call.parts.store.read() as conn:
-        return shown(await groups.place_group(conn, call.caller.workspace_id, call.path["group_id"]))
+        placed = await groups.place_group(conn, call.caller.workspace_id, call.path["group_id"])
+    return Encoded(await encode_group(placed))
 
 
-async def list_all(call: Call) -> GatewayGroupsResponseV1:
+async def list_all(call: Call) -> Encoded:
     async def fetch(at: Position[Placed]) -> Sequence[Placed]:
         async with call.parts.store.read() as conn:
             entity = at.filters["external_entity_id"]
             found = await group_rows.list_groups(conn, call.caller.workspace_id, entity, at.after, at.limit)
             return await groups.place_all(conn, found)
 
-    listing = Listing("groups", fetch, lambda placed: placed.record.group.id, ("external_entity_id",))
-    found, pagination = await page_of(call, listing)
-    return GatewayGroupsResponseV1(items=[shown(placed) for placed in found], pagination=pagination)
+    filters = ("external_entity_id",)
+    return await page_of(
+        call, Listing("groups", fetch, lambda placed: placed.record.group.id, encode_group, filters, 4)
+    )
 
 
 async def delete(call: Call) -> DeletedGatewayGroupV1:
     store, workspace_id = call.parts.store, call.caller.workspace_id
     deleted = await groups.delete_group(store, workspace_id, call.path["group_id"])
     await _forget_counts(call.parts, deleted)
-    record, deleted_at = deleted.all[0], time_text(deleted.deleted_at_ms)
+    record, deleted_at = deleted.record, time_text(deleted.deleted_at_ms)
     return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
 
 
@@ -234,19 +237,25 @@ async def _forget_counts(parts: Parts, deleted: groups.Deleted) -> None:
     if parts.counters is not None:
         with suppress(CountersUnavailableError, TimeoutError):
             async with asyncio.timeout(1):
-                await parts.counters.forget(Bucket(key, group_id) for key, group_id in deleted.buckets)
+                await parts.counters.forget([Bucket(key, group_id) for key, group_id in deleted.buckets])
 
 
-def shown(placed: Placed) -> GatewayGroupV1:
+async def encode_group(placed: Placed) -> bytes:
+    """A `GatewayGroupV1` as JSON. In slices, entry by entry: as a whole, one of 1000 slugs takes 0.2 s."""
     record, group = placed.record, placed.record.group
-    return GatewayGroupV1(
-        id=group.id,
-        metadata=_metadata(record),
-        models=[GroupModelV1.model_validate(models_entry_to_wire(entry)) for entry in group.models],
-        effective_models=[_effective(entry.slug, bounds_of(placed.path, entry.slug)) for entry in group.models],
-        hierarchy=GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id),
-        created_at=time_text(record.created_at_ms),
-        updated_at=time_text(record.updated_at_ms),
+    models = await each(group.models, lambda entry: orjson.dumps(models_entry_to_wire(entry)))
+    effective = await each(bounds_of_each(placed.path), lambda found: orjson.dumps(_effective(*found)))
+    hierarchy = GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id)
+    return orjson.dumps(
+        {
+            "id": group.id,
+            "metadata": _metadata(record).model_dump(),
+            "models": orjson.Fragment(b"[" + b",".join(models) + b"]"),
+            "effective_models": orjson.Fragment(b"[" + b",".join(effective) + b"]"),
+            "hierarchy": hierarchy.model_dump(),
+            "created_at": time_text(record.created_at_ms),
+            "updated_at": time_text(record.updated_at_ms),
+        }
     )
 
 
@@ -254,17 +263,17 @@ def _metadata(record: GroupRecord) -> GroupMetadataV1:
     return GroupMetadataV1(external_entity_id=record.group.external_entity_id, name=record.name)
 
 
-def _effective(slug: str, bounds: Sequence[Bound]) -> EffectiveModelV1:
+def _effective(slug: str, bounds: Sequence[Bound]) -> dict[str, Any]:
+    """An `EffectiveModelV1`."""
     rates = [_effective_limit(bound) for bound in bounds if bound.limit.is_rate]
     usages = [_effective_limit(bound) for bound in bounds if not bound.limit.is_rate]
-    return EffectiveModelV1(slug=slug, rate_limits=rates, usage_limits=usages)
+    return {"slug": slug, "rate_limits": rates, "usage_limits": usages}
 
 
-def _effective_limit(bound: Bound) -> EffectiveLimitV1:
-    limit = bound.limit
-    return EffectiveLimitV1(
-        type=limit.type.value, unit=limit.unit.value, threshold=limit.threshold, source_group=bound.source_group
-    )
+def _effective_limit(bound: Bound) -> dict[str, Any]:
+    """An `EffectiveLimitV1`."""
+    limit, source = bound.limit, bound.source_group
+    return {"type": limit.type, "unit": limit.unit, "threshold": limit.threshold, "source_group": source}
 
 
 def _models(forms: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:

@@ -1,23 +1,23 @@
 """`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: minted once in plaintext, then known by their prefix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
+
+from pydantic import BaseModel
 
 from control import keys
 from control.api.forms import (
     AnswerV1,
     FormV1,
-    Listing,
     Name,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     TimeText,
     optional_time_text,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.api.problems import not_found
 from control.edges import key_rows
 from control.edges.key_rows import KeyRecord
@@ -107,14 +107,12 @@ async def create(call: Call) -> CreatedWorkspaceKeyV1:
     )
 
 
-async def list_minted(call: Call) -> FederatedKeysResponseV1:
-    found, pagination = await _list(call)
-    return FederatedKeysResponseV1(items=[_federated(record) for record in found], pagination=pagination)
+async def list_minted(call: Call) -> Encoded:
+    return await _list(call, _federated)
 
 
-async def list_own(call: Call) -> WorkspaceKeysResponseV1:
-    found, pagination = await _list(call)
-    return WorkspaceKeysResponseV1(items=[_workspace(record) for record in found], pagination=pagination)
+async def list_own(call: Call) -> Encoded:
+    return await _list(call, _workspace)
 
 
 async def get_minted(call: Call) -> FederatedKeyV1:
@@ -134,7 +132,7 @@ def _ring(call: Call) -> Keyring:
     return Keyring(call.caller.workspace_id, call.path.get("group_id"))
 
 
-async def _list(call: Call) -> tuple[Sequence[KeyRecord], PaginationResponseV1]:
+async def _list(call: Call, show: Callable[[KeyRecord], BaseModel]) -> Encoded:
     ring = _ring(call)
 
     async def fetch(at: Position[KeyRecord]) -> Sequence[KeyRecord]:
@@ -144,7 +142,7 @@ async def _list(call: Call) -> tuple[Sequence[KeyRecord], PaginationResponseV1]:
             return await key_rows.list_keys(conn, ring.workspace_id, ring.group_id, after, at.limit)
 
     kind = f"keys {ring.group_id or ''}"
-    return await page_of(call, Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix]))
+    return await page_of(call, Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix], shown(show)))
 
 
 async def _get(call: Call) -> KeyRecord:

@@ -15,8 +15,9 @@ from control.api.deployment_forms import (
     shown_model,
 )
 from control.api.endpoints import ENVIRONMENT_PATTERN
-from control.api.forms import Listing, PageQueryV1, Position, page_of
-from control.api.operations import Call, Operation
+from control.api.forms import PageQueryV1
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.api.problems import bad_field, not_found
 from control.deployments import Place
 from control.edges import model_rows
@@ -34,13 +35,12 @@ async def get_model(call: Call) -> forms.ModelV1:
         return shown_model(await deployments.find_model(conn, call.caller.workspace_id, call.path["model_id"]))
 
 
-async def list_models(call: Call) -> forms.ModelsResponseV1:
+async def list_models(call: Call) -> Encoded:
     async def fetch(at: Position[ModelRecord]) -> Sequence[ModelRecord]:
         async with call.parts.store.read() as conn:
             return await model_rows.list_models(conn, call.caller.workspace_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing("models", fetch, lambda record: record.id))
-    return forms.ModelsResponseV1(items=[shown_model(record) for record in found], pagination=pagination)
+    return await page_of(call, Listing("models", fetch, lambda record: record.id, shown(shown_model)))
 
 
 async def create_deployment(call: Call) -> forms.DeploymentV1:
@@ -54,7 +54,7 @@ async def get_deployment(call: Call) -> forms.DeploymentV1:
         return shown_deployment(record, (await _environments(call)).get(record.id))
 
 
-async def list_deployments(call: Call) -> forms.DeploymentsResponseV1:
+async def list_deployments(call: Call) -> Encoded:
     model_id = call.path["model_id"]
 
     async def fetch(at: Position[DeploymentRecord]) -> Sequence[DeploymentRecord]:
@@ -62,10 +62,13 @@ async def list_deployments(call: Call) -> forms.DeploymentsResponseV1:
             await deployments.find_model(conn, call.caller.workspace_id, model_id)
             return await model_rows.list_deployments(conn, model_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing(f"deployments {model_id}", fetch, lambda record: record.id))
     names = await _environments(call)
-    items = [shown_deployment(record, names.get(record.id)) for record in found]
-    return forms.DeploymentsResponseV1(items=items, pagination=pagination)
+
+    def show(record: DeploymentRecord) -> forms.DeploymentV1:
+        return shown_deployment(record, names.get(record.id))
+
+    kind, encode = f"deployments {model_id}", shown(show)
+    return await page_of(call, Listing(kind, fetch, lambda record: record.id, encode, first=8))
 
 
 async def set_replicas(call: Call) -> forms.DeploymentV1:
@@ -96,7 +99,7 @@ async def get_environment(call: Call) -> forms.EnvironmentV1:
     return shown_environment(record)
 
 
-async def list_environments(call: Call) -> forms.EnvironmentsResponseV1:
+async def list_environments(call: Call) -> Encoded:
     model_id = call.path["model_id"]
 
     async def fetch(at: Position[EnvironmentRecord]) -> Sequence[EnvironmentRecord]:
@@ -104,8 +107,8 @@ async def list_environments(call: Call) -> forms.EnvironmentsResponseV1:
             await deployments.find_model(conn, call.caller.workspace_id, model_id)
             return await model_rows.list_environments(conn, model_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing(f"environments {model_id}", fetch, lambda record: record.name))
-    return forms.EnvironmentsResponseV1(items=[shown_environment(r) for r in found], pagination=pagination)
+    kind, encode = f"environments {model_id}", shown(shown_environment)
+    return await page_of(call, Listing(kind, fetch, lambda record: record.name, encode))
 
 
 def place_of(call: Call) -> Place:
@@ -137,7 +140,7 @@ OPERATIONS = (
     Operation(
         *("POST", _D, create_deployment, "Register a deployment", _DEPLOYMENT),
         body=_NEW_DEPLOYMENT,
-        errors=(400, 404),
+        errors=(400, 404, 409),
         tag=_TAG,
     ),
     Operation("GET", _D, list_deployments, "List deployments", _DEPLOYMENTS, query=_PAGE, errors=(400, 404), tag=_TAG),
@@ -145,13 +148,13 @@ OPERATIONS = (
     Operation(
         *("PUT", f"{_D1}/replicas", set_replicas, "Set a deployment's replicas", _DEPLOYMENT),
         body=_REPLICAS,
-        errors=(400, 404),
+        errors=(400, 404, 409),
         tag=_TAG,
     ),
     Operation(
         *("PUT", _E1, set_environment, "Point an environment to a deployment", _ENVIRONMENT),
         body=_POINTER,
-        errors=(400, 404),
+        errors=(400, 404, 409),
         tag=_TAG,
     ),
     Operation(

@@ -9,9 +9,11 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING, MAX_VALUES
 from control.api.docs_page import docs_page
 from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.forms import AnswerV1
+from control.api.lists import PAGE_BYTES
 from control.api.operations import Operation
 
 _REF = "#/components/schemas/{model}"
@@ -65,7 +67,10 @@ def describe(operations: Sequence[Operation]) -> Json:
         "info": {
             "title": "Tollgate management API",
             "version": "1.0.0",
-            "description": "Endpoints, groups and limits, keys, secrets, platform models, and billing events.",
+            "description": "Endpoints, groups and limits, keys, secrets, platform models, and billing events. "
+            f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_VALUES} values, {MAX_MEMBERS} members in one object and "
+            f"{MAX_NESTING} levels. A page of a list ends early when it passes {PAGE_BYTES} bytes, after one item at "
+            "least: `has_more` and `cursor` say whether more follow, not the number of items.",
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {"apiKey": []}],

@@ -4,10 +4,9 @@ An `Operation` is the source of its route, its validation, its OpenAPI entry and
 every request takes: who, how often, may they, what do they ask, do it, render it.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -45,6 +44,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answer as JSON already: encoded part by part, because as a whole it would hold the event loop."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """What one method on one path does. `errors`: the statuses it may answer beside those that every operation may.
 
@@ -53,7 +59,7 @@ class Operation:
 
     method: str
     path: str
-    handler: Callable[[Call], Awaitable[BaseModel]]
+    handler: Callable[[Call], Awaitable[BaseModel | Encoded]]
     summary: str
     answer: type[BaseModel]
     body: type[BaseModel] | None = None
@@ -80,8 +86,10 @@ def _entry(operation: Operation) -> Handler:
         parts.last_used.note(caller.key_prefix)
         path = _path_of(request)
         query = bodies.read_query(request, operation.query)
-        body = await bodies.read_body(request, operation.body)
-        return render(await operation.handler(Call(caller, parts, path, query, body)))
+        sent = await bodies.receive(request) if operation.body is not None else b""
+        async with parts.turns.of(caller.workspace_id):
+            body = await bodies.read_body(sent, operation.body)
+            return render(await operation.handler(Call(caller, parts, path, query, body)))
 
     return handle
 
@@ -94,10 +102,8 @@ def _path_of(request: web.Request) -> dict[str, str]:
     return values
 
 
-def render(answer: BaseModel) -> web.Response:
-    text = json.dumps(_wire(answer), ensure_ascii=False, separators=(",", ":"))
-    return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
-
-
-def _wire(answer: BaseModel) -> Any:
-    return answer.model_dump(mode="json", by_alias=True)
+def render(answer: BaseModel | Encoded) -> web.Response:
+    """Encode the JSON as UTF-8."""
+    body = answer.body if isinstance(answer, Encoded) else answer.model_dump_json(by_alias=True).encode()
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)

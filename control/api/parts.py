@@ -1,6 +1,6 @@
 """What handlers may reach, made once in `control.app` and handed to each through its `Call`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -11,6 +11,7 @@ from control.edges.last_used import LastUsed
 from control.edges.metrics import Metrics
 from control.edges.names import UpstreamNames
 from control.edges.store import Store
+from control.pace import Turns
 from control.readiness import Readiness
 from control.settings import Settings
 from control.statements import Statements
@@ -33,6 +34,7 @@ class Parts:
     readiness: Readiness
     counters: UsageCounters | None = None
     """None without a Redis: usage is 0 then, for nothing counts."""
+    turns: Turns = field(default_factory=Turns)
 
 
 PARTS = web.AppKey("parts", Parts)

@@ -10,15 +10,13 @@ from control.api.forms import (
     NO_NUL,
     AnswerV1,
     FormV1,
-    Listing,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     TimeText,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.edges import secret_rows
 from control.edges.secret_rows import SecretRecord
 from control.vault import NewSecret
@@ -62,13 +60,12 @@ async def put(call: Call) -> SecretV1:
     return _shown(await vault.put_secret(parts.store, parts.settings.secret_keys, call.caller.workspace_id, new))
 
 
-async def list_all(call: Call) -> SecretsResponseV1:
+async def list_all(call: Call) -> Encoded:
     async def fetch(at: Position[SecretRecord]) -> Sequence[SecretRecord]:
         async with call.parts.store.read() as conn:
             return await secret_rows.list_secrets(conn, call.caller.workspace_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing("secrets", fetch, lambda record: record.id))
-    return SecretsResponseV1(items=[_shown(record) for record in found], pagination=pagination)
+    return await page_of(call, Listing("secrets", fetch, lambda record: record.id, shown(_shown)))
 
 
 async def delete(call: Call) -> DeletedSecretV1:

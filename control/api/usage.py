@@ -5,15 +5,13 @@ from typing import Literal
 
 from control.api.forms import (
     AnswerV1,
-    Listing,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     TimeText,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.api.problems import ProblemError
 from control.edges.counters import CountersUnavailableError
 from control.groups import place_group
@@ -40,7 +38,7 @@ class GroupUsageResponseV1(AnswerV1):
     pagination: PaginationResponseV1
 
 
-async def group_usage(call: Call) -> GroupUsageResponseV1:
+async def group_usage(call: Call) -> Encoded:
     parts, group_id = call.parts, call.path["group_id"]
     async with parts.store.read() as conn:
         placed = await place_group(conn, call.caller.workspace_id, group_id)
@@ -54,10 +52,13 @@ async def group_usage(call: Call) -> GroupUsageResponseV1:
         behind = [entry for entry in entries if at.after is None or [entry.slug, entry.type] > at.after]
         return behind[: at.limit]
 
-    listing = Listing(f"usage of {group_id}", fetch, lambda entry: [entry.slug, entry.type])
-    shown, pagination = await page_of(call, listing)
     reset_at = time_text(now_ms + until_midnight_ms(now_ms))
-    return GroupUsageResponseV1(items=[_entry(one, reset_at) for one in shown], pagination=pagination)
+
+    def show(entry: UsageEntry) -> GroupUsageEntryV1:
+        return _entry(entry, reset_at)
+
+    kind, encode = f"usage of {group_id}", shown(show)
+    return await page_of(call, Listing(kind, fetch, lambda entry: [entry.slug, entry.type], encode))
 
 
 def _entry(entry: UsageEntry, reset_at: str) -> GroupUsageEntryV1:

@@ -12,17 +12,15 @@ from control.api.forms import (
     NO_NUL,
     AnswerV1,
     FormV1,
-    Listing,
     PageQueryV1,
     PaginationResponseV1,
-    Position,
     TimeText,
     not_all_null,
     optional_time_text,
-    page_of,
     time_text,
 )
-from control.api.operations import Call, Operation
+from control.api.lists import Listing, Position, page_of, shown
+from control.api.operations import Call, Encoded, Operation
 from control.api.problems import bad_field, not_found
 from control.edges import webhook_rows
 from control.edges.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
@@ -146,13 +144,12 @@ async def create(call: Call) -> WebhookV1:
     return _shown(record, secret)
 
 
-async def list_all(call: Call) -> WebhooksResponseV1:
+async def list_all(call: Call) -> Encoded:
     async def fetch(at: Position[WebhookRecord]) -> Sequence[WebhookRecord]:
         async with call.parts.store.read() as conn:
             return await webhook_rows.list_webhooks(conn, call.caller.workspace_id, at.after, at.limit)
 
-    found, pagination = await page_of(call, Listing("webhooks", fetch, lambda record: record.id))
-    return WebhooksResponseV1(items=[_shown(record) for record in found], pagination=pagination)
+    return await page_of(call, Listing("webhooks", fetch, lambda record: record.id, shown(_shown)))
 
 
 async def get(call: Call) -> WebhookV1:
@@ -177,16 +174,15 @@ async def delete(call: Call) -> DeletedWebhookV1:
     return DeletedWebhookV1(id=record.id, url=record.url)
 
 
-async def list_deliveries(call: Call) -> WebhookDeliveriesResponseV1:
+async def list_deliveries(call: Call) -> Encoded:
     record = await _found(call)
 
     async def fetch(at: Position[DeliveryRecord]) -> Sequence[DeliveryRecord]:
         async with call.parts.store.read() as conn:
             return await webhook_rows.list_deliveries(conn, record.id, at.filters["status"], at.after, at.limit)
 
-    listing = Listing(f"deliveries of {record.id}", fetch, lambda delivery: delivery.id, ("status",))
-    found, pagination = await page_of(call, listing)
-    return WebhookDeliveriesResponseV1(items=[_shown_delivery(one) for one in found], pagination=pagination)
+    kind, encode = f"deliveries of {record.id}", shown(_shown_delivery)
+    return await page_of(call, Listing(kind, fetch, lambda delivery: delivery.id, encode, ("status",), 16))
 
 
 async def redeliver(call: Call) -> WebhookDeliveryV1:

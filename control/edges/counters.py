@@ -4,7 +4,7 @@ It never charges anything: that is for the proxy's scripts, which share the layo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from redis.exceptions import RedisError
 from policy.buckets import EXPIRY_S, MARKER_PREFIX, day_usage, fields_of, marker_time_ms
 
 _SCAN_PAGE = 1000
+_BATCH = 500
+"""Commands packed at once, some milliseconds of work."""
 _DEADLINE_S = 1.0
 """Whoever waits for figures is told that there are none, rather than kept waiting."""
 
@@ -48,27 +50,30 @@ class UsageCounters:
             return []
         async with _answering():
             now_ms = await self._time_ms()
-            pipeline = self._redis.pipeline(transaction=False)
-            for bucket in buckets:
-                pipeline.hget(bucket.key, bucket.group_id)
-            headers: list[bytes | None] = await pipeline.execute()
-        return [DayUsage(*day_usage(header, now_ms)) for header in headers]
+            found: list[DayUsage] = []
+            for start in range(0, len(buckets), _BATCH):
+                pipeline = self._redis.pipeline(transaction=False)
+                for bucket in buckets[start : start + _BATCH]:
+                    pipeline.hget(bucket.key, bucket.group_id)
+                found += [DayUsage(*day_usage(header, now_ms)) for header in await pipeline.execute()]
+        return found
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `CountersUnavailableError`."""
         async with _answering():
             return await self._time_ms()
 
-    async def forget(self, buckets: Iterable[Bucket]) -> None:
+    async def forget(self, buckets: Sequence[Bucket]) -> None:
         """Delete what deleted groups counted. Calls in flight may bring a header back, which goes with its hash.
 
         Raises `CountersUnavailableError`; leaving it at that is harmless, for a group's id is never used again.
         """
         async with _answering():
-            pipeline = self._redis.pipeline(transaction=False)
-            for bucket in buckets:
-                pipeline.hdel(bucket.key, *fields_of(bucket.group_id))
-            await pipeline.execute()
+            for start in range(0, len(buckets), _BATCH):
+                pipeline = self._redis.pipeline(transaction=False)
+                for bucket in buckets[start : start + _BATCH]:
+                    pipeline.hdel(bucket.key, *fields_of(bucket.group_id))
+                await pipeline.execute()
 
     async def prune_markers(self) -> int:
         """Delete the marks of worker incarnations that have settled nothing for as long as an unused hash lives.

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import func, insert, select, update
 
 from control.edges.store import Connection, WriteTx
-from control.edges.tables import deployments, environments, models
+from control.edges.tables import deployments, environments, models, published
 from policy.snapshot import Deployment, ModelRow, RowKind, same_name
+
+MAX_MODEL_BYTES = 1024 * 1024
+"""Of what is published of one model, all of it with each change. A model of before the bound may shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,15 @@ async def put_environment(tx: WriteTx, record: EnvironmentRecord, exists: bool) 
     await tx.conn.execute(update(environments).where(*is_it).values(**values))
 
 
+class ModelFullError(Exception):
+    """The model's deployments, replicas and environments would take more than 1 MiB in the proxies' copy of policy."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
 async def publish_model(tx: WriteTx, model: ModelRecord) -> None:
-    """Publish the model as it stands in this transaction."""
+    """Publish the model as it stands in this transaction. `ModelFullError` when it grows beyond `MAX_MODEL_BYTES`."""
     found = await list_deployments(tx.conn, model.id, None)
     pointers = await list_environments(tx.conn, model.id, None)
     row = ModelRow(
@@ -137,7 +148,15 @@ async def publish_model(tx: WriteTx, model: ModelRecord) -> None:
         {d.id: Deployment(d.id, d.status, d.replicas) for d in found},
         {environment.name: environment.deployment_id for environment in pointers},
     )
-    tx.publish(RowKind.MODEL, model.id, row.to_wire())
+    text = orjson.dumps(row.to_wire()).decode()
+    if len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
+        raise ModelFullError
+    tx.publish_text(RowKind.MODEL, model.id, text)
+
+
+async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
+    is_it = (published.c.kind == RowKind.MODEL.value, published.c.id == model.id)
+    return (await tx.conn.execute(select(func.length(published.c.body)).where(*is_it))).scalar() or 0
 
 
 def _deployment(row: Any) -> DeploymentRecord:

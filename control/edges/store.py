@@ -45,6 +45,10 @@ class WriteTx:
     def publish(self, kind: RowKind, id: str, body: Mapping[str, Any] | None) -> None:
         """Put (kind, id) into the snapshot; None takes it out. The last word of a transaction counts."""
         encoded = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        self.publish_text(kind, id, encoded)
+
+    def publish_text(self, kind: RowKind, id: str, encoded: str | None) -> None:
+        """The same for a body that is JSON text already."""
         self._rows[(kind.value, id)] = encoded
 
     async def bury(self, kind: RowKind, ids: Column[str], *where: ColumnElement[bool]) -> None:

@@ -2,10 +2,13 @@
 
 import asyncio
 import io
+import json
 from typing import Any
 
 import pytest
 
+from control.api import bodies
+from control.api.problems import ProblemError
 from tests.control.plane import ControlPlane
 
 PATH = "/v1/secrets"
@@ -125,3 +128,50 @@ async def test_a_body_that_stops_in_the_middle_is_no_bug(lite: ControlPlane, cap
     (await lite.get(PATH)).ok()
     assert "bug in" not in caplog.text
     assert "Error handling" not in caplog.text
+
+
+MANY = 300_000
+HEAD = b'{"name":"x","value":"y","more":'
+TOO_MUCH = {
+    "empty lists": HEAD + b"[" + b"[]," * MANY + b"1]}",
+    "empty objects": HEAD + b"[" + b"{}," * MANY + b"1]}",
+    "numbers": HEAD + b"[" + b"1," * MANY + b"1]}",
+    "texts": HEAD + b"[" + b'"",' * MANY + b"1]}",
+    "texts that end in a backslash": HEAD + b"[" + rb'"\\",' * (MANY // 2) + b"1]}",
+    "open lists": b"[" * MANY,
+    "open objects": b'{"a":' * (MANY // 2),
+    "members": b"{" + b",".join(b'"%d":1' % n for n in range(60_000)) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(json, "loads", lambda text, **_more: parsed.append(text))
+    with pytest.raises(ProblemError, match=f"more than {bodies.MAX_VALUES} values"):
+        bodies.parse_json(TOO_MUCH[name])
+    assert parsed == []
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+async def test_a_body_of_too_many_values_is_400(lite: ControlPlane, name: str) -> None:
+    body = (await lite.post(PATH, data=io.BytesIO(TOO_MUCH[name]), headers=JSON)).refused(400, "INVALID_REQUEST")
+    assert f"more than {bodies.MAX_VALUES} values" in body["error"]
+
+
+async def test_an_object_of_too_many_members_is_400_and_names_one(lite: ControlPlane) -> None:
+    most = {"name": "x", "value": "y"} | {f"m{n}": n for n in range(bodies.MAX_MEMBERS - 2)}
+    assert (await lite.post(PATH, most)).refused(400)["details"][0]["message"] == "unknown field"
+    body = (await lite.post(PATH, most | {"last": 1})).refused(400)
+    assert body["details"] == [{"field": "last", "message": "one member too many"}]
+
+
+async def test_what_is_said_of_too_much_nesting_names_the_bound(lite: ControlPlane) -> None:
+    body = (await lite.post(PATH, data=HEAD + b"[" * 40 + b"]" * 40 + b"}", headers=JSON)).refused(400)
+    assert f"more than {bodies.MAX_NESTING} levels" in body["error"]
+
+
+@pytest.mark.parametrize("text", [",[{" * 21_000, '\\",[' * 16_000, "\\\\,," * 16_000])
+async def test_commas_and_brackets_within_text_do_not_count(lite: ControlPlane, text: str) -> None:
+    raw = b'{"name":"x","value":"%s"}' % text.encode()
+    (await lite.post(PATH, data=raw, headers=JSON)).ok()

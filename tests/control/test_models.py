@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
+from control.api import lists
+from control.edges import model_rows
 from control.edges.tables import environments, published
 from tests.control.plane import ControlPlane, running_plane
 
@@ -81,6 +83,36 @@ async def test_environments_of_before_that_differ_in_case_are_told_apart(plane: 
     (await plane.put(f"{model}/environments/staging", {"deployment_id": two})).ok()
     for name, id in (("Staging", one.rpartition("/")[2]), ("staging", two)):
         assert (await plane.get(f"{model}/environments/{name}")).ok()["deployment_id"] == id
+
+
+async def test_a_model_grows_to_a_bound_and_shrinks_from_beyond_it(
+    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, one = await deployment(lite)
+    urls = [f"{PUBLIC}:{port}" for port in range(1000, 1256)]
+    (await lite.put(f"{one}/replicas", {"replicas": urls[:40]})).ok()
+    monkeypatch.setattr(model_rows, "MAX_MODEL_BYTES", 1000)
+    refused = (await lite.put(f"{one}/replicas", {"replicas": urls})).refused(409, "CONFLICT")
+    assert "more than 1 MiB" in refused["error"]
+    (await lite.post(f"{model}/deployments", {"name": "more"})).refused(409, "CONFLICT")
+    assert len((await lite.put(f"{one}/replicas", {"replicas": urls[:39]})).ok()["replicas"]) == 39
+    assert (await lite.get(f"{model}/deployments")).ok()["items"][0]["active_replica_count"] == 39
+
+
+async def test_deployments_of_many_replicas_are_listed_page_by_page(
+    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, one = await deployment(lite)
+    for n in range(11):
+        one = f"{model}/deployments/" + (await lite.post(f"{model}/deployments", {"name": f"d{n}"})).ok()["id"]
+        (await lite.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})).ok()
+    monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
+    seen, path = list[int](), f"{model}/deployments?limit=1000"
+    while path:
+        page = (await lite.get(path)).ok()
+        seen.append(len(page["items"]))
+        path = f"{model}/deployments?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
+    assert (sum(seen), max(seen)) == (12, 3)
 
 
 async def test_activate_deactivate_retry(plane: ControlPlane) -> None:

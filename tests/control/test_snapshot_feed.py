@@ -302,3 +302,10 @@ async def test_hints_follow_the_commit(store: Store) -> None:
     follower = Follower()
     await follower.follow(store)
     assert follower.rows.keys() == {("group", "a")}
+
+
+async def test_a_page_ends_with_the_row_that_passes_its_bytes(store: Store) -> None:
+    await publish(store, *"abcde", body={"text": "x" * (publisher.PAGE_CHARS // 2)})
+    follower = Follower()
+    assert await follower.follow(store) == 3
+    assert sorted(id for _, id in follower.rows) == [*"abcde"]
