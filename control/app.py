@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 
 from aiohttp import web
 from redis.asyncio import Redis
@@ -50,6 +49,7 @@ from control.readiness import Readiness
 from control.retention import forget_old
 from control.settings import Settings
 from control.statements import Statements
+from control.stopping import cancelled
 from control.throttle import Throttle
 from control.webhook_messages import outbox
 
@@ -149,18 +149,14 @@ async def _last_used(app: web.Application) -> AsyncIterator[None]:
     last_used = app[PARTS].last_used
     task = asyncio.create_task(last_used.write_for_ever())
     yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     await last_used.write()
 
 
 async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(_tidy_for_ever(app[PARTS]))
     yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await cancelled(task)
 
 
 async def _webhooks(app: web.Application) -> AsyncIterator[None]:
@@ -175,9 +171,7 @@ async def _webhooks(app: web.Application) -> AsyncIterator[None]:
     sender = WebhookSender(parts.store, client, settings.secret_keys, parts.metrics.webhook_delivery, options)
     task = asyncio.create_task(sender.run())
     yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    await cancelled(task)
     await client.close()
 
 

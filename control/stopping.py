@@ -1,8 +1,10 @@
-"""Stopping in the middle of a start: a signal must not have to wait for what the start waits for."""
+"""Stopping: in the middle of a start that waits, and for tasks that wait for something else than we do."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
+
+_AGAIN_S = 0.1
 
 
 async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -16,3 +18,10 @@ async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         return False
     working.result()
     return True
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end. Again and again: redis-py may swallow a cancellation that meets an answer."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN_S)
