@@ -37,6 +37,7 @@ from proxy.edges.upstream import HttpUpstream
 from proxy.exchange import AnswerReader, Call, Headers, Received
 from proxy.expectations import Expectations
 from proxy.grants import Grant
+from proxy.metering import Delivered
 from proxy.pipeline import Parts, Pipeline
 from proxy.recovery import CloseCall, OpenCall
 from proxy.stages.dispatch import DispatchSettings
@@ -68,7 +69,10 @@ class NoJournal:
     def open(self, call: OpenCall) -> None:
         pass
 
-    def answered(self, event_key: str) -> None:
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        pass
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         pass
 
     def close(self, call: CloseCall) -> None:
@@ -77,6 +81,9 @@ class NoJournal:
 
 class NoMeters:
     """Counts nothing."""
+
+    def usage_not_reported(self, reason: str) -> None:
+        pass
 
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
         pass
@@ -92,6 +99,8 @@ class NoMeter:
     """Reads no usage."""
 
     tokens: Tokens | None = None
+    input: Tokens | None = None
+    rejected = ""
 
     def see(self, answer: Json) -> None:
         pass
@@ -109,11 +118,14 @@ class UnmeteredAnswers:
     def ask(self, request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
         return registry.ask(request, target, credential, translation)
 
-    def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
+    def reader(self, request: Received, target: Target, status: int, headers: Headers, most: int) -> AnswerReader:
         return Body(request.slug, NoMeter())
 
     def told_in(self, request: Received, target: Target) -> str | None:
         return registry.told_in(request, target)
+
+    def delivered(self, request: Received, reader: AnswerReader) -> Delivered:
+        return registry.delivered(request, reader)
 
 
 class NoBooks(Settle):

@@ -76,7 +76,7 @@ def bench_journal(directory: Path, calls: int) -> None:
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
         journal.open(opened)
-        journal.answered(opened.event_key)
+        journal.answered(opened.event_key, Tokens(100), 2)
         journal.close(closed)
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s

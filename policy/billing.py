@@ -9,6 +9,10 @@ MAX_COUNT = 2**53 - 1
 """The largest figure of an event: what a JSON number holds exactly, and a BIGINT and a sum of many well below."""
 
 
+MAX_REPORTED_TOKENS = 4_000_000
+"""The largest figure of a provider's usage report that is believed, where no setting says otherwise."""
+
+
 class Tokens(NamedTuple):
     """What a call cost, in tokens. `input` counts cached and uncached input alike; `cached_input` is a part of it."""
 
@@ -56,9 +60,13 @@ class BillingEvent:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "BillingEvent":
-        """The inverse of `to_wire`. KeyError, TypeError or ValueError when the shape is not that."""
+        """The inverse of `to_wire`. KeyError, TypeError or ValueError when the shape is not that.
+
+        No event fails for the size of a figure: above MAX_COUNT, as a journal of an older proxy may hold it, it counts
+        as that.
+        """
         counts = wire["tokens"]
-        if not isinstance(counts, list) or len(counts) != 3 or not all(_is_count(count) for count in counts):
+        if not isinstance(counts, list) or len(counts) != 3 or not all(map(_is_figure, counts)):
             raise ValueError("tokens are three whole numbers of at least 0: input, output, cached input")
         if not all(isinstance(wire[name], str) for name in _TEXTS):
             raise TypeError(f"these are text: {', '.join(_TEXTS)}")
@@ -67,7 +75,7 @@ class BillingEvent:
         if not isinstance(wire["request_metadata"], Mapping | None):
             raise TypeError("request_metadata is an object or null")
         rest = {name: wire[name] for name in cls.__dataclass_fields__ if name != "tokens"}
-        return cls(tokens=Tokens(*counts), **rest)
+        return cls(tokens=Tokens(*(min(count, MAX_COUNT) for count in counts)), **rest)
 
 
 _TEXTS = (
@@ -81,5 +89,9 @@ _TEXTS = (
 )
 
 
+def _is_figure(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_COUNT
+    return _is_figure(value) and value <= MAX_COUNT  # type: ignore[operator]  # it is an int

@@ -129,6 +129,7 @@ async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: 
         dispatch=_dispatch_settings(settings),
         max_body_bytes=settings.max_body_bytes,
         capacity=settings.capacity,
+        max_reported_tokens=settings.max_reported_tokens,
         tokens=tokens,
         tiers=settings.tiers,
     )

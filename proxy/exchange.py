@@ -19,6 +19,7 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.grants import Grant
 from proxy.load import Load
 from proxy.long_strings import Outline
+from proxy.metering import Delivered, Reported
 from proxy.spliced import RequestBody
 
 Headers = Sequence[tuple[str, str]]
@@ -240,7 +241,7 @@ class Admitted:
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Tokens
-    """What the call is billed when it was answered in part and the provider reported nothing."""
+    """What is reserved of TOKEN limits, and never billed."""
 
 
 class AnswerReader(Protocol):
@@ -249,6 +250,11 @@ class AnswerReader(Protocol):
     @property
     def tokens(self) -> Tokens | None:
         """The last authoritative report so far; None while there is none."""
+        ...
+
+    @property
+    def reported(self) -> Reported:
+        """All that was reported so far."""
         ...
 
     @property
@@ -320,6 +326,7 @@ class Call:
     billed: Tokens | None = None
     """Once it is booked."""
     reader: AnswerReader | None = None
+    delivered: Delivered | None = None
     upstream: UpstreamAnswer | None = None
     place: Place | None = None
     load: Load | None = None

@@ -19,10 +19,14 @@ MAX_PAYLOAD_BYTES = 256 * 1024
 
 
 class Kind(Enum):
-    """What a record says. END closes a segment: the journal goes on in the next one."""
+    """What a record says. END closes a segment: the journal goes on in the next one.
+
+    ANSWERED is no longer written: older workers marked with it that an answer had begun, where PROGRESS is written now.
+    """
 
     OPEN = b"TG1O"
     ANSWERED = b"TG1A"
+    PROGRESS = b"TG1P"
     CLOSE = b"TG1C"
     END = b"TG1E"
 

@@ -59,6 +59,14 @@ class Outline:
         parsed: dict[str, Any] = orjson.loads(self._raw)
         return parsed
 
+    def original(self, text: str) -> memoryview | None:
+        """The long string, all of it ASCII, that `text` stands in for; None where it stands for itself."""
+        name = self._name.decode()
+        if not text.startswith(name):
+            return None
+        start, end = self._spans[int(text[len(name) :])]
+        return memoryview(self._raw)[start:end]
+
     def filled(self, text: bytes) -> Spliced:
         """`text`, made of this one's, with the long strings in their places again."""
         head, *rest = text.split(self._name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import time_ns
 from typing import Protocol
 
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.tiers import DEFAULT_TIERS, Tier
 from proxy.capacity import Capacity, CapacityLimits, Fleet
 from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
@@ -70,6 +71,7 @@ class Parts:
     access_log: settle.AccessLog
     dispatch: dispatch.DispatchSettings
     max_body_bytes: int = 100_000_000
+    max_reported_tokens: int = MAX_REPORTED_TOKENS
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     tokens: Tokens | None = None
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
@@ -87,7 +89,7 @@ class Pipeline:
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
         self._dispatch = dispatch.Dispatch(_dispatch_parts(parts))
-        self._relay = relay.Relay(parts.journal, parts.dialects)
+        self._relay = relay.Relay(parts.journal, parts.dialects, parts.max_reported_tokens)
         self._settle = settle.Settle(_settle_parts(parts))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from policy.billing import Tokens
 from policy.settlement import Hold, Settlement
-from proxy.frames import HEAD_BYTES, Kind, frame, frames, pack_head
+from proxy.frames import HEAD_BYTES, Kind, frames, pack_head
 
 ORPHAN_STATUS = 502
 """The status of a call that died with its worker."""
@@ -59,7 +59,7 @@ class CloseCall:
 Halves = tuple[bytes, bytes]
 """A call that ended: the payloads of its open and of its close."""
 
-_OPEN, _ANSWERED, _CLOSE = Kind.OPEN, Kind.ANSWERED, Kind.CLOSE  # to look a member up costs as much as a checksum
+_OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # to look a member up costs as much as a checksum
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -100,8 +100,10 @@ def _payer(workspace_id: str, group_id: str, entity_id: str, prefix: str, slug: 
     return orjson.dumps(shared)[1:-1]
 
 
-def answered_record(event_key: str) -> bytes:
-    return frame(_ANSWERED, event_key.encode())
+def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
+    """Two lines, like a close's: the key, then when how much had been delivered."""
+    payload = b'%b\n"ended_at_ms":%d,"tokens":[%d,%d,%d]}' % (event_key.encode(), now_ms, *tokens)
+    return pack_head(_PROGRESS.magic, len(payload), crc32(payload, _PROGRESS.seed)) + payload
 
 
 def close_record(call: CloseCall) -> bytes:
@@ -146,7 +148,8 @@ class Ledger:
 
     open: dict[bytes, bytes] = field(default_factory=dict)
     """By event key, the payload as it stands in the journal."""
-    answered: set[bytes] = field(default_factory=set)
+    answered: dict[bytes, bytes] = field(default_factory=dict)
+    """By event key, what the last progress record says; empty where an older worker has only marked the answer."""
     latest_ms: int = 0
     """The time of the last record that bears one: when an orphan is taken to have ended."""
     last_number: int = 0
@@ -166,14 +169,18 @@ class Ledger:
                 calls[payload[_KEY_AT:_KEY_TO]] = timed = payload
             elif kind is _CLOSE:
                 key, timed = payload[:_KEY_BYTES], payload
-                answered.discard(key)
+                answered.pop(key, None)
                 if (opened := calls.pop(key, None)) is not None:
                     ended.append((opened, payload))
                 else:
                     self.unmatched += 1
-            elif kind is _ANSWERED:
+            elif kind is _PROGRESS:
+                timed = payload
+                if (key := payload[:_KEY_BYTES]) in calls:
+                    answered[key] = payload[_REST_AT:]
+            elif kind is Kind.ANSWERED:
                 if payload in calls:
-                    answered.add(payload)
+                    answered[payload] = b""
             else:
                 over = True
                 break
@@ -195,12 +202,12 @@ class Ledger:
     def orphans(self) -> list[Halves]:
         """The calls that died with their worker, in the order of their keys; the same on each replay.
 
-        Billed zero when nothing was answered, the estimate after a partial answer.
+        Billed zero when nothing was answered, else what the last progress record says.
         """
         given, ended = dict[str, int](), []
         for event_key, opened in sorted(self.open.items()):
             _, estimate, holds = _opening(opened)
-            tokens = Tokens(*estimate) if event_key in self.answered else Tokens()
+            tokens = _last_known(self.answered.get(event_key), estimate)
             numbers = tuple(_next_number(given, Hold.from_wire(hold).key) for hold in holds)
             end = CloseCall(event_key.decode(), ORPHAN_STATUS, tokens, self.latest_ms, numbers)
             ended.append((opened, close_record(end)[HEAD_BYTES:]))
@@ -208,19 +215,34 @@ class Ledger:
 
     def to_wire(self) -> dict[str, Any]:
         """All that a reader must keep to go on from here after a restart."""
-        opened = [(payload.decode(), event_key in self.answered) for event_key, payload in self.open.items()]
+        opened = []
+        for event_key, payload in self.open.items():
+            progress = self.answered.get(event_key)
+            opened.append((payload.decode(), None if progress is None else progress.decode()))
         return {"open": opened, "latest_ms": self.latest_ms}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Ledger":
+        """Of an older proxy too, which only noted whether an answer had begun."""
         ledger = cls(latest_ms=wire["latest_ms"])
-        for text, answered in wire["open"]:
+        for text, progress in wire["open"]:
             opened = text.encode()
             event_key = opened[_KEY_AT:_KEY_TO]
             ledger.open[event_key] = opened
-            if answered:
-                ledger.answered.add(event_key)
+            if isinstance(progress, str):
+                ledger.answered[event_key] = progress.encode()
+            elif progress:
+                ledger.answered[event_key] = b""
         return ledger
+
+
+def _last_known(progress: bytes | None, estimate: list[int]) -> Tokens:
+    """What an orphan is billed. `progress`: the rest of its last progress record; empty: an older worker's mark."""
+    if progress is None:
+        return Tokens()
+    if not progress:  # its output was never counted; of the estimate only the input is no expectation
+        return Tokens(estimate[0])
+    return Tokens(*orjson.loads(b"{" + progress)["tokens"])
 
 
 def _time_of(payload: bytes) -> int:

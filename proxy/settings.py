@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.hosts import EgressRules
 from policy.log_schema import DEFAULT_LEVEL, parse_level
 from policy.sealing import parse_keys
@@ -59,6 +60,7 @@ class Settings:
     """Part of the drain timeout, and shorter: `/readyz` is 503 for this long before the listeners close."""
     max_body_bytes: int
     async_max_body_bytes: int
+    max_reported_tokens: int
     limits_on_redis_loss: str
     vendors: VendorUrls
     tiers: Mapping[str, Tier]
@@ -93,6 +95,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         ready_grace_s=_ready_grace_s(read, drain_timeout_s),
         max_body_bytes=read.count("MAX_BODY_BYTES", MAX_BODY_BYTES),
         async_max_body_bytes=read.count("ASYNC_MAX_BODY_BYTES", 262_144),
+        max_reported_tokens=read.count("MAX_REPORTED_TOKENS", MAX_REPORTED_TOKENS),
         limits_on_redis_loss=read.parsed("LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
         vendors=_vendors(read),
         tiers=read.parsed("MODEL_API_TIERS", parse_tiers, ""),

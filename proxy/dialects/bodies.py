@@ -12,6 +12,7 @@ from proxy.dialects.failures import is_failure
 from proxy.dialects.splice import edit_one, last_object_called
 from proxy.dialects.usage import Meter
 from proxy.extent import SMALL_BYTES, is_within_bounds
+from proxy.metering import NOTHING_REPORTED, Reported
 
 MAX_BODY_BYTES = 32 << 20
 ENDS_BYTES = 64 << 10
@@ -24,6 +25,7 @@ class Untouched:
     """Bytes that are none of our business: errors, and what is not JSON. Only the last ones wait for `end`."""
 
     __slots__ = ("_last",)
+    reported: Reported = NOTHING_REPORTED
     tokens: Tokens | None = None
     failed = False
     streams = True
@@ -42,7 +44,7 @@ class Untouched:
 class Body:
     """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "failed", "tokens")
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "failed")
     streams = False
 
     def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
@@ -54,7 +56,14 @@ class Body:
         self._slug = orjson.dumps(slug)
         self._meter = meter
         self.failed = False
-        self.tokens: Tokens | None = None
+
+    @property
+    def reported(self) -> Reported:
+        return self._meter
+
+    @property
+    def tokens(self) -> Tokens | None:
+        return self._meter.tokens
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -77,7 +86,6 @@ class Body:
         if not isinstance(answer, dict):
             return raw
         self._meter.see(answer)
-        self.tokens = self._meter.tokens
         self.failed = is_failure(answer)
         return edit_one(raw, answer, "model", self._slug) if "model" in answer else raw
 
@@ -94,7 +102,6 @@ class Body:
         usage = last_object_called(tail, b"usage")
         if usage is not None:
             self._meter.see_usage(usage)
-            self.tokens = self._meter.tokens
         return tail if self._renamed else self._rename(_MODEL_LAST, tail)
 
     def _rename(self, pattern: re.Pattern[bytes], part: bytes) -> bytes:

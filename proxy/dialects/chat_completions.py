@@ -7,6 +7,7 @@ import re
 
 import orjson
 
+from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderFields, UntranslatableError
 from proxy.dialects.splice import Json, edit
@@ -16,8 +17,10 @@ from proxy.spliced import RequestBody
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
-PATHS = frozenset((CHAT_PATH, "/v1/completions", "/v1/embeddings", RESPONSES_PATH))
-_PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, "/v1/completions"))
+COMPLETIONS_PATH = "/v1/completions"
+EMBEDDINGS_PATH = "/v1/embeddings"
+PATHS = frozenset((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, RESPONSES_PATH))
+_PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 
 CHUNKS = Shape((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
 _RESPONSE_EVENTS = Shape(
@@ -57,11 +60,11 @@ def asks_usage_itself(path: str, parsed: Json) -> bool:
     return not (options or {}).get("include_usage")
 
 
-def stream(path: str, parsed: Json, slug: str) -> Stream:
+def stream(path: str, parsed: Json, slug: str, most: int = MAX_REPORTED_TOKENS) -> Stream:
     if path == RESPONSES_PATH:
-        return Stream(_RESPONSE_EVENTS, slug, OpenAiMeter(_RESPONSE_EVENTS.holder))
-    return Stream(CHUNKS, slug, OpenAiMeter(), drop_usage=asks_usage_itself(path, parsed))
+        return Stream(_RESPONSE_EVENTS, slug, OpenAiMeter(_RESPONSE_EVENTS.holder, most))
+    return Stream(CHUNKS, slug, OpenAiMeter(most=most), drop_usage=asks_usage_itself(path, parsed))
 
 
-def whole(slug: str) -> Body:
-    return Body(slug, OpenAiMeter())
+def whole(path: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> Body:
+    return Body(slug, OpenAiMeter(most=most, has_output=path != EMBEDDINGS_PATH))

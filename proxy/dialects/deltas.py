@@ -5,7 +5,7 @@ Pure. What is told of such a delta was found out with one of the first; of the o
 
 import re
 
-_TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"([^"\\\r\n]*)"')
+_TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments|thinking|partial_json)": ?"([^"\\\r\n]*)"')
 _CLOSED = re.compile(rb'(?:[^"\\]++|\\.)*+')
 """All of a string that its next quote would end: the quotes in it are escaped."""
 _QUOTE, _LF, _CR = b'"\n\r'
@@ -34,6 +34,18 @@ class Delta:
         if _LF in text or _CR in text or (_QUOTE in text and not _CLOSED.fullmatch(text)):
             return None
         return self._opening_told + text + self._ending_told
+
+    def texts(self, frames: list[bytes]) -> bytes | None:
+        """The texts of deltas like this one, put together; None where not all are."""
+        opening, ending, start, stop = self._opening, self._ending, self._opening_bytes, -self._ending_bytes
+        shortest = start - stop
+        cut = [f[start:stop] for f in frames if f.startswith(opening) and f.endswith(ending) and len(f) >= shortest]
+        if len(cut) < len(frames):
+            return None
+        text = b"".join(cut)
+        if _LF in text or _CR in text or (_QUOTE in text and not _CLOSED.fullmatch(text)):
+            return None
+        return text
 
 
 NONE = Delta(b"\0", b"", b"\0", b"")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import orjson
 
+from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderFields
 from proxy.dialects.splice import Json, edit
@@ -41,9 +42,9 @@ def body(raw: bytes, parsed: Json, model: str | None) -> RequestBody:
     return edit(raw, parsed, {"model": orjson.dumps(model)}) if model is not None else raw
 
 
-def stream(slug: str) -> MessagesStream:
-    return MessagesStream(_EVENTS, slug, MessagesMeter())
+def stream(slug: str, most: int = MAX_REPORTED_TOKENS) -> MessagesStream:
+    return MessagesStream(_EVENTS, slug, MessagesMeter(most))
 
 
-def whole(slug: str) -> Body:
-    return Body(slug, MessagesMeter())
+def whole(slug: str, most: int = MAX_REPORTED_TOKENS) -> Body:
+    return Body(slug, MessagesMeter(most))

@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 import orjson
 
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
-from proxy.dialects import chat_completions, messages, vendor_c
+from proxy.dialects import answer_text, chat_completions, messages, vendor_c
+from proxy.dialects.answer_text import Texts
 from proxy.dialects.bodies import Untouched
+from proxy.dialects.delivered import DeliveredBody, DeliveredStream, NothingDelivered
+from proxy.dialects.request_text import RequestText
 from proxy.dialects.seam import Asked, UntranslatableError
 from proxy.dialects.splice import Json
 from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
@@ -19,10 +23,18 @@ from proxy.dialects.translate_messages_request import chat_request
 from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.exchange import AnswerReader, Headers, Received
+from proxy.metering import Delivered
 from proxy.spliced import RequestBody
 
 _SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
 """The dialect in which a caller speaks on a path; a path that is not here is no inference."""
+_TEXTS: dict[str, Texts] = {
+    chat_completions.CHAT_PATH: answer_text.of_chat,
+    chat_completions.COMPLETIONS_PATH: answer_text.of_chat,
+    chat_completions.RESPONSES_PATH: answer_text.of_responses,
+    messages.PATH: answer_text.of_messages,
+}
+"""Where the text of an answer is, by the path on which the caller gets it; embeddings have none."""
 _WANTED = {provider: rules.dialect for provider, rules in PROVIDERS.items()}
 """What a provider's targets speak; those of one that only a newer control plane knows speak what most do."""
 
@@ -67,20 +79,32 @@ def told_in(request: Received, target: Target) -> str | None:
     return spoken if spoken != _WANTED.get(target.provider, CHAT_COMPLETIONS) else None
 
 
-def reader(request: Received, target: Target, status: int, headers: Headers) -> AnswerReader:
-    """Who reads this answer. `headers`: upstream's, names in lower case."""
+def reader(
+    request: Received, target: Target, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
+) -> AnswerReader:
+    """Who reads this answer. `headers`: upstream's, names in lower case. `most`: the largest figure of a usage report
+    that is believed."""
     form = _form(headers, request.streaming)
     if not 200 <= status < 300 or form == "other":
         return Untouched()
     spoken, given = _SPOKEN.get(request.path), _WANTED.get(target.provider, CHAT_COMPLETIONS)
     if spoken != given:
-        told = _told_in_chat if spoken == CHAT_COMPLETIONS else _told_in_messages
-        return told(request, form, created_s(headers))
+        if spoken == CHAT_COMPLETIONS:
+            return _told_in_chat(request, form, created_s(headers), MessagesMeter(most))
+        return _told_in_messages(request, form, OpenAiMeter(most=most))
     if spoken == MESSAGES:
-        return messages.stream(request.slug) if form == "stream" else messages.whole(request.slug)
+        return messages.stream(request.slug, most) if form == "stream" else messages.whole(request.slug, most)
     if form == "stream":
-        return chat_completions.stream(request.path, request.json, request.slug)
-    return chat_completions.whole(request.slug)
+        return chat_completions.stream(request.path, request.json, request.slug, most)
+    return chat_completions.whole(request.path, request.slug, most)
+
+
+def delivered(request: Received, reader: AnswerReader) -> Delivered:
+    """Who counts what the caller is given of the answer that `reader` reads. Asked while the request is still here."""
+    texts, asked = _TEXTS.get(request.path), RequestText(request)
+    if texts is None:
+        return NothingDelivered(asked)
+    return DeliveredStream(asked, texts) if reader.streams else DeliveredBody(asked, texts)
 
 
 def _ask_messages(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
@@ -124,20 +148,18 @@ def _translated(request: Received, target: Target) -> Json:
     return messages_request(request.whole_json(), model)
 
 
-def _told_in_chat(request: Received, form: str, created: int) -> AnswerReader:
+def _told_in_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:
     if form == "stream":
         own_usage = chat_completions.asks_usage_itself(request.path, request.json)
-        return TranslatedStream(ChatStream(request.slug, created, include_usage=not own_usage))
-    meter = MessagesMeter()
+        return TranslatedStream(ChatStream(request.slug, created, meter, include_usage=not own_usage))
     return TranslatedBody(ChatAnswer(request.slug, created, meter).translate, meter)
 
 
-def _told_in_messages(request: Received, form: str, _created: int) -> AnswerReader:
+def _told_in_messages(request: Received, form: str, meter: OpenAiMeter) -> AnswerReader:
     stops = request.json.get("stop_sequences")
     sequences = [stop for stop in stops if isinstance(stop, str)] if isinstance(stops, list) else []
     if form == "stream":
-        return TranslatedStream(MessagesStream(request.slug, sequences))
-    meter = OpenAiMeter()
+        return TranslatedStream(MessagesStream(request.slug, sequences, meter))
     return TranslatedBody(MessagesAnswer(request.slug, sequences, meter).translate, meter)
 
 

@@ -10,7 +10,9 @@ MAX_FRAME_BYTES = 1 << 20
 _LEADING = re.compile(rb"(?:(?::[^\r\n]*)?\r?\n)+")
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
 _EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*)")
-_LEADING_BYTES = b":\r\n"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""A stream may begin with it; clients ignore it (the HTML standard, 9.2.5)."""
+_LEADING_BYTES = b":\r\n\xef"
 CR = 0x0D
 """As a number, because `in` then costs a tenth."""
 
@@ -29,9 +31,10 @@ class Framer:
     `between`: nothing is held back, and what comes next begins a frame.
     """
 
-    __slots__ = ("_limit", "_oversized", "_rest", "_scanned", "between")
+    __slots__ = ("_begun", "_limit", "_oversized", "_rest", "_scanned", "between")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        self._begun = False
         self._rest = b""
         self._scanned = 0
         self._oversized = False
@@ -42,7 +45,7 @@ class Framer:
         """The pieces that `data` completes; what is incomplete stays here."""
         buffer = self._rest + data if self._rest else data
         pieces: list[Piece] = []
-        start = 0
+        start = 0 if self._begun else self._pass_mark(buffer, pieces)
         search_from = max(0, self._scanned - 2)
         while True:
             if not self._oversized and start < len(buffer) and buffer[start] in _LEADING_BYTES:
@@ -62,6 +65,14 @@ class Framer:
         """The stream has ended: what came after the last blank line."""
         rest, self._rest, self._scanned = self._rest, b"", 0
         return rest
+
+    def _pass_mark(self, buffer: bytes, pieces: list[Piece]) -> int:
+        """A byte-order mark goes on as it came; what comes after it is the stream."""
+        self._begun = len(buffer) >= len(BYTE_ORDER_MARK) or not BYTE_ORDER_MARK.startswith(buffer)
+        if not buffer.startswith(BYTE_ORDER_MARK):
+            return 0
+        pieces.append((BYTE_ORDER_MARK, COMMENT))
+        return len(BYTE_ORDER_MARK)
 
     def _pass_leading(self, buffer: bytes, start: int, pieces: list[Piece]) -> int:
         """Comments and blank lines before a frame need not wait for it: they are what keeps a connection alive."""

@@ -11,7 +11,8 @@ import orjson
 from policy.billing import Tokens
 from proxy.dialects import deltas, failures, sse
 from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
-from proxy.dialects.usage import MessagesMeter, Meter
+from proxy.dialects.usage import Meter
+from proxy.metering import Reported
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
@@ -25,8 +26,6 @@ _NULL_AT_END = re.compile(rb'"usage"\s*:\s*null\s*(?=\}\s*\Z)')
 _NULL_ENDING = b',"usage":null}\n\n'
 _ENDING = b"}\n\n"
 _NO_OPENING = b"\0"
-_DELTA_OVERHEAD_BYTES = 115
-"""What a `content_block_delta` frame of the Messages dialect has around its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,10 @@ class Stream:
         self._opening_as_slug = b""
         self._delta = deltas.NONE
         self._lessons = LESSONS
+
+    @property
+    def reported(self) -> Reported:
+        return self._meter
 
     @property
     def tokens(self) -> Tokens | None:
@@ -203,18 +206,13 @@ class Stream:
 
 
 class MessagesStream(Stream):
-    """A Messages stream that also counts the text on its way, for the caller who leaves before the usage comes."""
+    """A Messages stream: its deltas hold neither a model nor a usage, and pass without a closer look."""
 
-    __slots__ = ("_counted",)
-
-    def __init__(self, shape: Shape, slug: str, meter: MessagesMeter) -> None:
-        super().__init__(shape, slug, meter)
-        self._counted = meter
+    __slots__ = ()
 
     def _frame(self, frame: bytes) -> bytes:
         if frame.find(b'"content_block_delta"') < 0 or frame.find(b'"usage"') >= 0:
             return super()._frame(frame)
-        self._counted.streamed(max(1, len(frame) - _DELTA_OVERHEAD_BYTES))
         return frame
 
 

@@ -13,6 +13,7 @@ from proxy.dialects.failures import tells_failure, told_by
 from proxy.dialects.splice import Json
 from proxy.dialects.translated import index_in, object_in, objects_in, text_in
 from proxy.dialects.usage import OpenAiMeter
+from proxy.metering import Reported
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -86,10 +87,10 @@ class MessagesStream:
 
     __slots__ = ("_closing", "_meter", "_next", "_open", "_sequences", "_slug", "_started", "_tools")
 
-    def __init__(self, slug: str, stop_sequences: Collection[str]) -> None:
+    def __init__(self, slug: str, stop_sequences: Collection[str], meter: OpenAiMeter) -> None:
         self._slug = slug
         self._sequences = stop_sequences
-        self._meter = OpenAiMeter()
+        self._meter = meter
         self._started = False
         self._next = 0
         self._open: tuple[str, int] | None = None
@@ -98,8 +99,8 @@ class MessagesStream:
         self._closing: Json | None = None
 
     @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
+    def reported(self) -> Reported:
+        return self._meter
 
     def event(self, chunk: Json) -> bytes:
         self._meter.see(chunk)

@@ -11,6 +11,7 @@ from policy.billing import Tokens
 from proxy.dialects.splice import Json
 from proxy.dialects.translated import index_in, object_in, objects_in, text_in
 from proxy.dialects.usage import MessagesMeter
+from proxy.metering import Reported
 
 FINISH_REASONS = {
     "end_turn": "stop",
@@ -67,19 +68,19 @@ class ChatStream:
 
     __slots__ = ("_closed", "_created_s", "_id", "_include_usage", "_meter", "_slug", "_tools")
 
-    def __init__(self, slug: str, created_s: int, *, include_usage: bool) -> None:
+    def __init__(self, slug: str, created_s: int, meter: MessagesMeter, *, include_usage: bool) -> None:
         self._slug = slug
         self._created_s = created_s
         self._include_usage = include_usage
-        self._meter = MessagesMeter()
+        self._meter = meter
         self._id = ""
         self._tools: dict[int, int] = {}
         """Which of the tool calls a content block is, by the block's index."""
         self._closed = False
 
     @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
+    def reported(self) -> Reported:
+        return self._meter
 
     def event(self, event: Json) -> bytes:
         match event.get("type"):
@@ -109,7 +110,7 @@ class ChatStream:
     def last(self) -> bytes:
         if not self._closed:
             return b""
-        usage = chat_usage(self._meter.tokens or Tokens())
+        usage = chat_usage(self._meter.tokens or self._meter.input or Tokens())
         return (self._frame_of([], usage) if self._include_usage else b"") + b"data: [DONE]\n\n"
 
     def _block(self, event: Json) -> bytes:
@@ -125,7 +126,6 @@ class ChatStream:
     def _delta(self, event: Json) -> bytes:
         delta = object_in(event, "delta")
         part = text_in(delta, "partial_json")
-        self._meter.streamed(len(text_in(delta, "text") or part or text_in(delta, "thinking")))
         number = self._tools.get(index_in(event))
         if part and number is not None:
             return self._chunk({"tool_calls": [{"index": number, "function": {"arguments": part}}]})

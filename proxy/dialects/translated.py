@@ -17,6 +17,7 @@ from proxy.dialects.splice import Json
 from proxy.dialects.usage import Meter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.extent import is_within_bounds
+from proxy.metering import Reported
 
 MAX_EVENT_BYTES = 4 << 20
 
@@ -25,7 +26,7 @@ class Translation(Protocol):
     """One answer's events on their way into the other dialect."""
 
     @property
-    def tokens(self) -> Tokens | None: ...
+    def reported(self) -> Reported: ...
 
     def event(self, event: Json) -> bytes:
         """What the caller is told of it, now."""
@@ -52,8 +53,12 @@ class TranslatedStream:
         self.failed = False
 
     @property
+    def reported(self) -> Reported:
+        return self._translation.reported
+
+    @property
     def tokens(self) -> Tokens | None:
-        return self._translation.tokens
+        return self._translation.reported.tokens
 
     def feed(self, data: bytes) -> bytes:
         if self._framer.between and sse.is_one_frame(data):
@@ -95,6 +100,10 @@ class TranslatedBody:
         self._held: list[bytes] = []
         self._size = 0
         self.failed = False
+
+    @property
+    def reported(self) -> Reported:
+        return self._meter
 
     @property
     def tokens(self) -> Tokens | None:

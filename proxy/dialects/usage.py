@@ -1,27 +1,34 @@
-"""What a provider says a call cost: its usage objects → `Tokens`. The last authoritative report wins.
+"""What a provider says a call cost: its usage objects → `Tokens`. The last report wins, if it is believed.
 
-Never the larger of two and never a sum of two reports; an explicit zero is zero; what is no whole number is no report.
+A report is believed when each figure is a JSON number written as an integer, from 0 to a bound, and no half is missing;
+otherwise it counts as not made (decisions 7). Never the larger of two and never a sum of two reports; an explicit zero
+is zero.
 """
 
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from policy.billing import Tokens
+from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from proxy.metering import Reported
 
 Json = dict[str, Any]
 
-_LARGEST = 2**53 - 1
 _INPUT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_CACHED = ("cached_tokens",)
+_CACHED_OLDER = ("prompt_cache_hit_tokens",)
+"""One compatible vendor's older spelling, beside the figures instead of in the details."""
 _SPLIT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_OUTPUT_ALONE = ("output_tokens",)
 
 
-class Meter(Protocol):
+class RejectedError(Exception):
+    """A report is not believed; the message names the member and what is wrong with it, never its value."""
+
+
+class Meter(Reported, Protocol):
     """Sees every frame or body that holds a usage object, in order."""
-
-    @property
-    def tokens(self) -> Tokens | None: ...
 
     def see(self, answer: Json) -> None:
         """One parsed frame, or the whole body."""
@@ -36,90 +43,125 @@ class OpenAiMeter:
     """Chat Completions, Completions, Embeddings (`prompt_tokens` …) and Responses (`input_tokens` …).
 
     Input includes cached input in all of them. `holder`: the member of a stream's frame that carries the usage.
+    `has_output` False: of embeddings only input is reported.
     """
 
-    __slots__ = ("_holder", "tokens")
+    __slots__ = ("_has_output", "_holder", "_most", "rejected", "tokens")
+    input: Tokens | None = None
 
-    def __init__(self, holder: str | None = None) -> None:
+    def __init__(self, holder: str | None = None, most: int = MAX_REPORTED_TOKENS, *, has_output: bool = True) -> None:
         self.tokens: Tokens | None = None
+        self.rejected = ""
         self._holder = holder
+        self._most = most
+        self._has_output = has_output
 
     def see(self, answer: Json) -> None:
         holder = answer.get(self._holder) if self._holder else None
         usage = (holder if isinstance(holder, dict) else answer).get("usage")
-        if isinstance(usage, dict):
+        if usage is not None:
             self.see_usage(usage)
 
     def see_usage(self, usage: Json) -> None:
-        given = _first(usage, _INPUT)
-        output = _first(usage, _OUTPUT)
+        try:
+            tokens = self._believed(usage)
+        except RejectedError as error:
+            self.tokens, self.rejected = None, str(error)
+        else:
+            self.tokens = tokens or self.tokens
+
+    def _believed(self, usage: Json) -> Tokens | None:
+        """None where it holds no report at all."""
+        _must_be_an_object(usage)
+        given = _figure(usage, _INPUT, self._most)
+        output = _figure(usage, _OUTPUT, self._most)
         if given is None and output is None:
-            return
-        total = given or 0
-        cached = _cached(usage) or 0
-        self.tokens = Tokens(total, output or 0, cached if cached < total else total)
+            return None
+        if given is None:
+            raise RejectedError(f"{_INPUT[0]} is missing")
+        if output is None:
+            if self._has_output:
+                raise RejectedError(f"{_OUTPUT[0]} is missing")
+            output = 0
+        cached = _cached(usage, self._most)
+        return Tokens(given, output, cached if cached < given else given)
 
 
 class MessagesMeter:
     """Messages: `input_tokens` excludes what was read from or written to the cache, so input is the sum of the three.
 
-    `message_start` reports first, `message_delta` corrects: some servers start with inclusive counts and send the true
-    split at the end, so a split counts as a whole and only with its `input_tokens`.
+    `message_start` reports the input, `message_delta` the output, and corrects: some servers start with inclusive
+    counts and send the true split at the end, so a split counts as a whole and only with its `input_tokens`. What
+    `message_start` says of the output is a guess, and no report.
     """
 
-    __slots__ = ("_output", "_split", "_streamed_bytes", "closed")
+    __slots__ = ("_most", "_output", "_split", "rejected")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_REPORTED_TOKENS) -> None:
         self._split: dict[str, int] = {}
         self._output: int | None = None
-        self._streamed_bytes = 0
-        self.closed = False
+        self._most = most
+        self.rejected = ""
+
+    @property
+    def input(self) -> Tokens | None:
+        if not self._split:
+            return None
+        total = sum(self._split.values())
+        return Tokens(total, 0, self._split.get(_SPLIT[1], 0))
 
     @property
     def tokens(self) -> Tokens | None:
-        if self._output is None and not self._split:
-            return None
-        total = sum(self._split.values())
-        return Tokens(total, self._output_so_far(), min(self._split.get(_SPLIT[1], 0), total))
+        given = self.input
+        return given._replace(output=self._output) if given is not None and self._output is not None else None
 
     def see(self, answer: Json) -> None:
         message = answer.get("message")
         usage = (message if isinstance(message, dict) else answer).get("usage")
-        if isinstance(usage, dict):
-            self.see_usage(usage)
-            self.closed = self.closed or answer.get("type") == "message_delta"
+        if usage is not None:
+            self._see(usage, is_last=answer.get("type") != "message_start")
 
     def see_usage(self, usage: Json) -> None:
-        if _count(usage.get("input_tokens")) is not None:
-            self._split |= {name: n for name in _SPLIT if (n := _count(usage.get(name))) is not None}
-        output = _count(usage.get("output_tokens"))
-        self._output = self._output if output is None else output
+        self._see(usage, is_last=True)
 
-    def streamed(self, size_bytes: int) -> None:
-        """So much text has gone out: a caller who leaves before `message_delta` is billed for it (4 bytes a token)."""
-        self._streamed_bytes += size_bytes
+    def _see(self, usage: Json, *, is_last: bool) -> None:
+        try:
+            _must_be_an_object(usage)
+            split = {name: count for name in _SPLIT if (count := _figure(usage, (name,), self._most)) is not None}
+            output = _figure(usage, _OUTPUT_ALONE, self._most)
+            if _SPLIT[0] in split:
+                self._split |= split
+            if not is_last:
+                return
+            if output is None or not self._split:
+                raise RejectedError(f"{_OUTPUT_ALONE[0] if output is None else _SPLIT[0]} is missing")
+            self._output = output
+        except RejectedError as error:
+            self._output, self.rejected = None, str(error)
 
-    def _output_so_far(self) -> int:
-        reported = self._output or 0
-        return reported if self.closed else max(reported, -(-self._streamed_bytes // 4))
+
+def _must_be_an_object(usage: object) -> None:
+    if not isinstance(usage, dict):
+        raise RejectedError("usage is not an object")
 
 
-def _cached(usage: Json) -> int | None:
+def _cached(usage: Json, most: int) -> int:
     for name in _DETAILS:
         details = usage.get(name)
-        if isinstance(details, dict) and (count := _count(details.get("cached_tokens"))) is not None:
+        if isinstance(details, dict) and (count := _figure(details, _CACHED, most)) is not None:
             return count
-    return _count(usage.get("prompt_cache_hit_tokens"))  # one compatible vendor's older spelling
+    return _figure(usage, _CACHED_OLDER, most) or 0
 
 
-def _first(usage: Json, names: Iterable[str]) -> int | None:
-    """The first of these members that is a count, if any is."""
+def _figure(usage: Json, names: Iterable[str], most: int) -> int | None:
+    """The first of these members that is there; null is none. Raises `RejectedError` when it is not believed."""
     for name in names:
         value = usage.get(name)
-        if type(value) is int and 0 <= value <= _LARGEST:
-            return value
+        if value is None:
+            continue
+        if type(value) is not int:
+            raise RejectedError(f"{name} is not a number written as an integer")
+        if not 0 <= value <= most:
+            raise RejectedError(f"{name} is not between 0 and {most}")
+        return value
     return None
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _LARGEST else None

@@ -15,16 +15,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from policy.billing import Tokens
 from proxy.exchange import JournalUnavailableError
 from proxy.frames import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
-from proxy.recovery import CloseCall, OpenCall, answered_record, close_record, open_record
+from proxy.recovery import CloseCall, OpenCall, close_record, open_record, progress_record
 
 log = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
 SEGMENT_SUFFIX = ".journal"
 END_ROOM_BYTES = 512
-"""Room kept for what ends one call: its `answered` and its `close`."""
+"""Room kept for one call: its first progress record and its `close`."""
 _MAX_RECORD_BYTES = HEAD_BYTES + MAX_PAYLOAD_BYTES
 _END = frame(Kind.END, b"")
 
@@ -119,9 +120,21 @@ class Journal:
         self._append_new(record)
         self._owed = owed
 
-    def answered(self, event_key: str) -> None:
-        """The first bytes of the answer are about to leave: from here on an orphan is billed its estimate."""
-        self._append(answered_record(event_key))
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        """The first bytes of the answer are about to leave: from here on an orphan is billed its last progress."""
+        self._append(progress_record(event_key, tokens, now_ms))
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        """So much has been delivered. Left out where there is no room but for the ends of calls."""
+        record = progress_record(event_key, tokens, now_ms)
+        if self._troubles:
+            return
+        if len(record) + self._owed > self._usable - self._current.used:
+            try:
+                self._ensure_room(len(record), self._owed)
+            except JournalUnavailableError:
+                return
+        self._append(record)
 
     def close(self, call: CloseCall) -> None:
         """Before the last bytes leave."""

@@ -80,6 +80,7 @@ class PrometheusMeters:
         self._round_trips: list[float] = []
         self._calls: dict[tuple[str, str, str, int], list[int]] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
+        self._unreported: dict[str, int] = {}
         self._decided_alone = 0
         self._spreads = {
             "duration": Spread(DURATION_BOUNDS_S),
@@ -103,6 +104,9 @@ class PrometheusMeters:
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
         key = (outcome, type, unit)
         self._decisions[key] = self._decisions.get(key, 0) + 1
+
+    def usage_not_reported(self, reason: str) -> None:
+        self._unreported[reason] = self._unreported.get(reason, 0) + 1
 
     def decided_alone(self) -> None:
         """A limit check was decided without Redis, where the operator has chosen so."""
@@ -157,6 +161,7 @@ class PrometheusMeters:
     def _taken(self) -> dict[str, Any]:
         calls, self._calls = self._calls, {}
         decisions, self._decisions = self._decisions, {}
+        unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
         spreads = {name: [spread.counts, spread.sum] for name, spread in self._spreads.items() if any(spread.counts)}
         for name in spreads:
@@ -173,6 +178,7 @@ class PrometheusMeters:
         return {
             "calls": [[*key, *tally] for key, tally in calls.items()],
             "decisions": [[*key, count] for key, count in decisions.items()],
+            "unreported": unreported,
             "decided_alone": alone,
             "spreads": spreads,
             "sheds": [[*key, count] for key, count in sheds.items()],

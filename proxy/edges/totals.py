@@ -53,6 +53,7 @@ class MeterTotals(Collector):
         self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decided_alone = 0
         self._spreads = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _SPREADS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
@@ -75,6 +76,8 @@ class MeterTotals(Collector):
             self._decisions[tuple(labels)] += count
         for *labels, count in counts["sheds"]:
             self._sheds[tuple(labels)] += count
+        for reason, count in counts["unreported"].items():
+            self._unreported[reason,] += count
         self._decided_alone += counts["decided_alone"]
         for name, (buckets, total) in counts["spreads"].items():
             sums, totals = self._spreads[name]
@@ -114,6 +117,8 @@ class MeterTotals(Collector):
         yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
         about = "Calls answered 529: what had run out, and for whom (worker, workspace or key)"
         yield _counter("tollgate_shed_requests", about, ["resource", "scope"], self._sheds)
+        about = "Answers billed by what was delivered, since no usage was reported or the report was not believed"
+        yield _counter("tollgate_usage_not_reported", about, ["reason"], self._unreported)
         about = "Limit checks that workers decided by their shares, Redis being away"
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
         for key, (name, about, bounds) in _SPREADS.items():

@@ -4,10 +4,12 @@ A piece of a stream goes through within the read that brought it; the call's tas
 are read no faster than the caller takes them. Errors of an upstream become the caller's here.
 """
 
+from asyncio import TimerHandle, get_running_loop
 from collections.abc import Coroutine
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Any, Protocol
 
+from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
@@ -21,6 +23,7 @@ from proxy.exchange import (
     UpstreamCutError,
 )
 from proxy.headers import passed
+from proxy.metering import Delivered, tokens_so_far
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
 
@@ -29,22 +32,32 @@ MESSAGES_PATH = "/v1/messages"
 """Below it, SDKs read `request-id` from each answer (decisions 2)."""
 FAILED = "error_in_answer"
 """The cause in metrics and log where an upstream said under a 2xx that it failed."""
+PROGRESS_INTERVAL_S = 1.0
+"""How often at most it is noted how far a stream has come."""
 MAX_ERROR_BYTES = 1 << 20
 """Of an upstream's error body no more is read."""
 
 
 class Journal(Protocol):
-    """Where a call is marked as answered."""
+    """Where it is noted how much of an answer has been delivered, for the bill if this worker dies."""
 
-    def answered(self, event_key: str) -> None:
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """The first bytes of a streamed answer are about to leave."""
+        ...
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        """So much has been delivered. Never raises."""
         ...
 
 
 class Dialects(Protocol):
-    """How each provider's answers are read."""
+    """How each provider's answers are read, and what callers are given of them counted."""
 
-    def reader(self, request: Received, target: Target, status: int, headers: Headers) -> AnswerReader: ...
+    def reader(self, request: Received, target: Target, status: int, headers: Headers, most: int) -> AnswerReader:
+        """`most`: the largest figure of a usage report that is believed."""
+        ...
+
+    def delivered(self, request: Received, reader: AnswerReader) -> Delivered: ...
 
     def told_in(self, request: Received, target: Target) -> str | None:
         """The caller's dialect where the answer is translated; else None."""
@@ -54,9 +67,10 @@ class Dialects(Protocol):
 class Relay:
     """Brings answers to callers."""
 
-    def __init__(self, journal: Journal, dialects: Dialects) -> None:
+    def __init__(self, journal: Journal, dialects: Dialects, most_reported: int) -> None:
         self.journal = journal
         self._dialects = dialects
+        self._most_reported = most_reported
 
     def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
         """Not a coroutine itself: it has nothing to wait for."""
@@ -66,26 +80,33 @@ class Relay:
         if _is_encoded(upstream):
             raise BadUpstreamAnswerError  # we asked for identity; what we cannot read we cannot meter
         received, target = routed.received, routed.endpoint.target
-        call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers)
+        most = self._most_reported
+        call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers, most)
+        call.delivered = delivered = self._dialects.delivered(received, reader)
         # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
         received.body, received.json, received.outline = b"", {}, None
         assert call.load is not None
         call.load.drop()
-        return self._pass_on(call, answering, reader)
+        return self._pass_on(call, answering, reader, delivered)
 
-    async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader) -> Answered:
+    async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader, delivered: Delivered) -> Answered:
         """An answer that is no stream is held by its reader until its end."""
         upstream = answering.upstream
         head = Answered(upstream.status, passed(upstream.headers), b"")
         passage = _Passage(self, call, answering, reader, head)
-        while not upstream.ended:
-            if not await passage.pour():
-                await call.outgoing.room()
+        try:
+            while not upstream.ended:
+                if not await passage.pour():
+                    await call.outgoing.room()
+        finally:
+            passage.end()
         head.final = reader.end()
         if reader.failed:
             return self._failed(call, answering, head)
         # A response that failed before it said anything answers nothing, and is billed only what was reported.
         call.answered = reader.tokens is not None or not is_empty_failure(head.final)
+        if reader.tokens is None:
+            delivered.add(head.final)
         return head
 
     async def _error(self, call: Call, answering: Answering) -> Answered:
@@ -116,9 +137,16 @@ class Relay:
 class _Passage:
     """One answer on its way: each piece goes through its reader to the caller when it comes."""
 
-    __slots__ = ("_answering", "_call", "_head", "_reader", "_relay", "_streaming", "_waiting_since")
+    __slots__ = (
+        *("_answering", "_call", "_delivered", "_head", "_noted", "_reader", "_relay", "_streaming", "_timer"),
+        "_waiting_since",
+    )
 
     def __init__(self, relay: Relay, call: Call, answering: Answering, reader: AnswerReader, head: Answered) -> None:
+        assert call.delivered is not None
+        self._delivered = call.delivered
+        self._timer: TimerHandle | None = None
+        self._noted = Tokens()
         self._relay = relay
         self._call = call
         self._answering = answering
@@ -146,15 +174,34 @@ class _Passage:
             some = reader.feed(data)
             if reader.failed:
                 some = _discreet(self._answering, some)
-            elif some and not call.answered:
-                self._relay.journal.answered(self._answering.admitted.event_key)
-                call.answered = True
+            elif some:
+                self._delivered.add(some)
+                if not call.answered:
+                    self._begin_to_note()
+                    call.answered = True
             if not outgoing.started and (some or self._streaming):
                 begin(call, self._head)
                 return outgoing.write(some)
             return not some or outgoing.write(some)
         finally:
             self._waiting_since = perf_counter()
+
+    def _begin_to_note(self) -> None:
+        """From the first byte on; once a second what has come since."""
+        self._noted = tokens_so_far(self._reader.reported, self._delivered)
+        self._relay.journal.answered(self._answering.admitted.event_key, self._noted, time_ns() // 1_000_000)
+        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._note)
+
+    def _note(self) -> None:
+        tokens = tokens_so_far(self._reader.reported, self._delivered)
+        if tokens != self._noted:
+            self._noted = tokens
+            self._relay.journal.progress(self._answering.admitted.event_key, tokens, time_ns() // 1_000_000)
+        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._note)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _is_encoded(upstream: UpstreamAnswer) -> bool:

@@ -4,6 +4,7 @@
 metrics and the access log. Both are synchronous on purpose: they run in cancelled tasks.
 """
 
+import logging
 from dataclasses import dataclass
 from operator import attrgetter
 from time import perf_counter, time_ns
@@ -11,10 +12,13 @@ from typing import Protocol
 
 from policy.billing import Tokens
 from policy.settlement import Settlement
-from proxy.exchange import Admitted, Call
+from proxy.exchange import Call
 from proxy.grants import Grant
 from proxy.recovery import CloseCall
 
+log = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 1.0
 _key_of = attrgetter("key")
 
 
@@ -75,6 +79,10 @@ class Finished:
 class Meters(Protocol):
     """The metrics."""
 
+    def usage_not_reported(self, reason: str) -> None:
+        """An answer was billed by what was delivered. `reason`: `missing`, or `rejected` as not believed."""
+        ...
+
     def finished(self, call: Finished) -> None: ...
 
 
@@ -106,6 +114,7 @@ class Settle:
         self._expectations = parts.expectations
         self._meters = parts.meters
         self._access_log = parts.access_log
+        self._rejections = _Rejections()
 
     def book(self, call: Call) -> None:
         """True up the buckets and record the billing event. A second time does nothing."""
@@ -113,8 +122,8 @@ class Settle:
         if admitted is None or call.booked:
             return
         call.booked = True
-        reported = call.reader.tokens if call.reader is not None else None
-        call.billed = tokens = reported if reported is not None else unreported_tokens(call, admitted)
+        reported = call.reader.reported.tokens if call.reader is not None else None
+        call.billed = tokens = reported if reported is not None else self._unreported(call)
         holds, counters = admitted.grant.holds, self._counters
         # What is given back is not settled: a replay of the journal finds no number that it could settle.
         numbers = tuple(map(counters.next_number, map(_key_of, holds))) if call.dispatched else ()
@@ -131,6 +140,18 @@ class Settle:
         if reported is not None:
             plan = admitted.routed.plan
             self._expectations.record(plan.group_id, plan.slug, tokens.output)
+
+    def _unreported(self, call: Call) -> Tokens:
+        """What is billed when the provider has reported nothing that is believed: what was delivered, else zero."""
+        if call.reader is None or call.delivered is None:
+            return Tokens()
+        reported = call.reader.reported
+        if reported.rejected:
+            self._rejections.note(reported.rejected, call.routed.plan.slug if call.routed is not None else "")
+        if not call.answered:
+            return Tokens()
+        self._meters.usage_not_reported("rejected" if reported.rejected else "missing")
+        return call.delivered.tokens(reported.input)
 
     def tell(self, call: Call) -> None:
         """Count and log. Requests made with a group's key carry its label, whatever came of them (spec 8.2)."""
@@ -162,7 +183,20 @@ class Settle:
         self._meters.finished(finished)
 
 
-def unreported_tokens(call: Call, admitted: Admitted) -> Tokens:
-    """What is billed when the provider has reported nothing: the estimate once anything was answered, else zero
-    (decisions 7)."""
-    return admitted.estimate if call.answered else Tokens()
+class _Rejections:
+    """Says in the log that reports were not believed, once in `LOG_INTERVAL_S`."""
+
+    def __init__(self) -> None:
+        self._unsaid = 0
+        self._not_before = 0.0
+
+    def note(self, why: str, slug: str) -> None:
+        self._unsaid += 1
+        if (now := perf_counter()) < self._not_before:
+            return
+        log.warning(
+            "Usage report not believed (slug %s: %s; %d such reports since the last line). These calls are billed by"
+            " what was delivered. Mend the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if it is right.",
+            *(slug, why, self._unsaid),
+        )
+        self._unsaid, self._not_before = 0, now + LOG_INTERVAL_S

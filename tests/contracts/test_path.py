@@ -32,7 +32,8 @@ from tests.fakes.throwaway_ca import ThrowawayCa
 
 BOTH_LOOPS = True
 SECRET = "sk-upstream-secret"
-ESTIMATED = 512
+DELIVERED = 1
+"""Tokens of a one-letter text."""
 USED = Tokens(12, 5, 4)
 OPTIONS = ListenerOptions(lingering_s=0.2, watch_interval_s=0.05)
 JSON = {"content-type": "application/json"}
@@ -264,7 +265,7 @@ async def test_a_plain_body_that_breaks_is_a_502_and_bills_nothing(wire: Wire, b
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_stream_that_breaks_ends_the_callers_visibly_and_bills_the_estimate(wire: Wire, then: str) -> None:
+async def test_a_stream_that_breaks_ends_visibly_and_bills_what_was_delivered(wire: Wire, then: str) -> None:
     frame = script.chat_frames("their-model", ("a",), None)[1]
     got = asyncio.Event()
 
@@ -282,7 +283,7 @@ async def test_a_stream_that_breaks_ends_the_callers_visibly_and_bills_the_estim
     await wire.told()
     assert wire.status == 502
     assert wire.house.access_log.records[0].cause == "upstream_cut"
-    assert wire.billed.output == ESTIMATED
+    assert wire.billed.output == DELIVERED
 
 
 async def test_a_stream_that_falls_silent_ends(house: House) -> None:
@@ -419,7 +420,7 @@ async def test_an_error_in_a_stream_passes_and_counts_as_one(wire: Wire, begun: 
     await wire.told()
     assert wire.status == 502
     assert wire.house.access_log.records[0].cause == "error_in_answer"
-    assert wire.billed.output == (ESTIMATED if begun else 0)
+    assert wire.billed.output == (DELIVERED if begun else 0)
     wire.check_discreet(raw)
 
 
@@ -523,7 +524,7 @@ async def test_a_caller_who_leaves_in_the_stream_is_billed_what_he_had(wire: Wir
     caller.leave()
     await wire.told()
     assert wire.status == 499
-    assert wire.billed.output == ESTIMATED
+    assert wire.billed.output == DELIVERED
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 

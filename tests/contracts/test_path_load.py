@@ -12,7 +12,7 @@ from policy.hosts import EgressRules
 from proxy.edges.egress import Egress
 from proxy.edges.upstream import HttpUpstream
 from proxy.stages.dispatch import DispatchSettings
-from tests.contracts.test_path import ESTIMATED, OPTIONS, SSE, USED, request
+from tests.contracts.test_path import OPTIONS, SSE, USED, request
 from tests.fakes import scripted_upstream as script
 from tests.fakes.front import Caller, Front, listening, soon
 from tests.fakes.path import House
@@ -114,4 +114,6 @@ async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memor
         await client.aclose()
     assert held_bytes < STALLED * EACH_MAY_HOLD_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"
     assert {closed.status for closed in house.journal.closed} == {499}
-    assert {closed.tokens.output for closed in house.journal.closed} == {ESTIMATED}
+    outputs = [closed.tokens.output for closed in house.journal.closed]
+    assert min(outputs) > 0
+    assert sum(outputs) <= sent / 6 + STALLED, "six letters a token, of what upstream had sent"

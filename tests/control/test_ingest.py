@@ -186,7 +186,6 @@ async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane
     [
         {"tokens": [1, 2]},
         {"tokens": [1, 2, -3]},
-        {"tokens": [1, 2, 2**63]},
         {"tokens": None},
         {"idempotency_key": ""},
         {"idempotency_key": 7},
@@ -206,6 +205,14 @@ async def test_a_malformed_event_is_named_and_nothing_of_its_batch_is_taken(
     assert status == 400
     assert body["details"][0]["field"] == "events.1"
     assert await rows_of(lite.store) == {}
+
+
+async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPlane) -> None:
+    """A journal of an older proxy may hold sums of figures that nobody had bounded."""
+    wires = [event(1).to_wire(), event(2).to_wire() | {"tokens": [3 * (2**53 - 1), 2**53, 2**62]}]
+    assert await post(plane, {"events": wires}) == (200, {"accepted": 2})
+    rows = await rows_of(plane.store)
+    assert (rows[event_key(2)].input_tokens, rows[event_key(2)].output_tokens) == (2**53 - 1, 2**53 - 1)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 1001})])

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from policy.billing import Tokens
 from proxy.exchange import JournalUnavailableError
 from proxy.recovery import CloseCall, OpenCall
 
@@ -11,7 +12,7 @@ class FakeJournal:
     """`full`: the disk takes no new calls."""
 
     opened: list[OpenCall] = field(default_factory=list)
-    marked: list[str] = field(default_factory=list)
+    progressed: list[tuple[str, Tokens]] = field(default_factory=list)
     closed: list[CloseCall] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
     full: bool = False
@@ -22,9 +23,13 @@ class FakeJournal:
         self.opened.append(call)
         self.entries.append("open")
 
-    def answered(self, event_key: str) -> None:
-        self.marked.append(event_key)
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        self.progressed.append((event_key, tokens))
         self.entries.append("answered")
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        self.progressed.append((event_key, tokens))
+        self.entries.append("progress")
 
     def close(self, call: CloseCall) -> None:
         self.closed.append(call)

@@ -10,6 +10,7 @@ from proxy.stages.settle import Finished
 class FakeMeters:
     calls: list[Finished] = field(default_factory=list)
     decisions: list[tuple[str, str, str]] = field(default_factory=list)
+    unreported: list[str] = field(default_factory=list)
     capacity: Capacity | None = None
 
     @property
@@ -25,6 +26,9 @@ class FakeMeters:
 
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
         self.decisions.append((outcome, type, unit))
+
+    def usage_not_reported(self, reason: str) -> None:
+        self.unreported.append(reason)
 
 
 @dataclass

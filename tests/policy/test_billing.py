@@ -35,6 +35,12 @@ def test_there_and_back_through_json(metadata: Any) -> None:
     assert event.tokens == EVENT.tokens
 
 
+def test_no_event_is_malformed_for_the_size_of_a_figure() -> None:
+    """A journal of an older proxy may hold sums of figures that nobody had bounded."""
+    event = BillingEvent.from_wire(WIRE | {"tokens": [3 * MAX_COUNT, 2**53, 2**62]})
+    assert event.tokens == Tokens(MAX_COUNT, MAX_COUNT, MAX_COUNT)
+
+
 def test_fields_of_a_newer_proxy_are_ignored() -> None:
     assert BillingEvent.from_wire(WIRE | {"shiny": 1}) == EVENT
 
@@ -54,7 +60,6 @@ def test_a_field_that_is_missing(field: str) -> None:
         ("tokens", [1, 1.5, 0]),
         ("tokens", ["1", 2, 3]),
         ("tokens", [True, 2, 3]),
-        ("tokens", [1, 2, MAX_COUNT + 1]),
         ("tokens", None),
         ("tokens", "123"),
         ("workspace_id", 1),

@@ -17,6 +17,9 @@ from proxy.recovery import CloseCall, OpenCall
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
 ESTIMATE = Tokens(100, 512, 0)
+"""Of the open records: reserved, never billed."""
+BEGUN = Tokens(90, 0, 0)
+"""Of the first progress records."""
 OPENED_AT_MS = 1_795_000_000_000
 EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
 KEEPING = ShippedOptions(keep_free_bytes=0)
@@ -52,11 +55,16 @@ def end(number: int, output: int = 7) -> CloseCall:
     return CloseCall(key(number), 200, Tokens(11, output, 3), OPENED_AT_MS + 1000 + number, (number + 1,))
 
 
+def begin(journal: Journal, number: int) -> None:
+    """The first bytes of the call's answer leave."""
+    journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
+
+
 def whole(journal: Journal, *numbers: int) -> None:
     """Calls from `open` to `close`."""
     for number in numbers:
         journal.open(call(number))
-        journal.answered(key(number))
+        begin(journal, number)
         journal.close(end(number))
 
 

@@ -15,8 +15,8 @@ from policy.billing import Tokens
 from proxy.edges.journal import END_ROOM_BYTES, IncarnationUsedError, Journal, JournalOptions, RecordTooLargeError
 from proxy.exchange import JournalUnavailableError
 from proxy.frames import Kind, frames
-from proxy.recovery import CloseCall, answered_record, close_record
-from tests.proxy.journals import SMALL, call, end, key, whole
+from proxy.recovery import CloseCall, close_record, progress_record
+from tests.proxy.journals import OPENED_AT_MS, SMALL, begin, call, end, key, whole
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def open_until_refused(journal: Journal, why: str) -> list[int]:
 def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: Journal) -> None:
     journal.open(call(1))
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN]
-    journal.answered(key(1))
-    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED]
+    begin(journal, 1)
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS]
     assert journal.pending == 1
     journal.close(end(1))
-    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE]
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]
     assert journal.pending == 0
 
 
@@ -96,7 +96,7 @@ def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
     opened = open_until_refused(journal, "No space left")
     assert len(opened) > 5
     for number in opened:
-        journal.answered(key(number))
+        begin(journal, number)
         journal.close(end(number))
     assert kinds(segments(tmp_path)[0]).count(Kind.CLOSE) == len(opened)
     monkeypatch.undo()
@@ -114,15 +114,33 @@ def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
     opened = open_until_refused(journal, "No space left|more calls are open")
     assert len(opened) > 25  # the spare was counted on
     for number in opened:
-        journal.answered(key(number))
+        begin(journal, number)
         journal.close(end(number))
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == len(opened)
+
+
+def test_progress_never_takes_the_room_of_the_ends_of_calls(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out instead: with a full disk and with a spare segment alike, all calls end."""
+    journal._make_spare()
+    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    for number in range(20):
+        journal.open(call(number))
+        begin(journal, number)
+    for count in range(2000):
+        journal.progress(key(count % 20), Tokens(90, count), OPENED_AT_MS)
+    for number in range(20):
+        journal.close(end(number))
+    written = [kind for data in segments(tmp_path) for kind in kinds(data)]
+    assert written.count(Kind.CLOSE) == 20
+    assert 20 < written.count(Kind.PROGRESS) < 2000
 
 
 def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
     most = 2**63 - 1
     close = close_record(CloseCall("0" * 26, 599, Tokens(most, most, most), most, (most,) * 5))
-    assert len(close) + len(answered_record("0" * 26)) <= END_ROOM_BYTES
+    assert len(close) + len(progress_record("0" * 26, Tokens(most, most, most), most)) <= END_ROOM_BYTES
 
 
 def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> None:
@@ -261,4 +279,4 @@ def test_a_short_write_is_finished(tmp_path: Path, journal: Journal, monkeypatch
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:7], offset))
     whole(journal, 1)
-    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE]
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]

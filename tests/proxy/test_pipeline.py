@@ -25,7 +25,10 @@ from tests.fakes.path import VENDOR_B, House, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
-ESTIMATED = 512
+SAID = 1
+"""Tokens of the answers' texts: a word or a letter."""
+ASKED = 1
+"""Of the requests'."""
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12, "prompt_tokens_details": {"cached_tokens": 2}}
 REPORTED = Tokens(input=7, output=5, cached_input=2)
 
@@ -579,7 +582,7 @@ async def test_a_plain_answer_that_breaks_off_is_an_error_and_bills_nothing(
 @pytest.mark.parametrize(
     ("failure", "status"), [(UpstreamCutError(), 502), (UpstreamTimeoutError(), 504), (ValueError("bug"), 502)]
 )
-async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_the_estimate(
+async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_what_was_delivered(
     house: House, failure: Exception, status: int
 ) -> None:
     house.upstream.will(streamed(delta("a"), failure))
@@ -587,7 +590,7 @@ async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_the_estimate(
     assert (outgoing.status, outgoing.aborted, outgoing.finished) == (200, True, False)
     [closed] = house.journal.closed
     assert closed.status == status
-    assert closed.tokens.output == ESTIMATED
+    assert closed.tokens == Tokens(ASKED, SAID)
     assert house.meters.calls[0].status == status
     house.check_settled()
 
@@ -599,10 +602,11 @@ async def test_a_stream_that_breaks_off_before_its_first_bytes_is_a_plain_error(
     assert house.journal.closed[0].tokens == Tokens()
 
 
-async def test_a_whole_answer_without_usage_is_estimated_and_an_explicit_zero_is_zero(house: House) -> None:
+async def test_a_whole_answer_without_usage_is_counted_and_an_explicit_zero_is_zero(house: House) -> None:
     house.upstream.will(answer(completion(usage=None)))
     await house.serve(asking())
-    assert house.journal.closed[-1].tokens.output == ESTIMATED
+    assert house.journal.closed[-1].tokens == Tokens(ASKED, SAID)
+    assert house.meters.unreported == ["missing"]
     house.upstream.will(answer(completion(usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})))
     await house.serve(asking())
     assert house.journal.closed[-1].tokens == Tokens()
@@ -695,7 +699,7 @@ async def test_a_write_that_finds_the_caller_gone_is_a_499_and_bills_what_he_had
     house.upstream.will(upstream)
     await house.pipeline.handle(asking(stream=True), FakeOutgoing(gone=True))
     assert house.journal.closed[0].status == 499
-    assert house.journal.closed[0].tokens.output == ESTIMATED
+    assert house.journal.closed[0].tokens == Tokens(ASKED, SAID)
     assert house.access_log.records[0].status == 499
     assert upstream.closed
     house.check_settled()

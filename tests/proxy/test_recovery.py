@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.billing import BillingEvent, Tokens
-from proxy.frames import Kind, frame
+from proxy.frames import HEAD_BYTES, Kind, frame
 from proxy.recovery import (
     ORPHAN_STATUS,
     Halves,
     Ledger,
-    answered_record,
     close_record,
     events_of,
     open_record,
+    progress_record,
     settlements_of,
 )
 from tests.proxy.journals import ESTIMATE, OPENED_AT_MS, call, end, hold, key
@@ -55,14 +55,36 @@ def test_a_call_that_held_nothing_settles_nothing() -> None:
     assert settlements_of(ended) == []
 
 
-@pytest.mark.parametrize(("marked", "tokens"), [(False, Tokens()), (True, ESTIMATE)])
-def test_an_orphan_costs_its_estimate_once_its_answer_had_begun(marked: bool, tokens: Tokens) -> None:
+@pytest.mark.parametrize(
+    ("progress", "tokens", "ended_at_ms"),
+    [
+        ([], Tokens(), OPENED_AT_MS + 1),
+        ([Tokens(90)], Tokens(90), OPENED_AT_MS + 2000),
+        ([Tokens(90), Tokens(90, 40), Tokens(90, 75)], Tokens(90, 75), OPENED_AT_MS + 4000),
+        ([Tokens(90), Tokens(120, 40, 7)], Tokens(120, 40, 7), OPENED_AT_MS + 3000),
+    ],
+)
+def test_an_orphan_costs_what_its_last_progress_says(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
     ledger = Ledger()
-    read(ledger, open_record(call(1)), *([answered_record(key(1))] if marked else []))
+    records = [progress_record(key(1), seen, OPENED_AT_MS + 2000 + 1000 * n) for n, seen in enumerate(progress)]
+    read(ledger, open_record(call(1)), *records)
     (orphan,) = ledger.orphans()
     event = event_of(orphan)
-    assert (event.tokens, event.status, event.ended_at_ms) == (tokens, ORPHAN_STATUS, OPENED_AT_MS + 1)
+    assert (event.tokens, event.status, event.ended_at_ms) == (tokens, ORPHAN_STATUS, ended_at_ms)
     assert settlements_of([orphan])[0].actual_tokens == tokens.total
+
+
+def test_an_older_workers_journal_is_still_read() -> None:
+    """It marked that an answer had begun, and counted nothing: of its estimate the input is billed, no expectation."""
+    ledger = Ledger()
+    read(ledger, open_record(call(1)), frame(Kind.ANSWERED, key(1).encode()), open_record(call(2)))
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
+
+
+def test_what_an_older_shipper_noted_is_still_read() -> None:
+    opened = [open_record(call(number))[HEAD_BYTES:].decode() for number in (1, 2)]
+    ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
 
 
 def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_replay() -> None:
@@ -87,11 +109,12 @@ def test_a_close_without_its_open_is_counted_not_billed() -> None:
     assert ledger.unmatched == 1
 
 
-@given(st.lists(st.sampled_from("oac"), max_size=30), st.integers(0, 30))
+@given(st.lists(st.sampled_from("oamc"), max_size=30), st.integers(0, 30))
 def test_a_ledger_that_was_written_down_goes_on_as_if_it_had_not(moves: list[str], cut: int) -> None:
     makers = {
         "o": lambda n: open_record(call(n)),
-        "a": lambda n: answered_record(key(n)),
+        "a": lambda n: progress_record(key(n), Tokens(90, n), OPENED_AT_MS),
+        "m": lambda n: frame(Kind.ANSWERED, key(n).encode()),
         "c": lambda n: close_record(end(n)),
     }
     records = [makers[move](index % 5) for index, move in enumerate(moves)]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policy.billing import Tokens
 from policy.settlement import Settlement
 from proxy.edges import tail as tail_module
 from proxy.edges.delivery import in_thread
@@ -22,11 +23,12 @@ from proxy.frames import Kind, frames
 from proxy.recovery import Halves
 from tests.proxy.journals import (
     EAGER,
-    ESTIMATE,
+    OPENED_AT_MS,
     SMALL,
     Books,
     Marks,
     all_settled,
+    begin,
     call,
     end,
     hold,
@@ -95,12 +97,14 @@ async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: P
     whole(journal, *range(120))
     journal.open(call(500))
     journal.open(call(501))
-    journal.answered(key(501))
+    begin(journal, 501)
+    journal.progress(key(501), Tokens(90, 33), OPENED_AT_MS + 9000)
     kill(journal)
     await ship_all(tmp_path, books, marks)
     assert len(books.events) == 122
     assert books.events[key(500)]["tokens"] == [0, 0, 0]
-    assert books.events[key(501)]["tokens"] == [ESTIMATE.input, ESTIMATE.output, 0]
+    assert books.events[key(501)]["tokens"] == [90, 33, 0]
+    assert books.events[key(501)]["ended_at_ms"] == OPENED_AT_MS + 9000
     assert len(marks.applied) == 122
     assert names(tmp_path) == []
 
@@ -371,7 +375,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(60):
         journal.open(call(number))
         if number % 2:
-            journal.answered(key(number))
+            begin(journal, number)
         if number % 3:
             journal.close(end(number))
     kill(journal)
@@ -395,7 +399,7 @@ async def test_killed_at_any_byte_each_call_is_billed_once(
         if name in closed:
             assert event["tokens"] == [11, 7, 3]
         else:
-            assert event["tokens"] == ([100, 512, 0] if name in answered else [0, 0, 0])
+            assert event["tokens"] == ([90, 0, 0] if name in answered else [0, 0, 0])
     assert len(marks.applied) == len(opened)
 
 
@@ -415,11 +419,9 @@ def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
     found: dict[Kind, set[str]] = {kind: set() for kind in Kind}
     for path in sorted(directory.glob("*.journal")):
         for kind, payload, _ in frames(path.read_bytes()):
-            if kind is Kind.ANSWERED:
-                found[Kind.ANSWERED].add(payload.decode())
-            elif kind is not Kind.END:
+            if kind is not Kind.END:
                 found[kind].add(payload[payload.index(b"01JD") :][:26].decode())
-    return found[Kind.OPEN], found[Kind.ANSWERED], found[Kind.CLOSE]
+    return found[Kind.OPEN], found[Kind.PROGRESS], found[Kind.CLOSE]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -137,7 +137,13 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
     ("usage", "tokens"),
     [
         ({"prompt_tokens": 0, "completion_tokens": 0}, Tokens(0, 0, 0)),
-        ({"prompt_tokens": 5, "total_tokens": 5}, Tokens(5, 0, 0)),
+        ({"prompt_tokens": 5, "total_tokens": 5}, None),
+        ({"completion_tokens": 5, "total_tokens": 5}, None),
+        ({"prompt_tokens": None, "completion_tokens": 5}, None),
+        ({"prompt_tokens": 4_000_000, "completion_tokens": 4_000_000}, Tokens(4_000_000, 4_000_000)),
+        ({"prompt_tokens": 4_000_001, "completion_tokens": 1}, None),
+        ({"prompt_tokens": 5, "completion_tokens": -100}, None),
+        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": "1"}}, None),
         ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": None}, Tokens(5, 1, 0)),
         ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}, Tokens(5, 1, 5)),
         ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 2}, Tokens(5, 1, 2)),
@@ -154,6 +160,50 @@ def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
     answer = reader(received(HELLO), VENDOR_B, 200, JSON)
     read(answer, [orjson.dumps({"model": "m", "usage": usage})])
     assert answer.tokens == tokens
+
+
+@pytest.mark.parametrize(
+    "figure", [b"1e3", b"1.0", b"-1", b"9007199254740992", b'"12"', b"true", b"[]", b"99999999999999999999999"]
+)
+@pytest.mark.parametrize("member", [b"prompt_tokens", b"completion_tokens"])
+def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figure: bytes) -> None:
+    """Also one that was made before: the last report is the one that counts."""
+    frames = [
+        b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}\n\n',
+        b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"%b":%b}}\n\n'
+        % (member, figure),
+    ]
+    seen, answer = [], reader(received(STREAMED), VENDOR_B, 200, SSE)
+    for frame in frames:
+        answer.feed(frame)
+        seen.append(answer.tokens)
+    assert seen == [Tokens(3, 0), None]
+    assert answer.reported.rejected.startswith(member.decode())
+    assert figure.decode() not in answer.reported.rejected.partition("between")[0]
+
+
+def test_the_bound_of_what_is_believed_is_a_setting() -> None:
+    answer = reader(received(HELLO), VENDOR_B, 200, JSON, 100)
+    read(answer, [orjson.dumps({"model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 101}})])
+    assert (answer.tokens, answer.reported.rejected) == (None, "completion_tokens is not between 0 and 100")
+
+
+@pytest.mark.parametrize("places", [[], [1], [2], [3], [7], list(range(500))])
+def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]) -> None:
+    """Also where all that is to be read stands in its first frame."""
+    mark, usage = b"\xef\xbb\xbf", {"prompt_tokens": 3, "completion_tokens": 2}
+    chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}
+    asked = received(STREAMED | {"stream_options": {"include_usage": True}})
+    answer = reader(asked, VENDOR_B, 200, SSE)
+    told = read(answer, cut(mark + frames(chunk), places))
+    assert told == mark + frames(chunk | {"model": SLUG})
+    assert answer.tokens == Tokens(3, 2)
+
+
+def test_embeddings_report_their_input_alone() -> None:
+    answer = reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    read(answer, [b'{"model":"m","data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'])
+    assert answer.tokens == Tokens(8, 0)
 
 
 @pytest.mark.parametrize("model_at", ["head", "tail"])

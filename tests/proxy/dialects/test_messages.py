@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 
 from policy.billing import Tokens
+from proxy.dialects import registry
 from proxy.dialects.registry import ask, dialect_of, reader
+from proxy.metering import tokens_so_far
 from tests.proxy.dialects.talk import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
 
 HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -91,10 +93,13 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
             {"input_tokens": None, "output_tokens": 2},
             Tokens(12, 2, 0),
         ),
-        (None, {"output_tokens": 2}, Tokens(0, 2, 0)),
+        (None, {"output_tokens": 2}, None),
+        ({"input_tokens": 12, "output_tokens": 1}, {"output_tokens": -2}, None),
+        ({"input_tokens": 12, "output_tokens": 1}, {"input_tokens": 2**53, "output_tokens": 2}, None),
+        ({"input_tokens": 12.0, "output_tokens": 1}, {"output_tokens": 2}, None),
     ],
 )
-def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens) -> None:
+def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens | None) -> None:
     answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     assert read(answer, [events(*story("claude-x-2026", first, last))]) == events(*story(SLUG, first, last))
     assert answer.tokens == tokens
@@ -116,15 +121,19 @@ def test_message_stop_waits() -> None:
     assert answer.end() == events(stop)
 
 
-def test_a_caller_who_leaves_early_is_billed_what_went_out() -> None:
+def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_out() -> None:
     answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     steps = [
         events(start("m", {"input_tokens": 50, "output_tokens": 1})),
         events(*[text("sixteen letters.")] * 20),
         events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
     ]
-    seen = [answer.tokens, *(answer.tokens for step in steps if answer.feed(step) is not None)]
-    assert seen == [None, Tokens(50, 1, 0), Tokens(50, 80, 0), Tokens(50, 3, 0)]
+    counted = registry.delivered(received(STREAMED, MESSAGES), answer)
+    seen = []
+    for step in steps:
+        counted.add(answer.feed(step))
+        seen.append(tokens_so_far(answer.reported, counted))
+    assert seen == [Tokens(50, 0, 0), Tokens(50, 100, 0), Tokens(50, 3, 0)]
 
 
 def test_a_body() -> None:

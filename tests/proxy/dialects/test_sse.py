@@ -92,3 +92,18 @@ def test_looking_into_a_frame(frame: bytes, data: bytes, event: bytes) -> None:
     span = sse.data_span(frame)
     assert (span is not None) == (frame.count(b"data:") == 1)
     assert span is None or frame[span[0] : span[1]] == data
+
+
+@given(CUTS)
+def test_a_byte_order_mark_goes_on_and_is_no_part_of_a_frame(places: list[int]) -> None:
+    stream = b"\xef\xbb\xbfdata: x\n\n: ping\n\ndata: y\n\n"
+    pieces = split(cut(stream, places))
+    assert b"".join(data for data, _ in pieces) == stream
+    assert of_kind(pieces, sse.FRAME) == [b"data: x\n\n", b"data: y\n\n"]
+
+
+@pytest.mark.parametrize(
+    "stream", [b"\xef", b"\xef\xbb", b"\xef\xbb\xbf", b"\xef\xbb\xbe\n\n", b"data: \xef\xbb\xbf\n\n"]
+)
+def test_what_only_begins_like_a_mark_passes_too(stream: bytes) -> None:
+    assert b"".join(data for data, _ in split(cut(stream, range(9)))) == stream

@@ -207,7 +207,7 @@ def test_pings_errors_and_thoughts() -> None:
     assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
     assert answer.feed(b": comment\n\n") == b": comment\n\n"
     assert answer.feed(events(thought)) == b""
-    assert answer.tokens == Tokens(10, 10, 0)
+    assert answer.reported.input == Tokens(10, 0, 0)
     assert payloads(answer.feed(events(error))) == [{"error": error["error"]}]
 
 

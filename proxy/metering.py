@@ -1,0 +1,56 @@
+"""What is known of a call's tokens while it runs and when it ends: what its provider reported, or what was counted.
+
+Only shapes, and the one rule between them; who reads reports and counts texts is in `dialects/`.
+"""
+
+from typing import Protocol
+
+from policy.billing import Tokens
+
+
+class Reported(Protocol):
+    """What a provider has said so far of an answer's cost. Only figures that are believed (decisions 7)."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The last whole report; None while there is none, and where the last one was not believed."""
+        ...
+
+    @property
+    def input(self) -> Tokens | None:
+        """The input alone, where that is reported ahead of the output."""
+        ...
+
+    @property
+    def rejected(self) -> str:
+        """Why a report was not believed; empty where none was rejected. Holds no text of the provider's."""
+        ...
+
+
+class Delivered(Protocol):
+    """What one caller has been given: counted only if nothing is reported of it."""
+
+    def add(self, told: bytes) -> None:
+        """So much more of the answer, as the caller gets it."""
+        ...
+
+    def tokens(self, given: Tokens | None) -> Tokens:
+        """The output so far and the request's input, both counted; the input as `given` where it was reported."""
+        ...
+
+
+class NothingReported:
+    """Of an answer that has no place for a report."""
+
+    __slots__ = ()
+    tokens: Tokens | None = None
+    input: Tokens | None = None
+    rejected = ""
+
+
+NOTHING_REPORTED = NothingReported()
+
+
+def tokens_so_far(reported: Reported, delivered: Delivered) -> Tokens:
+    """What an answer costs that has begun: as reported, else as counted."""
+    return reported.tokens or delivered.tokens(reported.input)

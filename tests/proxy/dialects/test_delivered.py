@@ -1,0 +1,336 @@
+"""Where nothing is reported, what the caller was given is counted, and what he asked: each path, streamed and not."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.billing import Tokens
+from policy.endpoints import Target
+from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
+from proxy.dialects import registry
+from proxy.exchange import AnswerReader, Headers
+from proxy.long_strings import read as read_long
+from tests.proxy.dialects.talk import (
+    CHAT,
+    CUTS,
+    JSON,
+    MESSAGES,
+    SLUG,
+    SSE,
+    VENDOR_A,
+    VENDOR_B,
+    VENDOR_C,
+    cut,
+    events,
+    frames,
+    received,
+)
+
+RESPONSES, COMPLETIONS, EMBEDDINGS = "/v1/responses", "/v1/completions", "/v1/embeddings"
+_COUNTS = Path(__file__).parents[2] / "policy" / "token_counts.json"
+FIXTURES = {fixture["name"]: fixture for fixture in json.loads(_COUNTS.read_bytes())}
+LEAST, MOST = 0.6, 1.7
+TEXTS = ["English prose", "Chinese", "Arabic", "JavaScript code", "JSON, compact"]
+Payload = Any
+
+
+def pieces_of(text: str) -> list[str]:
+    return [text[at : at + 5] for at in range(0, len(text), 5)]
+
+
+def chat_stream(text: str, **more: Any) -> bytes:
+    chunks = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces_of(text))]
+    return frames(*(chat_chunk(delta, **more) for delta in chunks), done=False)
+
+
+def chat_chunk(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "delta": delta, "finish_reason": None}]
+    return {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": choices, **more}
+
+
+def completions_stream(text: str) -> bytes:
+    return frames(*({"model": "m", "choices": [{"text": piece}]} for piece in pieces_of(text)), done=False)
+
+
+def responses_stream(text: str) -> bytes:
+    deltas = [
+        {"type": "response.output_text.delta", "sequence_number": n, "delta": piece}
+        for n, piece in enumerate(pieces_of(text))
+    ]
+    part = {"type": "output_text", "text": text}
+    return events(
+        {"type": "response.created", "response": {"model": "m", "instructions": "long " * 200}},
+        *deltas,
+        {"type": "response.output_text.done", "text": text},
+        {"type": "response.content_part.done", "part": part},
+        {"type": "response.output_item.done", "item": {"type": "message", "content": [part]}},
+    )
+
+
+def messages_stream(text: str) -> bytes:
+    deltas = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
+        for piece in pieces_of(text)
+    ]
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    return events({"type": "message_start", "message": {"model": "m"}}, block, *deltas)
+
+
+def chat_body(text: str) -> dict[str, Any]:
+    return {"model": "m", "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+
+
+def messages_body(text: str) -> dict[str, Any]:
+    return {"model": "m", "type": "message", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
+
+
+def responses_body(text: str) -> dict[str, Any]:
+    output = [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
+    return {"model": "m", "status": "completed", "instructions": "long " * 200, "output": output}
+
+
+WAYS: list[tuple[str, Target, Callable[[str], bytes], Callable[[str], dict[str, Any]]]] = [
+    (CHAT, VENDOR_B, chat_stream, chat_body),
+    (CHAT, VENDOR_C, chat_stream, chat_body),
+    (CHAT, VENDOR_A, messages_stream, messages_body),
+    (COMPLETIONS, VENDOR_B, completions_stream, lambda text: {"model": "m", "choices": [{"text": text}]}),
+    (RESPONSES, VENDOR_B, responses_stream, responses_body),
+    (MESSAGES, VENDOR_A, messages_stream, messages_body),
+    (MESSAGES, VENDOR_B, chat_stream, chat_body),
+]
+
+
+def asking(path: str, text: str, *, stream: bool) -> Any:
+    name = {COMPLETIONS: "prompt", RESPONSES: "input", EMBEDDINGS: "input"}.get(path, "messages")
+    said: Any = [{"role": "user", "content": text}] if name == "messages" else text
+    return received({"model": SLUG, name: said, "stream": stream, "max_tokens": 32_000}, path)
+
+
+def counted(answer: AnswerReader, request: Any, pieces: Iterable[bytes], *, ended: bool = False) -> Tokens:
+    """What is billed of an answer of which these pieces have come."""
+    delivered = registry.delivered(request, answer)
+    for piece in pieces:
+        if told := answer.feed(piece):
+            delivered.add(told)
+    if ended:
+        delivered.add(answer.end())
+    assert answer.reported.tokens is None
+    return delivered.tokens(answer.reported.input)
+
+
+def check(fixture: dict[str, Any], tokens: int) -> None:
+    assert LEAST <= tokens / fixture["o200k_base"] <= MOST
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(("path", "target", "stream", "_body"), WAYS)
+def test_a_stream_that_is_cut_is_counted(path: str, target: Target, stream: Any, _body: Any, name: str) -> None:
+    fixture = FIXTURES[name]
+    request = asking(path, fixture["text"], stream=True)
+    answer = registry.reader(request, target, 200, SSE)
+    tokens = counted(answer, request, [stream(fixture["text"])])
+    check(fixture, tokens.output)
+    check(fixture, tokens.input)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(("path", "target", "_stream", "body"), WAYS)
+def test_a_whole_answer_without_usage_is_counted(path: str, target: Target, _stream: Any, body: Any, name: str) -> None:
+    fixture = FIXTURES[name]
+    request = asking(path, fixture["text"], stream=False)
+    answer = registry.reader(request, target, 200, JSON)
+    tokens = counted(answer, request, [orjson.dumps(body(fixture["text"]))], ended=True)
+    check(fixture, tokens.output)
+    check(fixture, tokens.input)
+
+
+@given(CUTS)
+def test_however_tcp_has_cut_it(places: list[int]) -> None:
+    """Frames of which only a part came were not passed on."""
+    fixture = FIXTURES["Chinese"]
+    request = asking(CHAT, "Hello", stream=True)
+    answer = registry.reader(request, VENDOR_B, 200, SSE)
+    stream = chat_stream(fixture["text"]) + b'data: {"id":"c","choices":[{"delta":{"content":"not whole'
+    check(fixture, counted(answer, request, cut(stream, places)).output)
+
+
+def crlf(text: str) -> bytes:
+    return chat_stream(text).replace(b"\n", b"\r\n")
+
+
+def ascii_only(text: str) -> bytes:
+    chunks = [json.dumps(chat_chunk({"content": piece})) for piece in pieces_of(text)]
+    return b"".join(b"data: " + chunk.encode() + b"\n\n" for chunk in chunks)
+
+
+def obfuscated(text: str) -> bytes:
+    """Each delta ends in another way."""
+    return frames(
+        *(chat_chunk({"content": p}, obfuscation="x" * (n % 9)) for n, p in enumerate(pieces_of(text))), done=False
+    )
+
+
+def reasoned(text: str) -> bytes:
+    return frames(*(chat_chunk({"reasoning": p, "reasoning_content": p}) for p in pieces_of(text)), done=False)
+
+
+def thought(text: str) -> bytes:
+    return frames(*(chat_chunk({"reasoning_content": p}) for p in pieces_of(text)), done=False)
+
+
+def with_logprobs(text: str) -> bytes:
+    logprobs = {"content": [{"token": "x" * 50, "logprob": -1, "top_logprobs": [{"token": "y" * 50}]}]}
+    choices = [[{"index": 0, "delta": {"content": p}, "logprobs": logprobs}] for p in pieces_of(text)]
+    return frames(*({"model": "m", "choices": c} for c in choices), done=False)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("form", [crlf, ascii_only, obfuscated, reasoned, thought, with_logprobs])
+@pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain"])
+def test_in_whatever_form_it_came(form: Any, name: str, content_type: str) -> None:
+    """Also where it is not called a stream."""
+    fixture = FIXTURES[name]
+    request = asking(CHAT, "Hello", stream=True)
+    headers: Headers = [("content-type", content_type)]
+    answer = registry.reader(request, VENDOR_B, 200, headers)
+    ended = content_type != "text/event-stream"
+    check(fixture, counted(answer, request, cut(form(fixture["text"]), range(0, 20_000, 700)), ended=ended).output)
+
+
+def test_tools_are_counted_with_their_names_and_arguments() -> None:
+    arguments = '{"city": "Paris", "unit": "celsius"}'
+    calls = [
+        {"tool_calls": [{"index": 0, "id": "t", "function": {"name": "get_weather", "arguments": ""}}]},
+        *({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in pieces_of(arguments)),
+    ]
+    request = asking(CHAT, "Hello", stream=True)
+    answer = registry.reader(request, VENDOR_B, 200, SSE)
+    streamed = counted(answer, request, [frames(*map(chat_chunk, calls), done=False)]).output
+    assert LEAST <= streamed / 13 <= MOST  # get_weather: 2, the arguments: 11
+    message = {"tool_calls": [{"id": "t", "function": {"name": "get_weather", "arguments": arguments}}]}
+    whole = registry.reader(asking(CHAT, "", stream=False), VENDOR_B, 200, JSON)
+    body = orjson.dumps({"model": "m", "choices": [{"message": message}]})
+    assert LEAST <= counted(whole, request, [body], ended=True).output / 13 <= MOST
+
+
+def test_a_tool_of_messages_is_counted_as_it_is_written() -> None:
+    block = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {"city": "Paris", "unit": "celsius"}}
+    whole = registry.reader(asking(MESSAGES, "", stream=False), VENDOR_A, 200, JSON)
+    body = orjson.dumps({"model": "m", "type": "message", "content": [block]})
+    assert LEAST <= counted(whole, asking(MESSAGES, "", stream=False), [body], ended=True).output / 13 <= MOST
+
+
+def test_many_choices_are_all_counted() -> None:
+    choices = [{"index": n, "message": {"content": "Yes, of course."}} for n in range(5)]
+    request = asking(CHAT, "", stream=False)
+    answer = registry.reader(request, VENDOR_B, 200, JSON)
+    tokens = counted(answer, request, [orjson.dumps({"model": "m", "choices": choices})], ended=True)
+    assert LEAST <= tokens.output / 25 <= MOST
+
+
+@pytest.mark.parametrize("given_input", ["a text", ["two", "texts"], [1, 2, 3, 4], [[1, 2], [3, 4]]])
+def test_embeddings_without_usage_cost_their_input(given_input: Any) -> None:
+    request = received({"model": SLUG, "input": given_input}, EMBEDDINGS)
+    answer = registry.reader(request, VENDOR_B, 200, JSON)
+    body = orjson.dumps({"model": "m", "data": [{"embedding": [0.25] * 1000}]})
+    tokens = 2 if isinstance(given_input, str) or isinstance(given_input[0], str) else 4
+    assert counted(answer, request, [body], ended=True) == Tokens(tokens, 0)
+
+
+def test_sound_and_pictures_cost_no_output() -> None:
+    request = asking(CHAT, "Hello", stream=False)
+    answer = registry.reader(request, VENDOR_B, 200, [("content-type", "audio/mpeg")])
+    assert counted(answer, request, [bytes(range(256)) * 100], ended=True).output == 0
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * 9000}}
+SCAN = {"type": "image", "source": {"type": "base64", "data": "QUJD" * 9000}}
+PAPER = {"type": "document", "source": {"type": "base64", "data": "QUJD" * 9000}}
+TYPED = {"type": "document", "source": {"type": "text", "data": "four words of text"}}
+VOICE = {"type": "input_audio", "input_audio": {"data": "QUJD" * 9000, "format": "wav"}}
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [SCAN, {"type": "text", "text": "two words"}]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ([PICTURE], IMAGE_TOKENS),
+        ([PICTURE, PICTURE, SCAN], 3 * IMAGE_TOKENS),
+        ([PAPER], DOCUMENT_TOKENS),
+        ([TYPED], 4),
+        ([VOICE, {"type": "text", "text": "one two"}], AUDIO_TOKENS + 2),
+        ([RESULT], IMAGE_TOKENS + 2),
+        ([{"type": [], "text": "odd"}], 1),
+    ],
+)
+def test_other_media_of_a_request_cost_a_constant_each(parts: list[Any], tokens: int) -> None:
+    request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
+    assert registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None) == Tokens(tokens, 0)
+
+
+def test_instructions_and_tools_are_asked_too() -> None:
+    tool = {"name": "f", "description": "ten words " * 5, "input_schema": {"type": "object"}}
+    body = {"model": SLUG, "messages": [], "system": [{"type": "text", "text": "a b c"}], "tools": [tool]}
+    request = received(body, MESSAGES)
+    tokens = registry.delivered(request, registry.reader(request, VENDOR_A, 200, SSE)).tokens(None)
+    assert LEAST <= tokens.input / (3 + 25) <= MOST
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
+    """Also one whose bulk nobody has parsed."""
+    fixture = FIXTURES[name]
+    times = 400_000 // len(fixture["text"])
+    body = orjson.dumps({"model": SLUG, "messages": [{"role": "user", "content": fixture["text"] * times}]})
+    request = received(body)
+    request.json, request.outline = read_long(body)
+    tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    assert LEAST <= tokens.input / (fixture["o200k_base"] * times) <= MOST
+    plain = fixture["text"].isascii() and not set(fixture["text"]) & set('\n"\\')
+    assert (request.outline is not None) == plain
+
+
+def test_a_request_of_very_many_values_is_counted_by_its_first_ones() -> None:
+    parts = [{"type": "text", "text": "four words of text"}] * 100_000
+    request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
+    tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    assert LEAST <= tokens.input / 400_000 <= MOST
+
+
+_CHAT_NAMES = "choices delta message content text tool_calls function arguments reasoning reasoning_details audio name"
+_OTHER_NAMES = "type input source data output summary item content_block messages system"
+_NAMES = f"{_CHAT_NAMES} {_OTHER_NAMES}".split()
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JUNK, st.sampled_from([CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS]), st.booleans())
+def test_hostile_shapes_do_no_harm(junk: Any, path: str, streamed: bool) -> None:
+    body = junk if isinstance(junk, dict) else {"messages": junk, "choices": junk, "output": junk, "content": junk}
+    request = received({"input": junk, "prompt": junk, "tools": junk, **body, "model": SLUG}, path)
+    target = VENDOR_A if path == MESSAGES else VENDOR_B
+    answer = registry.reader(request, target, 200, SSE if streamed else JSON)
+    delivered = registry.delivered(request, answer)
+    delivered.add(b"data: " + orjson.dumps(body) + b"\n\n" if streamed else orjson.dumps(body))
+    tokens = delivered.tokens(None)
+    assert tokens.input >= 0
+    assert tokens.output >= 0
+
+
+def test_nothing_of_a_large_answer_is_held_but_its_last_piece() -> None:
+    """One too large to be held whole is weighed piece by piece, as if all of it had been said."""
+    request = asking(CHAT, "", stream=False)
+    delivered = registry.delivered(request, registry.reader(request, VENDOR_B, 200, JSON))
+    piece = ("word " * 20_000).encode()
+    for _ in range(5):
+        delivered.add(piece)
+    assert LEAST <= delivered.tokens(None).output / 100_000 <= MOST

@@ -1,0 +1,170 @@
+"""What a call costs where its provider says nothing that is believed: what the caller was given, never an expectation.
+
+Over the whole path, on in-memory parts.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from policy.billing import Tokens
+from proxy.exchange import UpstreamCutError, UpstreamTimeoutError
+from proxy.stages import relay, settle
+from tests.fakes.path import House
+from tests.fakes.upstream_client import SSE, FakeAnswer, answer
+from tests.fakes.wire import FakeOutgoing, asking
+
+TEN_WORDS = "one two three four five six seven eight nine ten "
+CAP = 32_000
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def chunk(text: str, **more: Any) -> bytes:
+    body = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}], **more}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def usage(figures: str) -> bytes:
+    return b'data: {"id":"c","model":"m","choices":[],"usage":%b}\n\n' % figures.encode()
+
+
+def streamed(*pieces: Any) -> FakeAnswer:
+    return answer(headers=SSE, pieces=pieces)
+
+
+def reported(output: int) -> bytes:
+    return json.dumps(
+        {"model": "m", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": output}}
+    ).encode()
+
+
+async def left_in_the_stream(house: House, *pieces: bytes) -> Tokens:
+    """A caller who goes away after these; what he is billed."""
+    upstream = streamed(*pieces, asyncio.Event())
+    house.upstream.will(upstream)
+    call = asyncio.create_task(house.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
+    await asyncio.wait_for(upstream.waiting.wait(), 5)
+    call.cancel()
+    await asyncio.wait([call])
+    return house.journal.closed[-1].tokens
+
+
+async def test_cheap_calls_do_not_make_a_long_answer_cheap(house: House) -> None:
+    """The mean of the outputs is 1 then, and serves reservations alone."""
+    for _ in range(20):
+        house.upstream.will(answer(reported(1)))
+        await house.serve(asking())
+    billed = await left_in_the_stream(house, *[chunk(TEN_WORDS)] * 500)
+    assert 0.6 <= billed.output / 5000 <= 1.7
+
+
+async def test_a_fresh_groups_first_words_do_not_cost_its_cap(house: House) -> None:
+    assert await left_in_the_stream(house, chunk("Hello"), chunk(" there")) == Tokens(1, 2)
+
+
+@pytest.mark.parametrize("end", [UpstreamCutError(), UpstreamTimeoutError()])
+async def test_whoever_cuts_the_stream(house: House, end: Exception) -> None:
+    house.upstream.will(streamed(*[chunk(TEN_WORDS)] * 20, end))
+    await house.serve(asking(stream=True, max_tokens=CAP))
+    assert 0.6 <= house.journal.closed[0].tokens.output / 200 <= 1.7
+    assert house.meters.unreported == ["missing"]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        '{"prompt_tokens": 3, "completion_tokens": 28000000000000}',
+        '{"prompt_tokens": 3, "completion_tokens": 1e3}',
+        '{"prompt_tokens": 3, "completion_tokens": -100}',
+        '{"prompt_tokens": 3, "completion_tokens": 9007199254740992}',
+        '{"prompt_tokens": 3, "completion_tokens": "12"}',
+        '{"prompt_tokens": 3, "completion_tokens": true}',
+        '{"prompt_tokens": 3}',
+        '{"completion_tokens": 3}',
+        '{"prompt_tokens": -3, "completion_tokens": 3}',
+        "[1]",
+        '"many"',
+    ],
+)
+async def test_a_report_that_is_not_believed_is_as_none_and_never_enters_the_mean(
+    house: House, figures: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(16):
+        house.upstream.will(answer(reported(7)))
+        await house.serve(asking())
+    house.upstream.will(streamed(chunk("Hello there"), usage(figures), b"data: [DONE]\n\n"))
+    await house.serve(asking(stream=True, stream_options={"include_usage": True}))
+    assert house.journal.closed[-1].tokens == Tokens(1, 2)
+    assert house.meters.unreported == ["rejected"]
+    (line,) = (record.getMessage() for record in caplog.records if "not believed" in record.getMessage())
+    assert "TOLLGATE_MAX_REPORTED_TOKENS" in line
+    house.upstream.will(answer(reported(7)))
+    await house.serve(asking())
+    assert house.journal.opened[-1].estimate.output == 7
+
+
+async def test_a_flood_of_such_reports_is_a_line_a_second(
+    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for seconds in (3600.0, 0.0):
+        monkeypatch.setattr(settle, "LOG_INTERVAL_S", seconds)
+        for _ in range(50):
+            house.upstream.will(answer(reported(-1)))
+            await house.serve(asking())
+        if seconds:
+            assert len(caplog.records) == 1
+    assert house.meters.unreported == ["rejected"] * 100
+
+
+async def test_the_largest_figure_that_is_believed_is_a_setting(house: House) -> None:
+    house.upstream.will(answer(reported(4_000_000)), answer(reported(4_000_001)))
+    await house.serve(asking())
+    await house.serve(asking())
+    assert [closed.tokens.output for closed in house.journal.closed] == [4_000_000, 0]
+
+
+async def test_the_journal_learns_how_far_a_stream_has_come(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its first bytes, and again after each interval in which more came."""
+    monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.01)
+    pause, end = asyncio.Event(), asyncio.Event()
+    house.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
+    call = asyncio.create_task(house.serve(asking(stream=True)))
+    seen = house.journal.progressed
+    async with asyncio.timeout(5):
+        while len(seen) < 1:
+            await asyncio.sleep(0.001)
+        pause.set()
+        while len(seen) < 2:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)  # several intervals in which nothing comes, and nothing is written
+    end.set()
+    await call
+    assert house.journal.entries == ["open", "answered", "progress", "close"]
+    first, second = (tokens for _, tokens in seen)
+    assert 0.6 <= first.output / 10 <= 1.7
+    assert 0.6 <= second.output / 30 <= 1.7
+    assert {tokens.input for tokens in (first, second)} == {1}
+    assert house.journal.closed[0].tokens == second
+
+
+async def test_after_the_end_nothing_is_noted_any_more(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.001)
+    await left_in_the_stream(house, chunk("a"))
+    written = len(house.journal.entries)
+    await asyncio.sleep(0.02)
+    assert len(house.journal.entries) == written
+
+
+async def test_a_whole_answer_is_not_noted_before_its_end(house: House) -> None:
+    house.upstream.will(answer(reported(7)))
+    await house.serve(asking())
+    assert house.journal.entries == ["open", "close"]
