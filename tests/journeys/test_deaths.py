@@ -34,7 +34,7 @@ async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(own_st
 
 
 async def test_a_call_in_a_killed_workers_hands_is_billed_once(own_stage: Stage) -> None:
-    """The caller had part of the answer, so it is billed, by the estimate; and by nobody twice."""
+    """The caller had part of the answer, so it is billed by what was noted of it; and by nobody twice."""
     stage = own_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.clear()

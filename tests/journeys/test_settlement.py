@@ -174,7 +174,7 @@ async def test_a_call_is_settled_once_however_it_ends(stage: Stage, moody: Moody
         told = {event.request_id: event.tokens for event in events}
         reported = {id: told.pop(id) for id in ("-1", "-2", "-3")}
         assert list(reported.values()) == [Tokens(1000, 200, 100), Tokens(3000, 400, 0), Tokens(5000, 600, 0)]
-        assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "estimated, and no other"
+        assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
 
 
 async def test_a_killed_workers_calls_are_settled_at_once(own_stage: Stage, moody: MoodyUpstream) -> None:
