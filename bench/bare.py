@@ -34,10 +34,10 @@ from proxy.edges.listener import Listener
 from proxy.edges.replica import Stamp, stamp_path
 from proxy.edges.snapshots import SnapshotDirectory
 from proxy.edges.upstream import HttpUpstream
-from proxy.exchange import AnswerReader, Call, Headers, Received
+from proxy.exchange import Call, Headers, Received
 from proxy.expectations import Expectations
 from proxy.grants import Grant
-from proxy.metering import Delivered
+from proxy.metering import AnswerReader, Delivered
 from proxy.pipeline import Parts, Pipeline
 from proxy.recovery import CloseCall, OpenCall
 from proxy.stages.dispatch import DispatchSettings

@@ -19,7 +19,7 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.grants import Grant
 from proxy.load import Load
 from proxy.long_strings import Outline
-from proxy.metering import Delivered, Reported
+from proxy.metering import AnswerReader, Delivered
 from proxy.spliced import RequestBody
 
 Headers = Sequence[tuple[str, str]]
@@ -242,38 +242,6 @@ class Admitted:
     """The billing event's idempotency key, a ULID."""
     estimate: Tokens
     """What is reserved of TOKEN limits, and never billed."""
-
-
-class AnswerReader(Protocol):
-    """One answer as its dialect reads it: upstream's bytes in, the caller's bytes out, tokens on the way."""
-
-    @property
-    def tokens(self) -> Tokens | None:
-        """The last authoritative report so far; None while there is none."""
-        ...
-
-    @property
-    def reported(self) -> Reported:
-        """All that was reported so far."""
-        ...
-
-    @property
-    def failed(self) -> bool:
-        """Whether upstream has said, under its 2xx, that this is no answer or none any more."""
-        ...
-
-    @property
-    def streams(self) -> bool:
-        """Whether the caller is to have it piece by piece; what is not so is held until its end."""
-        ...
-
-    def feed(self, data: bytes) -> bytes:
-        """What the caller may have of it now; what cannot be passed yet is held back."""
-        ...
-
-    def end(self) -> bytes:
-        """The last bytes: the final frame of a stream, the whole of an answer that is not one."""
-        ...
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""What is known of a call's tokens while it runs and when it ends: what its provider reported, or what was counted.
+"""How an answer is read, and what is known of its tokens: what its provider reported, or what was counted.
 
-Only shapes, and the one rule between them; who reads reports and counts texts is in `dialects/`.
+Only shapes, and the one rule between them; who reads answers and reports and counts texts is in `dialects/`.
 """
 
 from typing import Protocol
@@ -24,6 +24,38 @@ class Reported(Protocol):
     @property
     def rejected(self) -> str:
         """Why a report was not believed; empty where none was rejected. Holds no text of the provider's."""
+        ...
+
+
+class AnswerReader(Protocol):
+    """One answer as its dialect reads it: upstream's bytes in, the caller's bytes out, tokens on the way."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The last authoritative report so far; None while there is none."""
+        ...
+
+    @property
+    def reported(self) -> Reported:
+        """All that was reported so far."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """Whether upstream has said, under its 2xx, that this is no answer or none any more."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller is to have it piece by piece; what is not so is held until its end."""
+        ...
+
+    def feed(self, data: bytes) -> bytes:
+        """What the caller may have of it now; what cannot be passed yet is held back."""
+        ...
+
+    def end(self) -> bytes:
+        """The last bytes: the final frame of a stream, the whole of an answer that is not one."""
         ...
 
 

@@ -22,8 +22,8 @@ from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
 from proxy.dialects.translate_messages_request import chat_request
 from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
-from proxy.exchange import AnswerReader, Headers, Received
-from proxy.metering import Delivered
+from proxy.exchange import Headers, Received
+from proxy.metering import AnswerReader, Delivered
 from proxy.spliced import RequestBody
 
 _SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}

@@ -1,7 +1,7 @@
 """What a dialect makes of a call: the request as the target wants it, or the field that stands in the way.
 
 Pure values; nothing here knows a provider, `registry.py` picks who does. How an answer is read back is
-`exchange.AnswerReader`.
+`metering.AnswerReader`.
 """
 
 from dataclasses import dataclass

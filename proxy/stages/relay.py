@@ -15,7 +15,6 @@ from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
     Answering,
-    AnswerReader,
     Call,
     Headers,
     Received,
@@ -23,7 +22,7 @@ from proxy.exchange import (
     UpstreamCutError,
 )
 from proxy.headers import passed
-from proxy.metering import Delivered, tokens_so_far
+from proxy.metering import AnswerReader, Delivered, tokens_so_far
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
 

@@ -14,8 +14,9 @@ from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
 from proxy.dialects import registry
-from proxy.exchange import AnswerReader, Headers
+from proxy.exchange import Headers
 from proxy.long_strings import read as read_long
+from proxy.metering import AnswerReader
 from tests.proxy.dialects.talk import (
     CHAT,
     CUTS,
