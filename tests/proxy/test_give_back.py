@@ -125,7 +125,9 @@ async def test_a_caller_who_leaves_while_parked_gives_everything_back(house: Hou
 
 
 @pytest.mark.parametrize(
-    "failure", [UpstreamResetError(), UpstreamTimeoutError(), RuntimeError("a bug"), answer(b"{}", 500)], ids=repr
+    "failure",
+    [UpstreamResetError(), UpstreamTimeoutError(), RuntimeError("a bug"), answer(b"{}", 500)],
+    ids=["reset", "timeout", "bug", "answered 500"],
 )
 async def test_a_call_that_was_dispatched_counts_as_one_request(house: House, failure: Exception) -> None:
     house.upstream.will(failure)
