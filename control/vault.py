@@ -1,15 +1,17 @@
 """Secrets: upstream credentials that go in and never come out again, except sealed to the proxies (decisions 5)."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from control.api.problems import ProblemError, conflict, not_found
+from control.api.problems import ProblemError, bad_field, conflict, not_found
 from control.edges import secret_rows
 from control.edges.database import DanglingError, TakenError
 from control.edges.secret_rows import SecretRecord
 from control.edges.store import Store, WriteTx
 from control.ids import new_id, new_nonce
 from policy.sealing import seal
+from policy.service_accounts import ServiceAccountError, check_secret
 from policy.snapshot import RowKind, SecretRow
 
 
@@ -22,7 +24,14 @@ class NewSecret:
 
 
 async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new: NewSecret) -> SecretRecord:
-    """Store or rotate: a name keeps its id, so the endpoints that use it need not change."""
+    """Store or rotate: a name keeps its id, so the endpoints that use it need not change.
+
+    400 for a service account whose key no proxy would sign with.
+    """
+    try:
+        await asyncio.to_thread(check_secret, new.value)
+    except ServiceAccountError as error:
+        raise bad_field("value", str(error)) from None
 
     async def work(tx: WriteTx) -> SecretRecord:
         old = await secret_rows.lock_secret(tx, workspace_id, new.name)

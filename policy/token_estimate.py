@@ -31,6 +31,7 @@ _RUNS = (
 )
 """Each run of characters of one class becomes as many bytes as it takes tokens: replaced in this order."""
 
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _RARE = re.compile("[\u0b00-\u0b7f\u0e80-\u0eff]")
 _RARE_WEIGHT = 110
 """What a letter of Odia or Lao weighs more than one of the script with which it shares 256 code points."""
@@ -109,16 +110,28 @@ class Sample:
         return weight_of(self.text) * self.size // len(self.text) if self.text else 0
 
 
-def sample_of(texts: Sequence[str | memoryview]) -> Sample:
-    """At most about `SAMPLE_CHARACTERS` of texts, so that the cost of weighing them has a bound. A memoryview is ASCII.
+def sample_of(texts: Sequence[str | bytes | memoryview]) -> Sample:
+    """At most about `SAMPLE_CHARACTERS` of texts, so that the cost of weighing them has a bound.
 
-    The weight of a text above that is known to within some percent.
+    Bytes are parts of JSON strings as they stand: UTF-8, with escapes. The weight of a text above that is known to
+    within some percent.
     """
     size = sum(map(len, texts))
     whole = size <= SAMPLE_CHARACTERS
-    parts = [part if isinstance(part, str) else str(part, "ascii") for part in (texts if whole else _cut(texts, size))]
+    taken = texts if whole else list(_cut(texts, size))
+    parts = [part if isinstance(part, str) else _read(bytes(part)) for part in taken]
     text = " ".join(parts)  # a space weighs nothing, and keeps apart what are two words
-    return Sample(text, len(text) if whole else size)
+    return Sample(text, len(text) if whole else size * sum(map(len, parts)) // sum(map(len, taken)))
+
+
+def _read(part: bytes) -> str:
+    """Where a slice has cut a character or an escape, what is left of that is as good as nothing."""
+    text = part.decode("utf-8", "ignore")
+    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else escape[2]
 
 
 def tokens_of(weight: int) -> int:
@@ -126,7 +139,7 @@ def tokens_of(weight: int) -> int:
     return -(-weight // TOKEN)
 
 
-def _cut(texts: Iterable[str | memoryview], size: int) -> Iterator[str | memoryview]:
+def _cut(texts: Iterable[str | bytes | memoryview], size: int) -> Iterator[str | bytes | memoryview]:
     """Slices at equal distances over all texts."""
     distance = size * SLICE_CHARACTERS // SAMPLE_CHARACTERS
     start = 0

@@ -212,11 +212,7 @@ class Received:
     metadata: Mapping[str, Any] | None = None
     """The billing event's `requestMetadata`."""
     outline: Outline | None = None
-    """Where it is there, `json` has stand-ins for the long strings of its bulk."""
-
-    def whole_json(self) -> dict[str, Any]:
-        """`json` without stand-ins."""
-        return self.json if self.outline is None else self.outline.whole()
+    """Where it is there, `json` has placeholders for long strings; never in a member that a stage reads."""
 
 
 @dataclass(slots=True)

@@ -1,17 +1,19 @@
 """Reads JSON whose bulk is a few long strings, as a prompt with a document or a picture is; means what orjson means.
 
 Pure. A parser looks at a string byte by byte, and makes a copy of it that nobody asks for. Where it is plain ASCII,
-what may not stand in it is asked of the whole string at once; then a stand-in is parsed, and edited, in its place.
+what may not stand in it is asked of the whole string at once; then a placeholder is parsed, and edited, in its place.
+`sliced_reading.py` does the same for texts that would hold the event loop.
 """
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import orjson
 
-from proxy.spliced import Spliced
+from proxy.spliced import Filled, Part, Source, Spliced
 
 LONG_BYTES = 16 << 10
 """A string from here on is read by itself; a text of less than two such is parsed as it is."""
@@ -25,6 +27,7 @@ PIECE = 1 << 16
 BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tools"))
 """The members of a request that hold its long strings, and that nobody reads unless the request is told anew."""
 _DIGITS = 5
+_HEADS, _HEAD_BYTES = b"dh", 128
 
 _QUOTE = b'"'
 _BACKSLASH = b"\\"
@@ -32,61 +35,95 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class Outline:
-    """A JSON text in which each long plain string has a stand-in: `text`."""
+    """A JSON text in which each long string has a placeholder: `text`, once it is closed.
 
-    __slots__ = ("_name", "_raw", "_spans", "text")
+    A placeholder keeps the string's first bytes where a translation looks at them, as it does at a URL's scheme.
+    """
 
-    def __init__(self, raw: bytes, spans: list[tuple[int, int]]) -> None:
-        self._raw = raw
-        self._spans = spans
+    __slots__ = ("_done", "_name", "_parts", "_source", "text")
+
+    def __init__(self, raw: bytes) -> None:
+        self.text = b""
+        self._source = Source(raw)
         self._name = secrets.token_hex(16).encode()  # no text can hold it
-        rest: list[bytes] = []
-        done = 0
-        for number, (start, end) in enumerate(spans):
-            rest += raw[done:start], b"%b%0*d" % (self._name, _DIGITS, number)
-            done = end
-        self.text = b"".join((*rest, raw[done:]))
+        self._parts: list[bytes] = []
+        self._done = 0
 
-    def stands_in(self, parsed: dict[str, Any]) -> bool:
-        """Whether no stand-in is in `parsed`, which is what `text` says, but in the members that hold the bulk."""
+    def add(self, start: int, end: int) -> None:
+        """The inside of a long string, which was checked. In the order of the text; less than 10 ** _DIGITS of them."""
+        source = self._source
+        raw, starts = source.text, source.starts
+        if raw[start] in _HEADS:
+            start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
+        self._parts += raw[self._done : start], b"%b%05d" % (self._name, len(starts))
+        starts.append(start)
+        source.sizes.append(end - start)
+        self._done = end
+
+    def close(self) -> None:
+        self.text = b"".join((*self._parts, self._source.text[self._done :]))
+        self._parts.clear()
+
+    def is_in(self, value: object) -> bool:
+        """Whether a placeholder is in a value that was parsed from `text`, as far as it can be written."""
         try:
-            return self._name not in orjson.dumps({name: parsed[name] for name in parsed.keys() - BULK})
+            return self._name in orjson.dumps(value)
         except orjson.JSONEncodeError:  # nested deeper than it writes
-            return False
+            return True
 
-    def whole(self) -> dict[str, Any]:
-        """The request without stand-ins."""
-        parsed: dict[str, Any] = orjson.loads(self._raw)
-        return parsed
-
-    def original(self, text: str) -> memoryview | None:
-        """The long string, all of it ASCII, that `text` stands in for; None where it stands for itself."""
+    def parts_of(self, text: str) -> Iterable[str | Part]:
+        """A string that was parsed from `text`, or some of its JSON, as it was sent: bytes are JSON as they stood."""
         name = self._name.decode()
-        if not text.startswith(name):
-            return None
-        start, end = self._spans[int(text[len(name) :])]
-        return memoryview(self._raw)[start:end]
+        at = text.find(name)
+        if at < 0:
+            return (text,)
+        if at + len(name) + _DIGITS < len(text):
+            return self.filled(text.encode()).parts
+        source, number = self._source, int(text[-_DIGITS:])
+        start = source.starts[number]
+        return text[:at], memoryview(source.text)[start : start + source.sizes[number]]
 
     def filled(self, text: bytes) -> Spliced:
         """`text`, made of this one's, with the long strings in their places again."""
-        head, *rest = text.split(self._name)
-        parts: list[bytes | memoryview] = [head]
-        view = memoryview(self._raw)
-        for piece in rest:
-            start, end = self._spans[int(piece[:_DIGITS])]
-            parts += view[start:end], piece[_DIGITS:]
-        return Spliced(*parts)
+        between = text.split(self._name)
+        numbers = [int(piece[:_DIGITS]) for piece in islice(between, 1, None)]
+        return Filled(between, _DIGITS, numbers, self._source)
+
+    def whole(self, value: Any, max_bytes: int) -> Any:
+        """`value` without placeholders. Raises ValueError where that takes more bytes of JSON text."""
+        try:
+            text = orjson.dumps(value)
+        except orjson.JSONEncodeError:  # nested deeper than it writes: nobody reads that
+            return value
+        if self._name not in text:
+            return value
+        filled = self.filled(text)
+        if len(filled) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes")
+        return orjson.loads(bytes(filled))
 
 
 def read(raw: bytes) -> tuple[Any, Outline | None]:
-    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has stand-ins for its long strings."""
+    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has placeholders for its long strings."""
     spans = [] if len(raw) < 2 * LONG_BYTES else [span for span in _long_strings(raw) if _is_plain(raw, *span)]
     if 2 * sum(end - start for start, end in spans) > len(raw):
-        outline = Outline(raw, spans)
+        outline = Outline(raw)
+        for start, end in spans:
+            outline.add(start, end)
+        outline.close()
         parsed = orjson.loads(outline.text)
-        if isinstance(parsed, dict) and outline.stands_in(parsed):
+        if isinstance(parsed, dict) and not outline.is_in({name: parsed[name] for name in parsed.keys() - BULK}):
             return parsed, outline
     return orjson.loads(raw), None
+
+
+def is_plain(piece: memoryview) -> bool:
+    """Whether no escape is inside part of a string, nothing beyond ASCII, and nothing that JSON forbids."""
+    try:
+        text = str(piece, "ascii")
+    except UnicodeDecodeError:
+        return False
+    return len(orjson.dumps(text)) == len(text) + 2  # else it wrote an escape, as for any control character
 
 
 def _long_strings(raw: bytes) -> Iterator[tuple[int, int]]:
@@ -113,16 +150,21 @@ def _end(raw: bytes, start: int) -> int:
 
 
 def _is_plain(raw: bytes, start: int, end: int) -> bool:
-    """Whether no escape is inside a string, nothing beyond ASCII, and nothing that JSON forbids."""
     view = memoryview(raw)
     done, size = start, PROBE_BYTES
     while done < end:
-        try:
-            piece = str(view[done : min(done + size, end)], "ascii")
-        except UnicodeDecodeError:
-            return False
-        if len(orjson.dumps(piece)) != len(piece) + 2:  # it wrote an escape, as for any control character
+        if not is_plain(view[done : min(done + size, end)]):
             return False
         done += size
         size = PIECE
     return True
+
+
+def _head_bytes(text: bytes) -> int:
+    """How much of a string's beginning is looked at by a translation: what is before the data of a data URL, a scheme.
+
+    It ends with a byte that can only end an escape.
+    """
+    if text.startswith(b"data:"):
+        return text.find(b",") + 1
+    return text.find(b"/", text.find(b"/", 0, 16) + 1) + 1 if text.startswith(b"http") else 0

@@ -3,6 +3,7 @@
 Only shapes, and the one rule between them; who reads answers and reports and counts texts is in `dialects/`.
 """
 
+from collections.abc import Generator
 from typing import Protocol
 
 from policy.billing import Tokens
@@ -52,6 +53,10 @@ class AnswerReader(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """What the caller may have of it now; what cannot be passed yet is held back."""
+        ...
+
+    def reading(self) -> Generator[None, None, None]:
+        """Work to be done in slices before `end`, where an answer that is held whole is long. `end` does without."""
         ...
 
     def end(self) -> bytes:

@@ -18,6 +18,7 @@ from policy.tiers import DEFAULT_TIERS, Tier
 from proxy.capacity import Capacity, CapacityLimits, Fleet
 from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
 from proxy.refusals import BUG, render, row_of
+from proxy.slices import Slices
 from proxy.stages import admit, authenticate, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.ulids import Ulids
@@ -84,12 +85,13 @@ class Pipeline:
         ulids = Ulids(time_ns, secrets.token_bytes)
         self._capacity = Capacity(parts.capacity)
         parts.meters.watch(self._capacity)
-        self._receive = Receive(ulids, parts.max_body_bytes)
+        slices = Slices()
+        self._receive = Receive(ulids, slices, parts.max_body_bytes)
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
         self._dispatch = dispatch.Dispatch(_dispatch_parts(parts))
-        self._relay = relay.Relay(parts.journal, parts.dialects, parts.max_reported_tokens)
+        self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)
         self._settle = settle.Settle(_settle_parts(parts))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:

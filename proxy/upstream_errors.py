@@ -13,6 +13,7 @@ import orjson
 from policy.endpoints import Target, is_platform_hosted
 from proxy.dialects.error_envelopes import enveloped, message_of
 from proxy.exchange import Answered
+from proxy.extent import is_surely_within_bounds
 from proxy.headers import passed
 from proxy.masking import TooManyEscapesError, masked
 from proxy.refusals import (
@@ -81,6 +82,8 @@ def without(body: bytes, *secrets: str | None) -> bytes:
 
 def _error_object(body: bytes) -> dict[str, Any] | None:
     """The body, if it is a JSON object with a member `error`."""
+    if not is_surely_within_bounds(body):  # it holds absurdly much: told as text
+        return None
     try:
         json = orjson.loads(body)
     except orjson.JSONDecodeError:

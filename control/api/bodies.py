@@ -24,7 +24,8 @@ MAX_VALUES = 50_000
 """In the whole body; a group of 1000 models with four limits each has 24 000."""
 MAX_MEMBERS = 100
 """Of one object: what no form knows is told name by name."""
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)  # linear: no byte fits in two places
+# Linear: no byte fits in two places, and a string without an end is one match too, not a search from each quote in it.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 @web.middleware

@@ -4,6 +4,7 @@ Pure. Above `MAX_BODY_BYTES`, or with very many values, only a body's ends are l
 """
 
 import re
+from collections.abc import Generator
 
 import orjson
 
@@ -11,14 +12,16 @@ from policy.billing import Tokens
 from proxy.dialects.failures import is_failure
 from proxy.dialects.splice import edit_one, last_object_called
 from proxy.dialects.usage import Meter
-from proxy.extent import SMALL_BYTES, is_within_bounds
+from proxy.extent import SMALL_BYTES, TooManyValuesError
 from proxy.metering import NOTHING_REPORTED, Reported
+from proxy.sliced_reading import Read, reading
+from proxy.slices import at_once
 
 MAX_BODY_BYTES = 32 << 20
 ENDS_BYTES = 64 << 10
 
-_MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*"model"\s*:\s*("[^"\\]*")')
-_MODEL_LAST = re.compile(rb'.*[{,]\s*"model"\s*:\s*("[^"\\]*")', re.DOTALL)
+_MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*+"model"\s*+:\s*+("[^"\\]*+")')
+_MODEL_LAST = re.compile(rb'.*[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")', re.DOTALL)
 
 
 class Untouched:
@@ -37,6 +40,9 @@ class Untouched:
         passed, self._last = self._last, data
         return passed
 
+    def reading(self) -> Generator[None, None, None]:
+        yield from ()
+
     def end(self) -> bytes:
         return self._last
 
@@ -44,7 +50,7 @@ class Untouched:
 class Body:
     """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "failed")
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_read", "_renamed", "_size", "_slug", "failed")
     streams = False
 
     def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
@@ -55,6 +61,7 @@ class Body:
         self._renamed = False
         self._slug = orjson.dumps(slug)
         self._meter = meter
+        self._read: Read | None = None
         self.failed = False
 
     @property
@@ -72,31 +79,44 @@ class Body:
             return b""
         return self._pass_on()
 
+    def reading(self) -> Generator[None, None, None]:
+        """Raises nothing: what is no JSON, or too much of it, `end` tells apart."""
+        if not self._passing:
+            self._held = [b"".join(self._held)]
+            try:
+                self._read = yield from reading(self._held[0])
+            except ValueError as error:
+                self._read = error, None
+
     def end(self) -> bytes:
-        raw = b"".join(self._held)
+        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         if self._passing:
             return self._read_tail(raw)
-        if len(raw) > SMALL_BYTES and not is_within_bounds(raw):
-            passed = self._pass_on()
-            return passed + self._read_tail(b"".join(self._held))
-        try:
-            answer = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return raw
+        if self._read is None and len(raw) > SMALL_BYTES:
+            at_once(self.reading())
+        answer, outline = self._read or _read(raw)
+        if isinstance(answer, TooManyValuesError):
+            head = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES])
+            return b"".join((head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], self._read_tail(raw[-ENDS_BYTES:])))
         if not isinstance(answer, dict):
             return raw
         self._meter.see(answer)
         self.failed = is_failure(answer)
-        return edit_one(raw, answer, "model", self._slug) if "model" in answer else raw
+        if "model" not in answer:
+            return raw
+        if outline is None:
+            return edit_one(raw, answer, "model", self._slug)
+        return bytes(outline.filled(edit_one(outline.text, answer, "model", self._slug)))
 
     def _pass_on(self) -> bytes:
-        raw = b"".join(self._held)
-        if not self._passing:
-            self._passing = True
-            raw = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]) + raw[ENDS_BYTES:]
+        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         tail = raw[-ENDS_BYTES:]
         self._held, self._size = [tail], len(tail)
-        return raw[:-ENDS_BYTES]
+        if self._passing:
+            return raw[:-ENDS_BYTES]
+        self._passing = True
+        head = self._rename(_MODEL_FIRST, raw[: min(ENDS_BYTES, len(raw) - len(tail))])
+        return b"".join((head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES]))  # what is long is copied once
 
     def _read_tail(self, tail: bytes) -> bytes:
         usage = last_object_called(tail, b"usage")
@@ -110,3 +130,10 @@ class Body:
             return part
         self._renamed = True
         return part[: match.start(1)] + self._slug + part[match.end(1) :]
+
+
+def _read(raw: bytes) -> Read:
+    try:
+        return orjson.loads(raw), None
+    except orjson.JSONDecodeError:
+        return None, None

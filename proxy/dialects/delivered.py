@@ -9,7 +9,7 @@ import re
 import orjson
 
 from policy.billing import Tokens
-from policy.token_estimate import SAMPLE_CHARACTERS, SLICE_CHARACTERS, sample_of, tokens_of, weight_of
+from policy.token_estimate import sample_of, tokens_of, weight_of
 from proxy.dialects import deltas
 from proxy.dialects.answer_text import Texts
 from proxy.dialects.request_text import RequestText
@@ -18,6 +18,8 @@ HELD_BYTES = 8 << 10
 LESSONS = 8
 """Of so many deltas it is asked what they have in common."""
 MAX_UNFINISHED_BYTES = 64 << 10
+MAX_PARSED_BYTES = 1 << 20
+"""A whole answer above this is weighed as it is: parsing it would hold the event loop."""
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
 _DATA_NAME = b"data: "
 _BACKSLASH = 0x5C
@@ -102,10 +104,10 @@ class DeliveredBody:
         self._last = told
 
     def tokens(self, given: Tokens | None) -> Tokens:
-        if self._weight is None:
+        if self._weight is None and len(self._last) <= MAX_PARSED_BYTES:
             weight = sample_of(_texts_of(self._last, self._texts)).weight
         else:
-            weight = self._weight + _weight_as_it_is(self._last)
+            weight = (self._weight or 0) + _weight_as_it_is(self._last)
         return _tokens(weight, self._asked, given)
 
 
@@ -159,6 +161,4 @@ def _unescaped(text: bytes) -> str:
 
 def _weight_as_it_is(piece: bytes) -> int:
     """What a part of a JSON text weighs, as if all of it had been said."""
-    distance = max(SLICE_CHARACTERS, len(piece) * SLICE_CHARACTERS // SAMPLE_CHARACTERS)
-    sample = b"".join(piece[at : at + SLICE_CHARACTERS] for at in range(0, len(piece), distance))
-    return weight_of(sample.decode("utf-8", "ignore")) * len(piece) // max(1, len(sample))
+    return sample_of([piece]).weight

@@ -20,7 +20,7 @@ from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
 from proxy.dialects.translate_chat_request import messages_request
 from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
 from proxy.dialects.translate_messages_request import chat_request
-from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s
+from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s, objects_in, spell_out_arguments
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.exchange import Headers, Received
 from proxy.metering import AnswerReader, Delivered
@@ -111,13 +111,13 @@ def _ask_messages(request: Received, target: Target, credential: str | None, tra
     if translation is None:
         body = _reworded(request, lambda text: messages.body(text, request.json, target.target_model))
         return Asked(messages.PATH, messages.headers(credential, request.incoming.headers), body)
-    return Asked(messages.PATH, messages.headers(credential), orjson.dumps(translation))
+    return Asked(messages.PATH, messages.headers(credential), _written(request, translation))
 
 
 def _ask_chat(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
     body: RequestBody
     if translation is not None:
-        path, body = chat_completions.CHAT_PATH, orjson.dumps(translation)
+        path, body = chat_completions.CHAT_PATH, _written(request, translation)
     else:
         path = request.path
         body = _reworded(request, lambda text: chat_completions.body(path, text, request.json, target.target_model))
@@ -129,7 +129,7 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
 
 
 def _reworded(request: Received, reword: Callable[[bytes], RequestBody]) -> RequestBody:
-    """What `reword` makes of the request's text, of which it is shown no long strings where they have stand-ins."""
+    """What `reword` makes of the request's text, of which it is shown no long strings where they have placeholders."""
     outline = request.outline
     if outline is None:
         return reword(request.body)
@@ -137,15 +137,22 @@ def _reworded(request: Received, reword: Callable[[bytes], RequestBody]) -> Requ
     return request.body if text is outline.text else outline.filled(bytes(text))
 
 
+def _written(request: Received, translation: Json) -> RequestBody:
+    text, outline = orjson.dumps(translation), request.outline
+    return text if outline is None else outline.filled(text)
+
+
 def _translated(request: Received, target: Target) -> Json:
-    """The request in the dialect that it is not in."""
+    """The request in the dialect that it is not in; with placeholders, where it has them."""
     model = target.target_model or request.slug
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
-        return chat_request(request.whole_json(), model, cap)
+        return chat_request(request.json, model, cap)
     if request.path != chat_completions.CHAT_PATH:
         raise UntranslatableError("model", f"the target of this slug has nothing like {request.path}")
-    return messages_request(request.whole_json(), model)
+    if request.outline and not spell_out_arguments(objects_in(request.json, "messages"), request.outline):
+        raise UntranslatableError("messages", "the arguments of the tool calls are too long to be translated")
+    return messages_request(request.json, model)
 
 
 def _told_in_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:

@@ -63,9 +63,9 @@ class RequestText:
             if name in json:
                 found.texts.append(_written_out(json[name]))
         found.read([json[name] for name in _READ if name in json])
-        texts: list[str | memoryview] = [*found.texts]
+        texts: list[str | bytes | memoryview] = [*found.texts]
         if outline is not None:
-            texts = [outline.original(text) or text for text in found.texts]
+            texts = [part for text in found.texts for part in outline.parts_of(text)]
         self._parts, self._sample = found.tokens, sample_of(texts)
         if found.values >= MAX_VALUES:
             seen = sum(map(len, texts)) + found.values * _VALUE_BYTES

@@ -12,18 +12,21 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from proxy.extent import MAX_MEMBERS
 from proxy.spliced import RequestBody, Spliced
 
 Json = dict[str, Any]
 Change = tuple[int, int, bytes]
 """The text that takes the place of what stands from the first of two places to the second."""
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_SCALAR = re.compile(rb"[^\s,\]}]+")
-_SPACE = re.compile(rb"\s*")
-_COLON = re.compile(rb"\s*:\s*")
-_COLON_AND_TEXT = re.compile(rb'\s*:\s*("[^"\\]*")')
+# Every repetition is possessive: none is given back, so none needs a stack, and time is linear in the text.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# All up to the next bracket, and it; it matches everywhere, so that no search tries one place after another.
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+([{}\[\]]|\Z)', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}]++")
+_SPACE = re.compile(rb"\s*+")
+_COLON = re.compile(rb"\s*+:\s*+")
+_COLON_AND_TEXT = re.compile(rb'\s*+:\s*+("[^"\\]*+")')
 _LETTER_SPELLED_OUT = re.compile(rb"\\u00[4-7]")
 _BACKSLASH = ord("\\")
 _WHITESPACE = b" \t\r\n"
@@ -142,7 +145,7 @@ def remove(raw: bytes, parsed: Json, name: str) -> bytes:
 
 
 def find(raw: bytes, parsed: Json, name: str) -> Member | None:
-    """The one top-level member called `name`; None when there is none, or more than one."""
+    """The one top-level member called `name`; None when there is none or more than one, or too many to look at each."""
     if name not in parsed:
         return None
     key = b'"%b"' % name.encode()
@@ -150,8 +153,13 @@ def find(raw: bytes, parsed: Json, name: str) -> Member | None:
         found = _only_key_anywhere(raw, key)
         if found is not None:
             return found
-    hits = [member for key, member in members(raw) if key == name]
-    return hits[0] if len(hits) == 1 else None
+    hits: list[Member] = []
+    for number, (called, member) in enumerate(members(raw)):
+        if called == name:
+            hits.append(member)
+        if len(hits) > 1 or number > MAX_MEMBERS:  # names may stand twice: there may be more of them than are parsed
+            return None
+    return hits[0] if hits else None
 
 
 def members(raw: bytes) -> Iterator[tuple[str, Member]]:
@@ -175,14 +183,13 @@ def value_end(raw: bytes, start: int) -> int:
     if first not in (b"{", b"["):
         return _after(_SCALAR, raw, start)
     depth = 0
-    for piece in _NESTING.finditer(raw, start):
-        mark = raw[piece.start()]
-        if mark in b"{[":
-            depth += 1
-        elif mark in b"}]":
-            depth -= 1
-            if not depth:
-                return piece.end()
+    for piece in _TO_BRACKET.finditer(raw, start):
+        mark = piece[1]
+        if not mark:
+            break
+        depth += 1 if mark in b"{[" else -1
+        if not depth:
+            return piece.end()
     raise ValueError("the JSON text breaks off")
 
 

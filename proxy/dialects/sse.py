@@ -7,9 +7,10 @@ import re
 
 MAX_FRAME_BYTES = 1 << 20
 
-_LEADING = re.compile(rb"(?:(?::[^\r\n]*)?\r?\n)+")
-_DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*)")
-_EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*)")
+_LEADING = re.compile(rb"(?:(?::[^\r\n]*+)?\r?\n)++")
+_BLANK = re.compile(rb"\n\r?\n|\r\r")
+_DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*+)")
+_EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*+)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """A stream may begin with it; clients ignore it (the HTML standard, 9.2.5)."""
 _LEADING_BYTES = b":\r\n\xef"
@@ -31,26 +32,32 @@ class Framer:
     `between`: nothing is held back, and what comes next begins a frame.
     """
 
-    __slots__ = ("_begun", "_limit", "_oversized", "_rest", "_scanned", "between")
+    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_limit", "_oversized", "between")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._begun = False
-        self._rest = b""
-        self._scanned = 0
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._last = b""
+        """The last bytes that are held: with what comes next they may make a blank line."""
         self._oversized = False
         self._limit = limit
         self.between = True
 
     def split(self, data: bytes) -> list[Piece]:
         """The pieces that `data` completes; what is incomplete stays here."""
-        buffer = self._rest + data if self._rest else data
+        if self._held and self._completes_nothing(data):
+            self._hold(data)
+            return []
+        buffer = b"".join((*self._held, data)) if self._held else data
         pieces: list[Piece] = []
         start = 0 if self._begun else self._pass_mark(buffer, pieces)
-        search_from = max(0, self._scanned - 2)
+        search_from = max(0, self._held_bytes - 2)
+        has_returns = CR in buffer
         while True:
             if not self._oversized and start < len(buffer) and buffer[start] in _LEADING_BYTES:
                 start = self._pass_leading(buffer, start, pieces)
-            end = _frame_end(buffer, max(start, search_from))
+            end = _frame_end(buffer, max(start, search_from), has_returns)
             if end < 0:
                 break
             if self._oversized or end - start > self._limit:
@@ -63,7 +70,8 @@ class Framer:
 
     def rest(self) -> bytes:
         """The stream has ended: what came after the last blank line."""
-        rest, self._rest, self._scanned = self._rest, b"", 0
+        rest = b"".join(self._held)
+        self._held, self._held_bytes, self._last = [], 0, b""
         return rest
 
     def _pass_mark(self, buffer: bytes, pieces: list[Piece]) -> int:
@@ -73,6 +81,20 @@ class Framer:
             return 0
         pieces.append((BYTE_ORDER_MARK, COMMENT))
         return len(BYTE_ORDER_MARK)
+
+    def _completes_nothing(self, data: bytes) -> bool:
+        """Whether what is held and `data` are still less than a piece. Looks at no byte of what is held again."""
+        if self._oversized or self._held_bytes + len(data) > self._limit:
+            return False
+        if self._held[0][0] in _LEADING_BYTES:
+            return b"\n" not in data and CR not in data
+        seam = self._last + data
+        return _frame_end(seam, 0, CR in seam) < 0
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        self._last = (self._last + data[-2:])[-2:]
 
     def _pass_leading(self, buffer: bytes, start: int, pieces: list[Piece]) -> int:
         """Comments and blank lines before a frame need not wait for it: they are what keeps a connection alive."""
@@ -98,7 +120,7 @@ class Framer:
         if self._oversized and len(rest) > 2:  # two bytes may yet turn out to begin the blank line
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
-        self._rest, self._scanned = rest, len(rest)
+        self._held, self._held_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
         self.between = not rest and not self._oversized
 
 
@@ -112,16 +134,13 @@ def is_one_frame(data: bytes) -> bool:
     return CR not in data and data[0] not in _LEADING_BYTES
 
 
-def _frame_end(buffer: bytes, start: int) -> int:
+def _frame_end(buffer: bytes, start: int, has_returns: bool) -> int:
     """Where the first blank line at or after `start` ends; -1 when there is none. Finding beats matching here."""
-    at = buffer.find(b"\n\n", start)
-    if buffer.find(b"\r", start, at if at >= 0 else len(buffer)) < 0:
+    if not has_returns:
+        at = buffer.find(b"\n\n", start)
         return at + 2 if at >= 0 else -1
-    ends = [(at, at + 2)] if at >= 0 else []
-    for blank in (b"\n\r\n", b"\r\r"):
-        if (at := buffer.find(blank, start)) >= 0:
-            ends.append((at, at + len(blank)))
-    return min(ends)[1] if ends else -1
+    match = _BLANK.search(buffer, start)
+    return match.end() if match else -1
 
 
 def data_span(frame: bytes) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ Pure. An ordinary frame is not parsed; the final frame, and what follows it, wai
 """
 
 import re
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import orjson
@@ -12,17 +13,20 @@ from policy.billing import Tokens
 from proxy.dialects import deltas, failures, sse
 from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
 from proxy.dialects.usage import Meter
+from proxy.extent import is_surely_within_bounds
 from proxy.metering import Reported
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
+HEAD_BYTES = 4 << 10
+"""In so much of a frame the model's name is looked for without parsing it."""
 LESSONS = 8
 """So many deltas are asked what they have in common: a stream's first ones may differ, and some have always more."""
 
 # A frame whose model stands before any nesting, as it does in every delta of a Chat Completions stream.
-_MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*:\s*("[^"\\]*")')
-_ANY_MODEL = re.compile(rb'[{,]\s*"model"\s*:\s*("[^"\\]*")')
-_NULL_AT_END = re.compile(rb'"usage"\s*:\s*null\s*(?=\}\s*\Z)')
+_MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*+:\s*+("[^"\\]*+")')
+_ANY_MODEL = re.compile(rb'[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")')
+_NULL_AT_END = re.compile(rb'"usage"\s*+:\s*+null\s*+(?=\}\s*+\Z)')
 _NULL_ENDING = b',"usage":null}\n\n'
 _ENDING = b"}\n\n"
 _NO_OPENING = b"\0"
@@ -115,6 +119,9 @@ class Stream:
         last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
         return last + (self._held or b"")
 
+    def reading(self) -> Generator[None, None, None]:
+        yield from ()
+
     def _cut(self, data: bytes) -> bytes:
         return b"".join([self._passed(piece, kind) for piece, kind in self._framer.split(data)])
 
@@ -137,7 +144,7 @@ class Stream:
                 frame = _without_last_member(frame, at)
         if frame.startswith(self._opening) and frame.find(b'"model"', len(self._opening)) < 0:
             return self._opening_as_slug + frame[len(self._opening) :]
-        if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame)):
+        if not self._shape.holder and frame.count(b'"model"') == 1 and (match := _MODEL.match(frame, 0, HEAD_BYTES)):
             start, end = match.span(1)
             opening, as_slug = frame[:end], frame[:start] + self._slug
             if b'"usage"' not in opening:
@@ -151,6 +158,8 @@ class Stream:
             return frame
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
+        if not is_surely_within_bounds(payload):  # it holds absurdly much: only its ends are looked at
+            return self._oversized(frame[:-TAIL_BYTES], sse.HEAD) + self._oversized(frame[-TAIL_BYTES:], sse.TAIL)
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
@@ -187,7 +196,7 @@ class Stream:
         """Part of a frame that is too large to hold: model at its head, usage at its end, the rest unseen."""
         if kind == sse.HEAD:
             self._watch_for_the_end(piece[:TAIL_BYTES])
-            match = (_ANY_MODEL.search if self._shape.holder else _MODEL.match)(piece)
+            match = _ANY_MODEL.search(piece) if self._shape.holder else _MODEL.match(piece, 0, TAIL_BYTES)
             piece = piece[: match.start(1)] + self._slug + piece[match.end(1) :] if match else piece
         self._tail = (self._tail + piece)[-TAIL_BYTES:]
         if kind == sse.TAIL:

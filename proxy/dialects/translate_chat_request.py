@@ -32,7 +32,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
 }
 _TOOL_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-_DATA_URL = re.compile(r"data:(?P<media>[\w.+-]+/[\w.+-]+);base64,", re.ASCII)
+_DATA_URL = re.compile(r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+);base64,", re.ASCII)
 
 
 def messages_request(chat: Json, model: str) -> Json:

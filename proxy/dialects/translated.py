@@ -3,7 +3,7 @@
 Pure. What the events mean is a `Translation`'s; here are the framing, the bounds and what waits for `end`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
@@ -16,10 +16,16 @@ from proxy.dialects.failures import is_failure, tells_failure
 from proxy.dialects.splice import Json
 from proxy.dialects.usage import Meter
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
-from proxy.extent import is_within_bounds
+from proxy.extent import TooManyValuesError, is_surely_within_bounds
+from proxy.long_strings import Outline
 from proxy.metering import Reported
+from proxy.sliced_reading import Read, reading
+from proxy.slices import at_once
 
 MAX_EVENT_BYTES = 4 << 20
+MAX_ARGUMENTS_BYTES = 8 << 20
+MAX_ARGUMENTS_BRACKETS = 200_000
+"""Of all tool calls together, in a text that has placeholders: they are parsed at once."""
 
 
 class Translation(Protocol):
@@ -69,6 +75,9 @@ class TranslatedStream:
         rest = self._framer.rest()
         return (self._piece(rest, sse.FRAME) if rest else b"") + self._translation.last()
 
+    def reading(self) -> Generator[None, None, None]:
+        yield from ()
+
     def _piece(self, piece: bytes, kind: int) -> bytes:
         if kind == sse.COMMENT:
             return piece
@@ -78,6 +87,8 @@ class TranslatedStream:
         if data.strip() == b"[DONE]":
             self._translation.done()
             return b""
+        if not is_surely_within_bounds(data):
+            raise UpstreamCutError("an event holds too much to translate")
         try:
             event = orjson.loads(data) if data else None
         except orjson.JSONDecodeError:
@@ -91,7 +102,7 @@ class TranslatedStream:
 class TranslatedBody:
     """A whole answer of the target's dialect in, one of the caller's out."""
 
-    __slots__ = ("_held", "_meter", "_size", "_translate", "failed")
+    __slots__ = ("_held", "_meter", "_read", "_size", "_translate", "failed")
     streams = False
 
     def __init__(self, translate: Callable[[Json], Json], meter: Meter) -> None:
@@ -99,6 +110,7 @@ class TranslatedBody:
         self._meter = meter
         self._held: list[bytes] = []
         self._size = 0
+        self._read: Read | None = None
         self.failed = False
 
     @property
@@ -116,21 +128,29 @@ class TranslatedBody:
         self._held.append(data)
         return b""
 
-    def end(self) -> bytes:
-        raw = b"".join(self._held)
-        if not is_within_bounds(raw):
-            raise UpstreamResetError("the answer holds too many values to translate")
+    def reading(self) -> Generator[None, None, None]:
+        self._held = [b"".join(self._held)]
         try:
-            answer = orjson.loads(raw)
+            self._read = yield from reading(self._held[0])
+        except TooManyValuesError as error:
+            raise UpstreamResetError(f"the answer {error}, too many to translate") from None
         except orjson.JSONDecodeError:
             raise UpstreamResetError("the answer is not JSON") from None
+
+    def end(self) -> bytes:
+        if self._read is None:
+            at_once(self.reading())
+        answer, outline = self._read or (None, None)
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self.failed = is_failure(answer)
         if self.failed:  # no answer could be made of it
-            return raw
+            return self._held[0]
         self._meter.see(answer)
-        return orjson.dumps(self._translate(answer))
+        if outline is None:
+            return orjson.dumps(self._translate(answer))
+        spell_out_arguments([object_in(choice, "message") for choice in objects_in(answer, "choices")], outline)
+        return bytes(outline.filled(orjson.dumps(self._translate(answer))))
 
 
 def created_s(headers: Headers) -> int:
@@ -161,3 +181,24 @@ def object_in(container: object, name: str) -> Json:
 def objects_in(container: object, name: str) -> list[Json]:
     value = container.get(name) if isinstance(container, dict) else None
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def spell_out_arguments(messages: list[Json], outline: Outline) -> bool:
+    """Put the arguments of Chat Completions' tool calls in the places of their placeholders: a translation reads them,
+    since they are JSON inside a string. False where they are too much to be read; then some keep theirs."""
+    left_bytes, left_brackets = MAX_ARGUMENTS_BYTES, MAX_ARGUMENTS_BRACKETS
+    for message in messages:
+        for call in objects_in(message, "tool_calls"):
+            function = object_in(call, "function")
+            arguments = function.get("arguments")
+            if isinstance(arguments, str):
+                try:
+                    spelled_out = outline.whole(arguments, left_bytes)
+                except ValueError:
+                    return False
+                left_bytes -= len(spelled_out)
+                left_brackets -= spelled_out.count("{") + spelled_out.count("[")
+                if min(left_bytes, left_brackets) < 0:
+                    return False
+                function["arguments"] = spelled_out
+    return True

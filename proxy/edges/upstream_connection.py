@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import termios
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Protocol, cast
 
@@ -24,7 +25,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamTimeoutError,
 )
-from proxy.spliced import RequestBody
+from proxy.spliced import RequestBody, Spliced
 
 READ_BYTES = 65_536
 """One buffer for all connections of a client: it is parsed, and what is kept copied, before the next is read."""
@@ -114,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_at = 0.0
         self._exchanges = 0
         self._fields: list[tuple[str, str]] = []
-        self._unsent: memoryview | None = None
+        self._unsent: Iterator[bytes | memoryview] | None = None
         self._given_bytes = 0
         self._silent_bytes = 0
         self._heard = self._interim = self._paused = self._stopped_writing = self._truncated = False
@@ -173,18 +174,18 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.parts))
             return
         self._given_bytes = len(head)
-        self._unsent = memoryview(bytes(body))
+        self._unsent = (Spliced(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
         self.transport.write(head)
         self._send_more()
 
     def _send_more(self) -> None:
         """As much of a long body as the transport takes; `resume_writing` comes back for the rest."""
         while self._unsent is not None and not self._stopped_writing and not self.transport.is_closing():
-            piece = self._unsent[:PIECE_BYTES]
-            rest = self._unsent[PIECE_BYTES:]
-            self._unsent = rest if len(rest) else None
-            self._given_bytes += len(piece)
-            self.transport.write(piece)
+            if piece := next(self._unsent, b""):
+                self._given_bytes += len(piece)
+                self.transport.write(piece)
+            else:
+                self._unsent = None
 
     def pause_writing(self) -> None:
         self._stopped_writing = True
@@ -300,8 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         elif answer is not None and not answer.complete:
             answer.complete = True
             self._reusable = self._parser.should_keep_alive()
-        if self._fields:  # trailers
-            self._fields.clear()
+        self._fields.clear()  # trailers
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

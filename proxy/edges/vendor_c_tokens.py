@@ -6,6 +6,8 @@ however many calls wait for it. Secrets, assertions and tokens are never logged 
 
 import asyncio
 import hashlib
+import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Protocol
 
 from policy.endpoints import EndpointRuleError
 from policy.hosts import EgressRules, Reach, check_base_url
+from policy.service_accounts import ServiceAccountError
 from proxy.dialects import vendor_c
 from proxy.exchange import UpstreamAnswer, UpstreamCall, UpstreamUnreachableError
 from proxy.refusals import TargetCredentialError
@@ -24,6 +27,9 @@ RETRY_AFTER_S = 5.0
 USELESS_BELOW_S = 10.0
 """A token this close to its end may be dead before it arrives."""
 MAX_ANSWER_BYTES = 65_536
+MAX_ACCOUNTS = 1_024
+"""So many accounts' keys are kept, the bad ones' place included."""
+log = logging.getLogger(__name__)
 _HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
 
@@ -69,6 +75,8 @@ class VendorCTokens:
         self._clock = clock
         self._kept: dict[bytes, _Kept] = {}
         self._fetching: dict[bytes, asyncio.Task[str]] = {}
+        self._accounts: dict[bytes, vendor_c.ServiceAccount | None] = {}
+        self._reading = threading.Lock()
 
     async def token(self, secret_value: str) -> str:
         """A token for the service account in `secret_value` (base64 of its JSON).
@@ -102,7 +110,7 @@ class VendorCTokens:
             kept.renew_at = self._clock() + RETRY_AFTER_S
 
     async def _fetch(self, account: bytes, secret_value: str) -> str:
-        token_uri, form = await asyncio.to_thread(_signed, secret_value)
+        token_uri, form = await asyncio.to_thread(self._signed, account, secret_value)
         asked_at = self._clock()
         token = await self._ask(token_uri, form)
         lifetime_s = token.lifetime_s
@@ -113,6 +121,26 @@ class VendorCTokens:
             asked_at + lifetime_s - USELESS_BELOW_S,
         )
         return token.value
+
+    def _signed(self, digest: bytes, secret_value: str) -> tuple[str, bytes]:
+        """Where to ask, and the signed form. In a thread: a signature takes 6 ms, without the interpreter's lock."""
+        account = self._account(digest, secret_value)
+        if account is None:
+            raise TargetCredentialError
+        return account.token_uri, vendor_c.token_request(account, int(time.time()))
+
+    def _account(self, digest: bytes, secret_value: str) -> vendor_c.ServiceAccount | None:
+        """Read once per secret's version, bad ones included: the key is checked then."""
+        with self._reading:
+            if digest not in self._accounts:
+                if len(self._accounts) >= MAX_ACCOUNTS:
+                    del self._accounts[next(iter(self._accounts))]
+                try:
+                    self._accounts[digest] = vendor_c.service_account(secret_value)
+                except ServiceAccountError as error:
+                    log.warning("A VENDOR_C secret is unusable (%s); its calls are answered 502. Store it anew.", error)
+                    self._accounts[digest] = None
+            return self._accounts[digest]
 
     async def _ask(self, token_uri: str, form: bytes) -> vendor_c.AccessToken:
         try:
@@ -134,15 +162,6 @@ class VendorCTokens:
             return vendor_c.access_token(body)
         except vendor_c.TokenAnswerError:
             raise UpstreamUnreachableError("the token endpoint's answer holds no token") from None
-
-
-def _signed(secret_value: str) -> tuple[str, bytes]:
-    """Where to ask, and the signed form: an RSA signature takes a millisecond, so it is made in a thread."""
-    try:
-        account = vendor_c.service_account(secret_value)
-    except vendor_c.ServiceAccountError:
-        raise TargetCredentialError from None
-    return account.token_uri, vendor_c.token_request(account, int(time.time()))
 
 
 async def _bounded(answer: UpstreamAnswer) -> bytes:

@@ -4,15 +4,16 @@ An unauthenticated caller costs us no body. Of the body, just enough is read to 
 """
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import orjson
 
 from policy import exact_json
-from proxy import acted_on, long_strings
+from proxy import acted_on
 from proxy.dialects import splice
 from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
-from proxy.extent import MAX_VALUES, SMALL_BYTES, is_within_bounds
+from proxy.extent import SMALL_BYTES
 from proxy.headers import MAX_METADATA_BYTES, kept_request_id
 from proxy.load import Load
 from proxy.long_strings import Outline
@@ -23,6 +24,8 @@ from proxy.refusals import (
     NoSuchPathError,
     WrongMethodError,
 )
+from proxy.request_json import request_json
+from proxy.slices import Slices
 from proxy.ulids import Ulids
 
 _INFER, _LIST = Purpose.INFER, Purpose.LIST  # a member looked up anew takes ten times as long
@@ -38,7 +41,8 @@ MAX_BODY_METADATA_BYTES = 65_536
 class Receive:
     """Takes requests in. `max_body_bytes`: the edge cap (spec 8.3)."""
 
-    def __init__(self, ulids: Ulids, max_body_bytes: int) -> None:
+    def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int) -> None:
+        self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
 
@@ -78,26 +82,26 @@ class Receive:
         if len(body) != declared:  # nearly every body is here at once
             body = await self._whole(load, incoming, body)
         call.request_bytes = len(body)
-        json, outline = _parsed(body)
+        json, outline = await request_json(body, self._slices)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
         acted_on.check(json)
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
-            metadata = _body_metadata(json, body if outline is None else outline.text)
+            metadata = _body_metadata(json, body, outline)
         return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata, outline)
 
     async def _whole(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
         """The body that begins with `part`, which is held already: memory is taken as bytes come, up to the cap."""
-        parts: list[bytes] = []
+        whole = BytesIO()  # it grows where it is, and gives away what it holds: joining 100 MB would hold the loop
         while part:
             if load.held_bytes > self._max_body_bytes:
                 raise BodyTooLargeError(load.held_bytes, self._max_body_bytes)
-            parts.append(part)
+            whole.write(part)
             part = await incoming.read()
             load.hold(len(part))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole.getvalue()
 
 
 def _purpose(path: str) -> Purpose:
@@ -117,18 +121,6 @@ def _unserved(arrived: Arrived) -> Exception:
     return WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))
 
 
-def _parsed(body: bytes) -> tuple[dict[str, Any], Outline | None]:
-    if len(body) > SMALL_BYTES and not is_within_bounds(body):
-        raise MalformedRequestError(f"the body holds more than {MAX_VALUES} values")
-    try:
-        json, outline = long_strings.read(body)
-    except orjson.JSONDecodeError:
-        raise MalformedRequestError("the body is not valid JSON") from None
-    if not isinstance(json, dict):
-        raise MalformedRequestError("the body must be a JSON object")
-    return json, outline
-
-
 def _header_metadata(value: str) -> Mapping[str, Any]:
     raw = value.encode("utf-8", "surrogateescape")
     if len(raw) > MAX_METADATA_BYTES:
@@ -145,15 +137,17 @@ def _header_metadata(value: str) -> Mapping[str, Any]:
     return metadata
 
 
-def _body_metadata(json: dict[str, Any], text: bytes) -> Mapping[str, Any] | None:
-    """`text`: what `json` was read from."""
+def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -> Mapping[str, Any] | None:
     metadata: dict[str, Any] | None = json["metadata"]
     if metadata is None:
         return None
     size = _metadata_bytes(metadata)
+    text = body if outline is None else outline.text
     member = None if exact_json.has_only_text(metadata) else splice.find(text, json, "metadata")
     if member is not None and size <= MAX_BODY_METADATA_BYTES:  # of a member named twice, the last as orjson read it
-        metadata = exact_json.read_object(text[member.start : member.end].decode())
+        exact = text[member.start : member.end]
+        exact = exact if outline is None else bytes(outline.filled(exact))
+        metadata = exact_json.read_object(exact.decode())
         size = _metadata_bytes(metadata)
     if size > MAX_BODY_METADATA_BYTES:
         raise MalformedRequestError(f"metadata is larger than {MAX_BODY_METADATA_BYTES} bytes")

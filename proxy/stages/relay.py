@@ -4,7 +4,7 @@ A piece of a stream goes through within the read that brought it; the call's tas
 are read no faster than the caller takes them. Errors of an upstream become the caller's here.
 """
 
-from asyncio import TimerHandle, get_running_loop
+from asyncio import TimerHandle, get_running_loop, sleep
 from collections.abc import Coroutine
 from time import perf_counter, time_ns
 from typing import Any, Protocol
@@ -21,9 +21,11 @@ from proxy.exchange import (
     UpstreamAnswer,
     UpstreamCutError,
 )
+from proxy.extent import SMALL_BYTES
 from proxy.headers import passed
 from proxy.metering import AnswerReader, Delivered, tokens_so_far
 from proxy.refusals import BadUpstreamAnswerError
+from proxy.slices import Slices
 from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
 
 BAD_GATEWAY = 502
@@ -33,6 +35,8 @@ FAILED = "error_in_answer"
 """The cause in metrics and log where an upstream said under a 2xx that it failed."""
 PROGRESS_INTERVAL_S = 1.0
 """How often at most it is noted how far a stream has come."""
+SLICE_BYTES = 8_192
+"""Of a stream no more goes through its reader before the loop turns: in these there is room for thousands of frames."""
 MAX_ERROR_BYTES = 1 << 20
 """Of an upstream's error body no more is read."""
 
@@ -66,9 +70,10 @@ class Dialects(Protocol):
 class Relay:
     """Brings answers to callers."""
 
-    def __init__(self, journal: Journal, dialects: Dialects, most_reported: int) -> None:
+    def __init__(self, journal: Journal, dialects: Dialects, slices: Slices, most_reported: int) -> None:
         self.journal = journal
         self._dialects = dialects
+        self._slices = slices
         self._most_reported = most_reported
 
     def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
@@ -94,18 +99,23 @@ class Relay:
         head = Answered(upstream.status, passed(upstream.headers), b"")
         passage = _Passage(self, call, answering, reader, head)
         try:
-            while not upstream.ended:
+            while passage.rest or not upstream.ended:
                 if not await passage.pour():
                     await call.outgoing.room()
         finally:
             passage.end()
+        if call.load is not None and call.load.held_bytes > SMALL_BYTES:
+            await self._slices.run(reader.reading(), call.load.held_bytes)
         head.final = reader.end()
         if reader.failed:
             return self._failed(call, answering, head)
         # A response that failed before it said anything answers nothing, and is billed only what was reported.
-        call.answered = reader.tokens is not None or not is_empty_failure(head.final)
         if reader.tokens is None:
+            if is_empty_failure(head.final):
+                call.answered = delivered.tokens(None).output > 0
+                return head
             delivered.add(head.final)
+        call.answered = True
         return head
 
     async def _error(self, call: Call, answering: Answering) -> Answered:
@@ -118,7 +128,7 @@ class Relay:
     def _failed(self, call: Call, answering: Answering, head: Answered) -> Answered:
         """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
         call.cause = FAILED
-        final = _discreet(answering, head.final)
+        final = _discreet(answering, head.final if call.outgoing.started else head.final[:MAX_ERROR_BYTES])
         if not call.outgoing.started:
             return self._error_of(answering, BAD_GATEWAY, final)
         return Answered(BAD_GATEWAY, head.headers, final)
@@ -138,7 +148,7 @@ class _Passage:
 
     __slots__ = (
         *("_answering", "_call", "_delivered", "_head", "_noted", "_reader", "_relay", "_streaming", "_timer"),
-        "_waiting_since",
+        *("_waiting_since", "rest"),
     )
 
     def __init__(self, relay: Relay, call: Call, answering: Answering, reader: AnswerReader, head: Answered) -> None:
@@ -153,10 +163,17 @@ class _Passage:
         self._head = head
         self._streaming = reader.streams and answering.admitted.routed.received.streaming
         self._waiting_since = 0.0
+        self.rest = b""
+        """What has come, but waits until the loop has turned."""
 
     async def pour(self) -> bool:
         """Until the answer's end (True), or until the caller has no room for more of it."""
         self._waiting_since = perf_counter()
+        if self.rest:
+            await sleep(0)
+            self._waiting_since = perf_counter()  # that was for others here, not for the upstream
+            rest, self.rest = self.rest, b""
+            return self._take(rest)
         try:
             return await self._answering.upstream.pour(self._take)
         finally:
@@ -166,6 +183,8 @@ class _Passage:
         call, outgoing, reader = self._call, self._call.outgoing, self._reader
         call.upstream_s += perf_counter() - self._waiting_since
         try:
+            if len(data) > SLICE_BYTES and reader.streams:
+                data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
             if not reader.streams and not outgoing.started:
                 # What a reader holds until its end counts against the worker's memory, as requests do (529).
                 assert call.load is not None
@@ -180,8 +199,8 @@ class _Passage:
                     call.answered = True
             if not outgoing.started and (some or self._streaming):
                 begin(call, self._head)
-                return outgoing.write(some)
-            return not some or outgoing.write(some)
+                return outgoing.write(some) and not self.rest
+            return (not some or outgoing.write(some)) and not self.rest
         finally:
             self._waiting_since = perf_counter()
 

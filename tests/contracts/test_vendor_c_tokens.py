@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from policy.hosts import EgressRules
+from proxy.dialects import vendor_c
 from proxy.edges.egress import Egress
 from proxy.edges.upstream import HttpUpstream
 from proxy.edges.vendor_c_tokens import TokenEndpoints, VendorCTokens
@@ -221,3 +222,39 @@ async def test_a_token_endpoint_behind_a_link(caplog: pytest.LogCaptureFixture, 
 
 def decoded(segment: str) -> bytes:
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+
+
+async def test_an_account_is_read_once_however_often_it_signs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key is checked then, which takes long, and long holds the interpreter's lock."""
+    bad = secret(f"{rig.endpoint.url}/token", private_key="none")
+    read: list[str] = []
+
+    def watched(value: str) -> vendor_c.ServiceAccount:
+        read.append(value)
+        return account(value)
+
+    account = vendor_c.service_account
+    monkeypatch.setattr(vendor_c, "service_account", watched)
+    rig.endpoint.plan(gives("token-1"), gives("token-2"))
+    assert await rig.tokens.token(rig.secret) == "token-1"
+    rig.clock.ahead_s += 3600
+    assert await rig.tokens.token(rig.secret) == "token-2"
+    for _ in range(2):
+        with pytest.raises(TargetCredentialError):
+            await rig.tokens.token(bad)
+    assert read == [rig.secret, bad]
+
+
+async def test_a_key_that_was_stored_before_there_was_a_bound_is_not_used(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    n, p = KEY.private_numbers().public_numbers.n, KEY.private_numbers().p
+    numbers = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, rsa.RSAPublicNumbers(65537, n**4))
+    absurd = numbers.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with pytest.raises(TargetCredentialError):
+        await rig.tokens.token(secret(f"{rig.endpoint.url}/token", private_key=absurd.decode()))
+    assert rig.endpoint.received == []
+    assert "2048 to 4096 bits" in caplog.text
+    assert "PRIVATE" not in caplog.text

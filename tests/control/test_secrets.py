@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy import select
 
 from control.edges import tables
@@ -52,6 +55,29 @@ async def test_a_wrong_value_is_not_echoed(lite: ControlPlane, caplog: pytest.Lo
         answer.refused(400)
         assert VALUE not in str(answer)
     assert VALUE not in caplog.text
+
+
+async def test_a_service_account_whose_key_no_proxy_would_sign_with_is_refused(lite: ControlPlane) -> None:
+    small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
+    n, p = taken.private_numbers().public_numbers.n, taken.private_numbers().p
+    public = rsa.RSAPublicNumbers(65537, n**4)
+    absurd = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, public).private_key(
+        unsafe_skip_rsa_key_validation=True
+    )
+    for key in (small, absurd):
+        refused = await lite.post(PATH, {"name": "robot", "value": service_account(key)})
+        assert "value" in str(refused.refused(400))
+        assert "2048 to 4096 bits" in str(refused)
+        assert "PRIVATE KEY" not in str(refused)
+    (await lite.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
+    (await lite.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
+    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(lite)).items()))) == service_account(taken)
+
+
+def service_account(key: rsa.RSAPrivateKey) -> str:
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {"client_email": "bot@p.example", "private_key": pem, "token_uri": "https://oauth.example/token"}
+    return base64.b64encode(json.dumps(account).encode()).decode()
 
 
 async def test_a_secret_in_use_stays(plane: ControlPlane) -> None:

@@ -190,7 +190,7 @@ def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
     journal._try_again_at = 0.0  # the time is up
     whole(journal, 601)
     assert journal.troubles == ()
-    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE] * 2
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
     journal.aclose()
 
 
@@ -211,7 +211,7 @@ def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: 
         journal.open(call(2))
     monkeypatch.undo()
     whole(journal, 3)
-    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.ANSWERED, Kind.CLOSE] * 2
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
     journal.aclose()
 
 

@@ -23,8 +23,11 @@ def loads(raw: bytes) -> Any:
     assert {k: v for k, v in parsed.items() if k not in long_strings.BULK} == {
         k: v for k, v in orjson.loads(raw).items() if k not in long_strings.BULK
     }
-    assert parsed.keys() == outline.whole().keys()
-    return outline.whole()
+    assert parsed.keys() == orjson.loads(raw).keys()
+    whole = dict(parsed)
+    for name in whole.keys() & long_strings.BULK:
+        whole[name] = outline.whole(whole[name], len(raw))
+    return whole
 
 
 def said(read: Any, raw: bytes) -> tuple[bool, Any]:

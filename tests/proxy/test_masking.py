@@ -61,7 +61,8 @@ def test_a_host_is_hidden_too() -> None:
     assert without(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
 
 
-@given(st.text(min_size=8, max_size=12), st.data())
+# Nobody knows how many backslashes escape others, so those at either end may stay: they tell nothing of the rest.
+@given(st.text(min_size=8, max_size=12).filter(lambda text: text == text.strip("\\")), st.data())
 def test_any_text_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataObject) -> None:
     try:
         secret.encode()

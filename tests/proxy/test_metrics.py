@@ -142,7 +142,8 @@ def labels_of(totals: MeterTotals, label: str) -> list[str]:
 def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """What a worker sends for one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
-    return {"calls": told, "decisions": [], "sheds": [], "decided_alone": 0, "spreads": {}, "gauges": {}}
+    nothing: dict[str, Any] = {"decisions": [], "sheds": [], "decided_alone": 0, "unreported": {}}
+    return {"calls": told, "spreads": {}, "gauges": {}} | nothing
 
 
 def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from policy.endpoints import VendorCConfig
+from policy.service_accounts import ServiceAccountError
 from proxy.dialects import vendor_c
 from proxy.dialects.registry import ask
 from proxy.exchange import UpstreamUnreachableError
@@ -113,7 +114,7 @@ def test_the_assertion_is_signed_and_says_what_rfc_7523_wants() -> None:
     ],
 )
 def test_a_bad_secret_is_refused_without_its_text(text: str) -> None:
-    with pytest.raises(vendor_c.ServiceAccountError) as caught:
+    with pytest.raises(ServiceAccountError) as caught:
         vendor_c.service_account(text)
     assert "PRIVATE" not in str(caught.value)
     assert caught.value.__cause__ is None

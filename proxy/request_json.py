@@ -1,0 +1,45 @@
+"""A request's body as JSON: short ones at once, long ones in slices, and none that holds absurdly much (400)."""
+
+from typing import Any
+
+import orjson
+
+from proxy.extent import TooManyValuesError
+from proxy.long_strings import Outline
+from proxy.refusals import MalformedRequestError
+from proxy.sliced_reading import is_short, read_short, reading
+from proxy.slices import Slices
+
+READ = ("model", "metadata", "stop_sequences")
+"""The members whose strings a stage reads."""
+MAX_READ_BYTES = 1 << 20
+"""Of each of them, as it was sent."""
+
+RequestJson = tuple[dict[str, Any], Outline | None]
+
+
+async def request_json(body: bytes, slices: Slices) -> RequestJson:
+    """The object, and what placeholders are in it. Raises `MalformedRequestError`."""
+    try:
+        if is_short(body):  # nearly all
+            json, outline = read_short(body)
+        else:
+            json, outline = await slices.run(reading(body), len(body))
+    except orjson.JSONDecodeError:
+        raise MalformedRequestError("the body is not valid JSON") from None
+    except TooManyValuesError as error:
+        raise MalformedRequestError(f"the body {error}") from None
+    if not isinstance(json, dict):
+        raise MalformedRequestError("the body must be a JSON object")
+    if outline is not None:
+        _spell_out(json, outline)
+    return json, outline
+
+
+def _spell_out(json: dict[str, Any], outline: Outline) -> None:
+    for name in READ:
+        if name in json:
+            try:
+                json[name] = outline.whole(json[name], MAX_READ_BYTES)
+            except ValueError as error:
+                raise MalformedRequestError(f"{name} holds {error}") from None

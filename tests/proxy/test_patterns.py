@@ -1,0 +1,118 @@
+"""Every pattern of ours, whatever text it meets: time grows as the text does, and it keeps no long stack.
+
+Finds them in the modules themselves, so that a new one is tried too.
+"""
+
+import importlib
+import pkgutil
+import re
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from time import process_time
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import control
+import policy
+import proxy
+from proxy.dialects.streams import Shape
+
+SHORT, LONG = 4_000, 40_000
+GROWTH = 4 * LONG / SHORT
+"""Four times as much for each byte of the longer text: in quadratic time it would be ten times as much."""
+FLOOR_S = 0.001
+"""What is faster than this is not worth comparing: a clock's tick, the cache."""
+UNITS = (
+    *("a", " ", "\n", "\r\n", "\r", ":", ",", "/", "%", ".", "-", "1", '"', "\\", '\\"', "\\\\", "\\u0061", "[", "{}"),
+    *(
+        "{,",
+        " ,",
+        '"a":',
+        "\t:",
+        'data: {"',
+        "data:\n",
+        ": \n",
+        'data: {, "model"',
+        '{"model" :"',
+        '"usage": null ',
+        "é",
+    ),
+    *('"content": "', "event: message_stop", "data:image/", "a.", "%2e/", "a-", "tg_", 'data: {"type"', "0x", "x\r"),
+)
+BEFORE = (
+    "",
+    '"',
+    "data: {",
+    '{"model":"',
+    "data:",
+    "data:a/",
+    '"usage":',
+    '"usage":null',
+    ":",
+    "/",
+    "https://a",
+    "tg_abcdefghijkl.",
+)
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
+    for package in (policy, proxy, control):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__") and "migrations" not in found.name:
+                yield from of_module(importlib.import_module(found.name))
+
+
+def of_module(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool]]:
+    """Name, pattern, and whether it is searched for, and not only matched at one place."""
+    source = Path(module.__file__ or "").read_text()
+    for name, value in vars(module).items():
+        pattern = value.final if isinstance(value, Shape) else value
+        if isinstance(pattern, re.Pattern):
+            searched = re.search(rf"\b{name}\.(search|finditer|findall|sub|split)\b", source)
+            yield f"{module.__name__}.{name}", pattern, isinstance(value, Shape) or searched is not None
+
+
+PATTERNS = {name: (pattern, searched) for name, pattern, searched in patterns()}
+
+
+def spent_s(use: Callable[[Any], object], text: str | bytes) -> float:
+    best = float("inf")
+    for _ in range(2):
+        before = process_time()
+        use(text)
+        best = min(best, process_time() - before)
+    return best
+
+
+def test_patterns_are_found() -> None:
+    assert {"proxy.dialects.splice._STRING", "policy.hosts._PATH", "control.api.events._FORM"} <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_takes_time_as_the_text_is_long(name: str) -> None:
+    pattern, searched = PATTERNS[name]
+    for before, unit in product(BEFORE, UNITS):
+        texts = [before + unit * (size // len(unit)) for size in (SHORT, LONG)]
+        short, long = (text.encode() if isinstance(pattern.pattern, bytes) else text for text in texts)
+        use = pattern.search if searched else pattern.match
+        long_s = spent_s(use, long)
+        if long_s > FLOOR_S:
+            assert long_s < GROWTH * max(spent_s(use, short), FLOOR_S / GROWTH), (before, unit)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_takes_little_memory(name: str) -> None:
+    pattern, searched = PATTERNS[name]
+    for before, unit in product(BEFORE[:2], UNITS):
+        text = before + unit * (LONG // len(unit))
+        raw = text.encode() if isinstance(pattern.pattern, bytes) else text
+        tracemalloc.start()
+        try:
+            (pattern.search if searched else pattern.match)(raw)
+            assert tracemalloc.get_traced_memory()[1] < 5 * LONG, (before, unit)
+        finally:
+            tracemalloc.stop()
