@@ -37,7 +37,8 @@ class Process:
         [self.port] = free_ports("127.0.0.1", 1)
         key = base64.b64encode(SECRET_KEYS[0]).decode()
         secrets = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_SECRET_KEY": key}
-        self._environment = {**os.environ, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        self._environment = {**ours, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}
         self.url = f"http://127.0.0.1:{self.port}"
         self.start()
 

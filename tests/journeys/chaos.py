@@ -114,7 +114,7 @@ class Stand:
         except aiohttp.ClientError:
             return False
         root = Path(self.product.environment.get("TOLLGATE_JOURNAL_DIR") or self.product.data / "journal")
-        journals = [path for path in root.iterdir() if path.is_dir()]
+        journals = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return pending == 0 and len(journals) == WORKERS
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str, within_s: float = DRAIN_S) -> Any:
