@@ -48,6 +48,17 @@ def test_a_sample_tells_what_very_long_texts_weigh(fixture: dict[str, object]) -
     assert sample.weight == pytest.approx(sum(map(weight_of, texts)), rel=0.1)
 
 
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture["name"])
+def test_a_sample_of_json_strings_as_they_stand_is_counted_within_the_band(
+    fixture: dict[str, object], ascii_only: bool
+) -> None:
+    times = 100
+    string = json.dumps(str(fixture["text"]) * times, ensure_ascii=ascii_only)[1:-1].encode()
+    counted = tokens_of(sample_of([string]).weight)
+    assert LEAST <= counted / (int(str(fixture["o200k_base"])) * times) <= MOST
+
+
 def test_a_sample_of_short_texts_is_all_of_them() -> None:
     assert sample_of(["one", memoryview(b"two"), "three"]).text == "one two three"
     assert sample_of(["one", "two"]).weight == 2 * TOKEN

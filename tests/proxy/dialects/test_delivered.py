@@ -17,6 +17,8 @@ from proxy.dialects import registry
 from proxy.exchange import Headers
 from proxy.long_strings import read as read_long
 from proxy.metering import AnswerReader
+from proxy.sliced_reading import reading
+from proxy.slices import at_once
 from tests.proxy.dialects.talk import (
     CHAT,
     CUTS,
@@ -295,6 +297,33 @@ def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
     assert LEAST <= tokens.input / (fixture["o200k_base"] * times) <= MOST
     plain = fixture["text"].isascii() and not set(fixture["text"]) & set('\n"\\')
     assert (request.outline is not None) == plain
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_request_that_is_read_in_slices_is_counted_by_a_sample(name: str, ascii_only: bool) -> None:
+    """All of its strings have placeholders, those of its tools too."""
+    fixture = FIXTURES[name]
+    times = 600_000 // len(fixture["text"])
+    tools = [{"type": "function", "function": {"name": "f", "description": fixture["text"]}}] * 50
+    messages = [{"role": "user", "content": fixture["text"] * times}]
+    body = json.dumps({"model": SLUG, "messages": messages, "tools": tools}, ensure_ascii=ascii_only).encode()
+    request = received(body)
+    request.json, request.outline = at_once(reading(body))
+    assert request.outline is not None
+    tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
+    assert LEAST <= tokens.input / (fixture["o200k_base"] * (times + 50)) <= MOST
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_answer_that_is_too_long_to_be_parsed_again_is_counted_by_a_sample(name: str) -> None:
+    fixture = FIXTURES[name]
+    times = 1_100_000 // len(fixture["text"].encode())
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": fixture["text"] * times}}]}
+    request = received({"model": SLUG, "messages": []})
+    delivered = registry.delivered(request, registry.reader(request, VENDOR_B, 200, JSON))
+    delivered.add(json.dumps(answer).encode())
+    assert LEAST <= delivered.tokens(None).output / (fixture["o200k_base"] * times) <= MOST
 
 
 def test_a_request_of_very_many_values_is_counted_by_its_first_ones() -> None:
