@@ -45,6 +45,7 @@ from control.edges.store import Store
 from control.edges.throttle_windows import LocalWindows, RedisWindows
 from control.edges.webhook_client import WebhookClient
 from control.edges.webhook_sender import SenderOptions, WebhookSender
+from control.pace import collect_when_idle
 from control.readiness import Readiness
 from control.retention import forget_old
 from control.settings import Settings
@@ -104,7 +105,7 @@ def build(settings: Settings) -> web.Application:
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES)
     for routes in (health.ROUTES, internal, observed.ROUTES, description_routes(OPERATIONS)):
         app.router.add_routes(routes)
-    app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _webhooks])
+    app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     return app
 
 
@@ -155,6 +156,12 @@ async def _last_used(app: web.Application) -> AsyncIterator[None]:
 
 async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(_tidy_for_ever(app[PARTS]))
+    yield
+    await cancelled(task)
+
+
+async def _collector(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(collect_when_idle(app[PARTS].turns))
     yield
     await cancelled(task)
 

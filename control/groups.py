@@ -14,7 +14,7 @@ from control.edges.group_rows import GroupRecord
 from control.edges.store import Connection, Store, WriteTx
 from control.edges.workspace_rows import owned_prefixes
 from control.ids import new_id
-from control.pace import Pace
+from control.pace import pause
 from policy.buckets import bucket_key
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
@@ -64,7 +64,7 @@ class Placed:
 
 async def create_group(store: Store, workspace_id: str, new: NewGroup) -> Placed:
     async def work(tx: WriteTx) -> Placed:
-        check_models_of(new.models, await owned_prefixes(tx.conn, workspace_id))
+        await check_models_of(new.models, await owned_prefixes(tx.conn, workspace_id))
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
         group = await _grown(workspace_id, new, ancestors)
@@ -82,7 +82,7 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> Placed
 async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> Placed:
     async def work(tx: WriteTx) -> Placed:
         if change.models is not None:
-            check_models_of(change.models, await owned_prefixes(tx.conn, workspace_id))
+            await check_models_of(change.models, await owned_prefixes(tx.conn, workspace_id))
         old = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)
@@ -142,10 +142,11 @@ async def place_all(conn: Connection, records: Sequence[GroupRecord]) -> list[Pl
     return [Placed(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
 
 
-def check_models_of(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
+async def check_models_of(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
     """400, with the field's path, unless every entry is legal, names an owned slug, and no slug is named twice."""
     seen: set[str] = set()
     for index, entry in enumerate(models):
+        await pause()
         if entry.slug in seen:
             raise bad_field(f"models.{index}.slug", f"{entry.slug} is named twice in models")
         seen.add(entry.slug)
@@ -180,21 +181,19 @@ async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancest
     ceilings = tightened(old.group.models, new.group.models)
     if not ceilings:
         return
-    pace = Pace()
     with _refused_as_exceeding():
         async for entry in group_rows.entries_below(tx.conn, new):
+            await pause()
             for limit in (*entry["rate_limits"], *entry["usage_limits"]):
                 check_under(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
-            await pace.pause()
 
 
 async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
     """400 when a threshold in `lower` is above one of `uppers` for the same tuple."""
-    pace = Pace()
     for upper in uppers:
+        await pause()
         with _refused_as_exceeding():
             check_below(upper.models, lower)
-        await pace.pause()
 
 
 @contextmanager

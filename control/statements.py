@@ -13,7 +13,7 @@ from control.edges.counters import Bucket, DayUsage, UsageCounters
 from control.edges.event_clock import EventClock
 from control.edges.event_rows import Place, Window, page_of_events
 from control.edges.store import Store
-from control.pace import each
+from control.pace import each, pause
 from policy.buckets import bucket_key
 from policy.effective import Bound, bounds_of_each, counting_owner
 from policy.groups import Group
@@ -88,6 +88,7 @@ class UsageEntry:
 async def usage_of(counters: UsageCounters | None, path: Sequence[Group]) -> list[UsageEntry]:
     """The entries of the group `path[0]`, by slug and type. Without counters nothing was ever used."""
     parts = await each(_meters_by_slug(path), lambda part: part)
+    await pause()
     buckets = [meter.bucket for part in parts for meter in part]
     used = iter([DayUsage(0, 0)] * len(buckets) if counters is None else await counters.day_usage(buckets))
     found = await each(parts, lambda part: usage_entries(part, list(islice(used, len(part)))))

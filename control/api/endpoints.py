@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
 from control import routing
+from control.api.encoded import Encoded
 from control.api.forms import (
     NO_NUL,
     AnswerV1,
@@ -24,7 +25,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.edges import endpoint_rows
 from control.edges.endpoint_rows import EndpointRecord
 from policy.endpoints import PROVIDERS, ProviderRules, Target, VendorCConfig

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from control.api.encoded import Encoded
 from control.api.forms import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
 from control.api.lists import encoded_page
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.problems import bad_field
 from control.edges.event_rows import Window
 from control.pace import each
@@ -130,7 +131,7 @@ async def list_events(call: Call) -> Encoded:
     else:
         page = await parts.statements.first_page(_window_of(workspace_id, query), query.limit)
     answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
-    items = await each(page.rows, lambda row: _event(row).model_dump_json(by_alias=True).encode())
+    items = await each(page.rows, lambda row: (_event(row).model_dump_json(by_alias=True).encode(),))
     return encoded_page(items, _pagination(call, page), window=answered)
 
 

@@ -9,6 +9,7 @@ import orjson
 from pydantic import Field, model_validator
 
 from control import groups
+from control.api.encoded import Array, Encoded, Pieces, encode_object
 from control.api.forms import (
     INTEGRAL,
     NO_NUL,
@@ -24,7 +25,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.parts import Parts
 from control.edges import group_rows
 from control.edges.counters import Bucket, CountersUnavailableError
@@ -190,7 +191,7 @@ async def create(call: Call) -> Encoded:
     new = NewGroup(
         asked.metadata.external_entity_id,
         asked.metadata.name,
-        _models(asked.models),
+        tuple(await each(asked.models, _entry)),
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
     )
@@ -199,7 +200,7 @@ async def create(call: Call) -> Encoded:
 
 async def patch(call: Call) -> Encoded:
     asked = call.body_as(UpdateGatewayGroupRequestV1)
-    models = None if asked.models is None else _models(asked.models)
+    models = None if asked.models is None else tuple(await each(asked.models, _entry))
     change = GroupChange(models, asked.metadata is not None, asked.metadata.name if asked.metadata else None)
     place = (call.caller.workspace_id, call.path["group_id"])
     return Encoded(await encode_group(await groups.change_group(call.parts.store, *place, change)))
@@ -240,18 +241,16 @@ async def _forget_counts(parts: Parts, deleted: groups.Deleted) -> None:
                 await parts.counters.forget([Bucket(key, group_id) for key, group_id in deleted.buckets])
 
 
-async def encode_group(placed: Placed) -> bytes:
-    """A `GatewayGroupV1` as JSON. In slices, entry by entry: as a whole, one of 1000 slugs takes 0.2 s."""
+async def encode_group(placed: Placed) -> Pieces:
+    """A `GatewayGroupV1`. In slices, entry by entry: as a whole, one of 1000 slugs takes 0.2 s."""
     record, group = placed.record, placed.record.group
-    models = await each(group.models, lambda entry: orjson.dumps(models_entry_to_wire(entry)))
-    effective = await each(bounds_of_each(placed.path), lambda found: orjson.dumps(_effective(*found)))
     hierarchy = GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id)
-    return orjson.dumps(
+    return encode_object(
         {
             "id": group.id,
             "metadata": _metadata(record).model_dump(),
-            "models": orjson.Fragment(b"[" + b",".join(models) + b"]"),
-            "effective_models": orjson.Fragment(b"[" + b",".join(effective) + b"]"),
+            "models": Array(await each(group.models, lambda entry: (orjson.dumps(models_entry_to_wire(entry)),))),
+            "effective_models": Array(await each(bounds_of_each(placed.path), _effective)),
             "hierarchy": hierarchy.model_dump(),
             "created_at": time_text(record.created_at_ms),
             "updated_at": time_text(record.updated_at_ms),
@@ -263,11 +262,12 @@ def _metadata(record: GroupRecord) -> GroupMetadataV1:
     return GroupMetadataV1(external_entity_id=record.group.external_entity_id, name=record.name)
 
 
-def _effective(slug: str, bounds: Sequence[Bound]) -> dict[str, Any]:
+def _effective(found: tuple[str, Sequence[Bound]]) -> Pieces:
     """An `EffectiveModelV1`."""
+    slug, bounds = found
     rates = [_effective_limit(bound) for bound in bounds if bound.limit.is_rate]
     usages = [_effective_limit(bound) for bound in bounds if not bound.limit.is_rate]
-    return {"slug": slug, "rate_limits": rates, "usage_limits": usages}
+    return (orjson.dumps({"slug": slug, "rate_limits": rates, "usage_limits": usages}),)
 
 
 def _effective_limit(bound: Bound) -> dict[str, Any]:
@@ -276,10 +276,9 @@ def _effective_limit(bound: Bound) -> dict[str, Any]:
     return {"type": limit.type, "unit": limit.unit, "threshold": limit.threshold, "source_group": source}
 
 
-def _models(forms: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
-    return tuple(
-        SlugLimits(form.slug, tuple(map(_limit, form.rate_limits or ())), tuple(map(_limit, form.usage_limits or ())))
-        for form in forms
+def _entry(form: GroupModelRequestV1) -> SlugLimits:
+    return SlugLimits(
+        form.slug, tuple(map(_limit, form.rate_limits or ())), tuple(map(_limit, form.usage_limits or ()))
     )
 
 

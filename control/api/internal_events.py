@@ -13,6 +13,7 @@ from control.api import guard
 from control.api.parts import PARTS
 from control.api.problems import ProblemError, bad_field, bad_request
 from control.edges.ingest import EventsLostError, IngestTooSlowError
+from control.pace import each, pause
 from policy import exact_json
 from policy.billing import BillingEvent
 
@@ -32,7 +33,7 @@ _TEXTS = {
 async def take_events(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
     guard.check_internal(request, parts.settings.internal_token)
-    batch, after = parse_batch(await _body(request))
+    batch, after = await parse_batch(await _body(request))
     try:
         accepted = await parts.ingest.take(batch, after)
     except EventsLostError as error:
@@ -52,8 +53,9 @@ async def _body(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
+async def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
     """The events, and `after`; a 400 that names the first one that is not one."""
+    await pause()
     try:
         batch = orjson.loads(body)
         wires, after = batch["events"], batch.get("after")
@@ -61,19 +63,18 @@ def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
         raise bad_field("events", f"must be an array of at most {MAX_EVENTS} events")
-    if not all(map(_is_read_exactly, wires)):
-        wires = _read_exactly(body)
+    if not all(await each(wires, _is_read_exactly)):
+        wires = await _read_exactly(body)
     if not (after is None or (isinstance(after, str) and 1 <= len(after) <= _TEXTS["idempotency_key"])):
         raise bad_field("after", "must be the idempotency key of an event that was committed before")
-    return [_event(index, wire) for index, wire in enumerate(wires)], after
+    return await each(enumerate(wires), _event), after
 
 
-def _read_exactly(body: bytes) -> list[Any]:
+async def _read_exactly(body: bytes) -> list[Any]:
     try:
-        wires: list[Any] = exact_json.read_object(body.decode())["events"]
+        return await each(exact_json.items_of(body.decode(), "events"), lambda wire: wire)
     except RecursionError:
         raise bad_field("events", "an event's metadata is nested too deeply") from None
-    return wires
 
 
 def _is_read_exactly(wire: Any) -> bool:
@@ -82,7 +83,8 @@ def _is_read_exactly(wire: Any) -> bool:
     return not isinstance(metadata, dict) or exact_json.has_only_text(metadata)
 
 
-def _event(index: int, wire: Any) -> BillingEvent:
+def _event(place: tuple[int, Any]) -> BillingEvent:
+    index, wire = place
     try:
         event = BillingEvent.from_wire(wire)
         _check(event)

@@ -5,8 +5,10 @@ from aiohttp import web
 
 from control import publisher
 from control.api import guard
+from control.api.encoded import Array, encode_object, put_together
 from control.api.parts import PARTS
 from control.api.problems import bad_field
+from control.pace import each
 from control.publisher import Reader, Walk
 
 _MAX_REVISION = 2**63 - 2
@@ -17,7 +19,10 @@ async def snapshot(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
     guard.check_internal(request, parts.settings.internal_token)
     delta = await publisher.read_delta(parts.store, _reader(request))
-    return web.Response(body=orjson.dumps(delta.to_wire()), content_type="application/json")
+    wire = delta.to_wire()
+    rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))
+    body = await put_together(encode_object(wire | {"rows": rows}))
+    return web.Response(body=body, content_type="application/json")
 
 
 def _reader(request: web.Request) -> Reader:

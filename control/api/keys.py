@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from control import keys
+from control.api.encoded import Encoded
 from control.api.forms import (
     AnswerV1,
     FormV1,
@@ -17,7 +18,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.problems import not_found
 from control.edges import key_rows
 from control.edges.key_rows import KeyRecord

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import orjson
 from pydantic import BaseModel
 
+from control.api.encoded import Array, Encoded, Pieces, encode_object
 from control.api.forms import PageQueryV1, PaginationResponseV1
-from control.api.operations import Call, Encoded
-from control.pace import Pace
+from control.api.operations import Call
+from control.pace import pause
 
 R = TypeVar("R")
 PAGE_BYTES = 4 * 1024 * 1024
@@ -39,16 +39,16 @@ class Listing(Generic[R]):
     kind: str
     fetch: Callable[[Position[R]], Awaitable[Sequence[R]]]
     place_of: Callable[[R], Any]
-    encode: Callable[[R], Awaitable[bytes]]
+    encode: Callable[[R], Awaitable[Pieces]]
     filters: tuple[str, ...] = ()
     first: int = _MOST_AT_ONCE
 
 
-def shown(show: Callable[[R], BaseModel]) -> Callable[[R], Awaitable[bytes]]:
+def shown(show: Callable[[R], BaseModel]) -> Callable[[R], Awaitable[Pieces]]:
     """An encoder of items that are small."""
 
-    async def encode(record: R) -> bytes:
-        return show(record).model_dump_json(by_alias=True).encode()
+    async def encode(record: R) -> Pieces:
+        return (show(record).model_dump_json(by_alias=True).encode(),)
 
     return encode
 
@@ -68,18 +68,14 @@ async def page_of(call: Call, listing: Listing[R]) -> Encoded:
     return encoded_page(items, PaginationResponseV1(has_more=True, cursor=cursor))
 
 
-def encoded_page(items: Sequence[bytes], pagination: PaginationResponseV1, **more: BaseModel) -> Encoded:
-    page = {
-        "items": orjson.Fragment(b"[" + b",".join(items) + b"]"),
-        "pagination": pagination.model_dump(),
-        **{name: value.model_dump() for name, value in more.items()},
-    }
-    return Encoded(orjson.dumps(page))
+def encoded_page(items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel) -> Encoded:
+    rest = {name: value.model_dump() for name, value in more.items()}
+    return Encoded(encode_object({"items": Array(items), "pagination": pagination.model_dump(), **rest}))
 
 
-async def _items(listing: Listing[R], at: Position[R]) -> tuple[list[bytes], Any]:
+async def _items(listing: Listing[R], at: Position[R]) -> tuple[list[Pieces], Any]:
     """The page's items, and the place of the last one when more follow."""
-    pace, items, size, place = Pace(), list[bytes](), 0, at.after
+    items, size, place = list[Pieces](), 0, at.after
     at_once = listing.first
     while True:
         wanted = min(at_once, at.limit + 1 - len(items))
@@ -87,12 +83,13 @@ async def _items(listing: Listing[R], at: Position[R]) -> tuple[list[bytes], Any
         for record in found:
             if len(items) == at.limit:
                 return items, place
+            await pause()
             item = await listing.encode(record)
-            if items and size + len(item) > PAGE_BYTES:
+            item_size = sum(map(len, item))
+            if items and size + item_size > PAGE_BYTES:
                 return items, place
             items.append(item)
-            size, place = size + len(item), listing.place_of(record)
-            await pace.pause()
+            size, place = size + item_size, listing.place_of(record)
         if len(found) < wanted:
             return items, None
         at_once = max(1, min(_MOST_AT_ONCE, (PAGE_BYTES - size) * len(items) // size + 1))

@@ -14,10 +14,11 @@ from control.api.deployment_forms import (
     shown_environment,
     shown_model,
 )
+from control.api.encoded import Encoded
 from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.forms import PageQueryV1
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.problems import bad_field, not_found
 from control.deployments import Place
 from control.edges import model_rows

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
 from control.api import bodies, guard
+from control.api.encoded import Encoded, put_together
 from control.api.guard import Caller
 from control.api.parts import PARTS, Parts
 from control.api.problems import not_found
@@ -41,13 +42,6 @@ class Call:
         if not isinstance(self.query, model):
             raise TypeError(f"the operation declares another query than {model.__name__}")
         return self.query
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """An answer as JSON already: encoded part by part, because as a whole it would hold the event loop."""
-
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +79,11 @@ def _entry(operation: Operation) -> Handler:
         guard.check_may_manage(caller, operation.path)
         parts.last_used.note(caller.key_prefix)
         path = _path_of(request)
-        query = bodies.read_query(request, operation.query)
+        query = await bodies.read_query(request, operation.query)
         sent = await bodies.receive(request) if operation.body is not None else b""
         async with parts.turns.of(caller.workspace_id):
             body = await bodies.read_body(sent, operation.body)
-            return render(await operation.handler(Call(caller, parts, path, query, body)))
+            return await render(await operation.handler(Call(caller, parts, path, query, body)))
 
     return handle
 
@@ -102,8 +96,9 @@ def _path_of(request: web.Request) -> dict[str, str]:
     return values
 
 
-def render(answer: BaseModel | Encoded) -> web.Response:
+async def render(answer: BaseModel | Encoded) -> web.Response:
     """Encode the JSON as UTF-8."""
-    body = answer.body if isinstance(answer, Encoded) else answer.model_dump_json(by_alias=True).encode()
+    pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
     headers = {"Cache-Control": "no-store"}
-    return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
+    body = await put_together(pieces)
+    return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")

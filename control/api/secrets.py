@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from control import vault
+from control.api.encoded import Encoded
 from control.api.forms import (
     NO_NUL,
     AnswerV1,
@@ -16,7 +17,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.edges import secret_rows
 from control.edges.secret_rows import SecretRecord
 from control.vault import NewSecret

@@ -3,6 +3,7 @@
 import time
 from typing import Literal
 
+from control.api.encoded import Encoded
 from control.api.forms import (
     AnswerV1,
     PageQueryV1,
@@ -11,7 +12,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.problems import ProblemError
 from control.edges.counters import CountersUnavailableError
 from control.groups import place_group

@@ -7,6 +7,7 @@ import orjson
 from pydantic import Field, model_validator
 
 from control import webhooks
+from control.api.encoded import Encoded
 from control.api.forms import (
     INTEGRAL,
     NO_NUL,
@@ -20,7 +21,7 @@ from control.api.forms import (
     time_text,
 )
 from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Encoded, Operation
+from control.api.operations import Call, Operation
 from control.api.problems import bad_field, not_found
 from control.edges import webhook_rows
 from control.edges.webhook_rows import PENDING, DeliveryRecord, WebhookRecord

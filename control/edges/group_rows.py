@@ -1,7 +1,7 @@
 """Queries on `groups`. A tree is locked by its root's row, so that checks across it cannot be overtaken."""
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,8 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from control.edges.one_of import one_of
 from control.edges.store import Connection, WriteTx
 from control.edges.tables import api_keys, groups
-from control.pace import Pace, each
+from control.pace import each
+from policy.exact_json import array_items
 from policy.groups import Enforcement, Group
 from policy.limits import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
@@ -93,7 +94,7 @@ async def entries_below(conn: Connection, record: GroupRecord) -> AsyncIterator[
     """Each entry of `models` of each group below, as JSON has it: a tree may have 100 000 groups."""
     async for rows in _rows_below(conn, record):
         for row in rows:
-            for entry in _entries(row.models) if len(row.models) > _CHARS_AT_ONCE else orjson.loads(row.models):
+            for entry in array_items(row.models) if len(row.models) > _CHARS_AT_ONCE else orjson.loads(row.models):
                 yield entry
 
 
@@ -174,25 +175,11 @@ async def _models(text: str) -> tuple[SlugLimits, ...]:
     """In slices where it is long, entry by entry: 40 000 of them, as groups had before there was a bound, take 1 s."""
     if len(text) <= _CHARS_AT_ONCE:
         return tuple(models_entry_from_wire(entry) for entry in json.loads(text))
-    return tuple(await each(_entries(text), models_entry_from_wire))
-
-
-def _entries(text: str) -> Iterator[Any]:
-    """The members of a JSON array without white space, as `_models_text` writes it."""
-    decode, at = json.JSONDecoder().raw_decode, 1
-    while text[at] != "]":
-        entry, at = decode(text, at)
-        yield entry
-        at += text[at] == ","
+    return tuple(await each(array_items(text), models_entry_from_wire))
 
 
 async def _records(rows: Sequence[Any]) -> list[GroupRecord]:
-    pace = Pace()
-    found: list[GroupRecord] = []
-    for row in rows:
-        found.append(await _record(row))
-        await pace.pause()
-    return found
+    return [await _record(row) for row in rows]
 
 
 async def _record(row: Any) -> GroupRecord:

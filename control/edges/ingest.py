@@ -17,6 +17,7 @@ from control.edges.event_clock import EventClock
 from control.edges.one_of import one_of
 from control.edges.store import Connection, Store, WriteTx
 from control.edges.tables import api_keys, events
+from control.pace import each
 from policy.billing import BillingEvent
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,8 @@ class Ingest:
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
         now_ms = (await self.clock.look_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
-        rows = {event.idempotency_key: _row(event, earliest_ms, now_ms) for event in batch}
+        made = await each(batch, lambda event: _row(event, earliest_ms, now_ms))
+        rows = {row["idempotency_key"]: row for row in made}
         # In the order of their keys, so that two transactions with the same events cannot wait for each other.
         sent = orjson.dumps([list(rows[key].values()) for key in sorted(rows)]).decode()
         inserted = await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": sent})

@@ -183,3 +183,10 @@ async def test_what_is_said_of_too_much_nesting_names_the_bound(lite: ControlPla
 async def test_commas_and_brackets_within_text_do_not_count(lite: ControlPlane, text: str) -> None:
     raw = b'{"name":"x","value":"%s"}' % text.encode()
     (await lite.post(PATH, data=raw, headers=JSON)).ok()
+
+
+async def test_a_number_of_very_many_digits_is_400_and_text_of_them_is_not(lite: ControlPlane) -> None:
+    digits = b"7" * (bodies.MAX_DIGITS + 1)
+    body = (await lite.post(PATH, data=HEAD + digits + b"}", headers=JSON)).refused(400, "INVALID_REQUEST")
+    assert f"more than {bodies.MAX_DIGITS} digits" in body["error"]
+    (await lite.post(PATH, data=b'{"name":"x","value":"%s"}' % digits, headers=JSON)).ok()
