@@ -1,12 +1,13 @@
 """How long control lets other callers wait while one caller asks for the largest groups there may be (decisions/0018).
 
-`python -m bench.control_turns [--rounds N]`. A real `tollgate control` on SQLite; groups of 1000 models with four
-limits each on five CASCADING levels; bodies as bad as the bounds allow; a proxy's largest batch of events and page of
-policy. Another process asks for `/healthz` a thousand times a second meanwhile; printed is the longest that an answer
-took, in ms, in each round.
+`python -m bench.control_turns [--rounds N] [--postgres]`. A real `tollgate control`, on SQLite if nothing else is
+said; groups of 1000 models with four limits each on five CASCADING levels; bodies as bad as the bounds allow; a proxy's
+largest batch of events and page of policy. Another process asks for `/healthz` a thousand times a second meanwhile;
+printed is the longest that an answer took, in ms, in each round.
 """
 
 import argparse
+import asyncio
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,6 +42,7 @@ from control.api.bodies import MAX_DIGITS
 from control.api.internal_events import MAX_EVENTS
 from policy.billing import BillingEvent, Tokens
 from tests.control.large_groups import LEVELS, full_models
+from tests.postgres_server import running_postgres
 from tests.redis_server import private_redis
 
 GROUPS = "/v1/gateway/groups"
@@ -97,9 +99,9 @@ def ping(port: int, orders: Connection) -> None:
 
 
 @contextmanager
-def control(folder: Path, redis_url: str) -> Iterator[tuple[int, str]]:
+def control(folder: Path, redis_url: str, database: str) -> Iterator[tuple[int, str]]:
     """A running control plane: its port, and the management key of a workspace that owns `acme`."""
-    port, database = free_port(), f"sqlite+aiosqlite:///{folder}/control.db"
+    port = free_port()
     key = b64encode(bytes(32)).decode()
     env = {
         "TOLLGATE_SECRET_KEY": key,
@@ -228,14 +230,17 @@ def main() -> None:
     leave_nothing_behind()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--postgres", action="store_true")
+    asked = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
-    with (
-        private_redis() as redis,
-        tempfile.TemporaryDirectory() as folder,
-        control(Path(folder), redis.url) as (port, key),
-    ):
-        for name, longest in measure(port, key, rounds).items():
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        database = f"sqlite+aiosqlite:///{folder}/control.db"
+        if asked.postgres:
+            database = asyncio.run(stack.enter_context(running_postgres()).create_database("bench"))
+        redis = stack.enter_context(private_redis())
+        port, key = stack.enter_context(control(folder, redis.url, database))
+        for name, longest in measure(port, key, asked.rounds).items():
             print(f"{name:>24}  " + "  ".join(f"{ms:6.1f}" for ms in longest), flush=True)
 
 
