@@ -47,11 +47,6 @@ def parse_time_ns(text: str) -> int:
     return since // timedelta(seconds=1) * _NS_PER_S + int((form["fraction"] or "").ljust(9, "0"))
 
 
-def parse_time_ms(text: str) -> int:
-    """The same in milliseconds, rounded up: an event at or after an instant is at or after its next millisecond."""
-    return _next_ms(parse_time_ns(text))
-
-
 def _next_ms(time_ns: int) -> int:
     """Events are stamped in whole milliseconds, so a border between two of them may as well lie on the later one."""
     return min(-(-time_ns // _NS_PER_MS), _LAST_MS)

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from control import app
-from control.api.events import parse_time_ms
+from control.api.events import parse_time_ns
 from control.edges.counters import DayUsage
 from control.groups import place_group
 from control.statements import Meter, meters_of, usage_entries
@@ -123,10 +123,11 @@ async def test_usage_is_what_the_proxies_counted(metered: ControlPlane, redis_ur
         "source_group": root["id"],
     }
     assert (tokens["threshold"], tokens["current_usage"], tokens["source_group"]) == (5_000, 777, child["id"])
-    assert parse_time_ms(requests["reset_at"]) % 86_400_000 == 0
+    reset_at_s, fraction_ns = divmod(parse_time_ns(requests["reset_at"]), 10**9)
+    assert (reset_at_s % 86_400, fraction_ns) == (0, 0)
     async with Redis.from_url(redis_url) as redis:
         seconds, _ = await redis.time()
-    assert 0 < parse_time_ms(requests["reset_at"]) - seconds * 1000 <= 86_400_000
+    assert 0 < reset_at_s - seconds <= 86_400
 
 
 async def test_usage_is_paged(lite: ControlPlane) -> None:
