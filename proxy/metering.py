@@ -32,11 +32,6 @@ class AnswerReader(Protocol):
     """One answer as its dialect reads it: upstream's bytes in, the caller's bytes out, tokens on the way."""
 
     @property
-    def tokens(self) -> Tokens | None:
-        """The last authoritative report so far; None while there is none."""
-        ...
-
-    @property
     def reported(self) -> Reported:
         """All that was reported so far."""
         ...

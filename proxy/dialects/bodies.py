@@ -8,7 +8,6 @@ from collections.abc import Generator
 
 import orjson
 
-from policy.billing import Tokens
 from proxy.dialects.failures import is_failure
 from proxy.dialects.splice import edit_one, last_object_called
 from proxy.dialects.usage import Meter
@@ -29,7 +28,6 @@ class Untouched:
 
     __slots__ = ("_last",)
     reported: Reported = NOTHING_REPORTED
-    tokens: Tokens | None = None
     failed = False
     streams = True
 
@@ -67,10 +65,6 @@ class Body:
     @property
     def reported(self) -> Reported:
         return self._meter
-
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
 
     def feed(self, data: bytes) -> bytes:
         self._held.append(data)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import orjson
 
-from policy.billing import Tokens
 from proxy.dialects import deltas, failures, sse
 from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
 from proxy.dialects.usage import Meter
@@ -72,10 +71,6 @@ class Stream:
     @property
     def reported(self) -> Reported:
         return self._meter
-
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
 
     def feed(self, data: bytes) -> bytes:
         if not self._framer.between:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import orjson
 
-from policy.billing import Tokens
 from proxy.dialects import sse
 from proxy.dialects.bodies import MAX_BODY_BYTES
 from proxy.dialects.failures import is_failure, tells_failure
@@ -62,10 +61,6 @@ class TranslatedStream:
     def reported(self) -> Reported:
         return self._translation.reported
 
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._translation.reported.tokens
-
     def feed(self, data: bytes) -> bytes:
         if self._framer.between and sse.is_one_frame(data):
             return self._piece(data, sse.FRAME)
@@ -116,10 +111,6 @@ class TranslatedBody:
     @property
     def reported(self) -> Reported:
         return self._meter
-
-    @property
-    def tokens(self) -> Tokens | None:
-        return self._meter.tokens
 
     def feed(self, data: bytes) -> bytes:
         self._size += len(data)

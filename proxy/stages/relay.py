@@ -110,7 +110,7 @@ class Relay:
         if reader.failed:
             return self._failed(call, answering, head)
         # A response that failed before it said anything answers nothing, and is billed only what was reported.
-        if reader.tokens is None:
+        if reader.reported.tokens is None:
             if is_empty_failure(head.final):
                 call.answered = delivered.tokens(None).output > 0
                 return head

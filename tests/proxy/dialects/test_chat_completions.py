@@ -112,14 +112,14 @@ def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
     answer = reader(received(HELLO), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:20]) == answer.feed(raw[20:]) == b""
     assert answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'{"model":', b'{"no":"model"}', b"null", b"\xff"])
 def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
     answer = reader(received(HELLO), VENDOR_B, 200, JSON)
     assert read(answer, [raw]) == raw
-    assert answer.tokens is None
+    assert answer.reported.tokens is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
     assert answer.feed(b'{"model":"a",') == b""
     assert answer.feed(b'"error":{}}') == b'{"model":"a",'
     assert answer.end() == b'"error":{}}'
-    assert answer.tokens is None
+    assert answer.reported.tokens is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
 def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
     answer = reader(received(HELLO), VENDOR_B, 200, JSON)
     read(answer, [orjson.dumps({"model": "m", "usage": usage})])
-    assert answer.tokens == tokens
+    assert answer.reported.tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
     seen, answer = [], reader(received(STREAMED), VENDOR_B, 200, SSE)
     for frame in frames:
         answer.feed(frame)
-        seen.append(answer.tokens)
+        seen.append(answer.reported.tokens)
     assert seen == [Tokens(3, 0), None]
     assert answer.reported.rejected.startswith(member.decode())
     assert figure.decode() not in answer.reported.rejected.partition("between")[0]
@@ -185,7 +185,7 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
 def test_the_bound_of_what_is_believed_is_a_setting() -> None:
     answer = reader(received(HELLO), VENDOR_B, 200, JSON, 100)
     read(answer, [orjson.dumps({"model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 101}})])
-    assert (answer.tokens, answer.reported.rejected) == (None, "completion_tokens is not between 0 and 100")
+    assert (answer.reported.tokens, answer.reported.rejected) == (None, "completion_tokens is not between 0 and 100")
 
 
 @pytest.mark.parametrize("places", [[], [1], [2], [3], [7], list(range(500))])
@@ -197,13 +197,13 @@ def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[in
     answer = reader(asked, VENDOR_B, 200, SSE)
     told = read(answer, cut(mark + frames(chunk), places))
     assert told == mark + frames(chunk | {"model": SLUG})
-    assert answer.tokens == Tokens(3, 2)
+    assert answer.reported.tokens == Tokens(3, 2)
 
 
 def test_embeddings_report_their_input_alone() -> None:
     answer = reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
     read(answer, [b'{"model":"m","data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'])
-    assert answer.tokens == Tokens(8, 0)
+    assert answer.reported.tokens == Tokens(8, 0)
 
 
 @pytest.mark.parametrize("model_at", ["head", "tail"])
@@ -219,7 +219,7 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
         held = max(held, at + 10_000 - len(out))
     assert held < 250_000
     assert out + answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 # --- streams ------------------------------------------------------------------------------------------------------
@@ -229,14 +229,14 @@ def test_a_stream_is_what_it_would_have_been_without_our_asking() -> None:
     answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
     sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
     assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_a_stream_whose_caller_asked_for_usage_keeps_it() -> None:
     answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_frames_leave_at_once_and_the_final_one_waits() -> None:
@@ -244,7 +244,7 @@ def test_frames_leave_at_once_and_the_final_one_waits() -> None:
     assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
     assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
     assert answer.feed(b"\n: more\n\n") == b""
     assert answer.end() == b"data: [DONE]\n\n\n: more\n\n"
 
@@ -258,7 +258,7 @@ def test_however_a_stream_ends(last: bytes) -> None:
 def test_usage_in_an_unfinished_last_frame_counts() -> None:
     answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     read(answer, [frames(chunk(None, usage=USAGE), done=False).rstrip()])
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_the_last_report_wins_and_one_beside_content_stays() -> None:
@@ -266,7 +266,7 @@ def test_the_last_report_wins_and_one_beside_content_stays() -> None:
     sent = [chunk("a", usage=early), chunk("b", usage=late)]
     answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
-    assert answer.tokens == Tokens(10, 0, 4)
+    assert answer.reported.tokens == Tokens(10, 0, 4)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_any_cutting_gives_the_same_output_and_tokens(
     whole, pieces = (reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
     out = read(whole, [stream])
     assert read(pieces, cut(stream, places)) == out
-    assert pieces.tokens == whole.tokens
+    assert pieces.reported.tokens == whole.reported.tokens
     given = [p for p in payloads(stream) if p != "[DONE]"]
     dropped = "stream_options" not in body
     expected = [
@@ -362,7 +362,7 @@ def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
         most = max(most, min(len(stream), at + step) - len(out))
     assert most < step + (2 << 20)
     assert out + answer.end() == frames(as_slug(big), as_slug(chunk("b")))
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
@@ -381,7 +381,7 @@ def test_completions_stream_like_chat() -> None:
     answer = reader(received(body, "/v1/completions"), VENDOR_B, 200, SSE)
     text = {"id": "c", "object": "text_completion", "model": "m", "choices": [{"text": "a", "index": 0}]}
     assert read(answer, [frames(text, text | {"choices": [], "usage": USAGE})]) == frames(as_slug(text))
-    assert answer.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
@@ -390,7 +390,7 @@ def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
     answer = reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:1000]) + answer.feed(raw[1000:]) == b""
     assert answer.end() == raw.replace(b'"model":"m"', b'"model":"' + SLUG.encode() + b'"')
-    assert answer.tokens == Tokens(7, 0)
+    assert answer.reported.tokens == Tokens(7, 0)
 
 
 def test_embeddings_report_input_alone() -> None:
@@ -403,7 +403,7 @@ def test_embeddings_report_input_alone() -> None:
         "usage": {"prompt_tokens": 2, "total_tokens": 2},
     }
     assert orjson.loads(read(answer, [orjson.dumps(sent)])) == as_slug(sent)
-    assert answer.tokens == Tokens(2, 0, 0)
+    assert answer.reported.tokens == Tokens(2, 0, 0)
 
 
 def test_a_target_may_be_any_chat_provider() -> None:
@@ -492,7 +492,7 @@ def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], jo
     for pieces in (at_once, cut(b"".join(frames), range(10_000))):
         one = reader(request, VENDOR_B, 200, SSE)
         passed = b"".join(one.feed(piece) for piece in [*plain, *pieces])
-        seen.append((passed, one.end(), one.tokens, one.failed))
+        seen.append((passed, one.end(), one.reported.tokens, one.failed))
     assert seen[0] == seen[1]
 
 

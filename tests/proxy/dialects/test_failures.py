@@ -86,4 +86,4 @@ def test_a_body(body: Any, failed: bool, target: Target) -> None:
     assert answer.failed is failed
     if failed:
         assert orjson.loads(told) == body
-        assert answer.tokens in (None, Tokens())
+        assert answer.reported.tokens in (None, Tokens())

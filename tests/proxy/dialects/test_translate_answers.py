@@ -182,7 +182,7 @@ def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], wit
     assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("msg_1", SLUG, CREATED)}
     assert [c["usage"] for c in chunks if c.get("usage")] == [CHAT_USAGE] * with_usage
     assert told.endswith(b"data: [DONE]\n\n")
-    assert answer.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(90, 7, 80)
 
 
 def test_done_waits_and_everything_else_does_not() -> None:
@@ -246,7 +246,7 @@ def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
         {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
     ]
     assert orjson.loads(told)["usage"] == CHAT_USAGE
-    assert answer.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(90, 7, 80)
 
 
 # --- Chat Completions told in Messages ----------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> 
     kinds = [payload["type"] for payload in payloads(told)]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
     assert payloads(told)[0]["message"]["model"] == SLUG
-    assert answer.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(90, 7, 80)
 
 
 def test_the_last_two_events_wait() -> None:
@@ -351,7 +351,7 @@ def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: s
     assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
     inputs = [block["input"] for block in orjson.loads(told)["content"][1:]]
     assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "{bad"}, {"INVALID_JSON": "[1]"}]
-    assert answer.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(90, 7, 80)
 
 
 # --- both ---------------------------------------------------------------------------------------------------------
