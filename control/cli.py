@@ -299,9 +299,12 @@ def _say(text: str) -> None:
 
 
 def _become(package: str, *arguments: str) -> None:
-    """Replace this process by `python -m package …`: signals and exit status are then that program's own."""
+    """Replace this process by `python -m package …`: signals and exit status are then that program's own.
+
+    `-P`: no module of the working directory takes the place of an installed one.
+    """
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", package, *arguments])  # noqa: S606 (no shell is the point)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])  # noqa: S606 (no shell is the point)
 
 
 if __name__ == "__main__":

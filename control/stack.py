@@ -25,6 +25,8 @@ from policy.setting_names import is_unknown, warnings_of
 START_TIMEOUT_S = 60.0
 PORT_PATIENCE_S = 1.0
 """The processes of an `up` that was killed a moment ago may hold its ports a moment longer."""
+_PYTHON_MODULE = (sys.executable, "-P", "-m")
+"""`-P`: no module of the working directory takes the place of an installed one."""
 _POLL_S = 0.05
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
 _STEADY_S = 30.0
@@ -240,7 +242,7 @@ def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) ->
 
 def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
     port = options.ports.control
-    argv = [sys.executable, "-m", "control", "--host", options.host, "--control-port", str(port)]
+    argv = [*_PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
     ready_url = options.control_url + "/readyz"
     return Part(
         "control",
@@ -261,8 +263,7 @@ def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Par
         "workers": options.workers,
     }
     argv = [
-        sys.executable,
-        "-m",
+        *_PYTHON_MODULE,
         "proxy",
         *(word for flag, value in flags.items() for word in (f"--{flag}", str(value))),
     ]

@@ -158,6 +158,7 @@ class Seat:
         arguments = [*map(str, fds), self.incarnation]
         return await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # no module of the working directory takes the place of an installed one
             "-m",
             "proxy.worker",
             *arguments,

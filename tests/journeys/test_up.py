@@ -49,6 +49,21 @@ def test_a_data_directory_serves_one_up(product: Product) -> None:
     assert product.up.poll() is None
 
 
+def test_modules_of_the_working_directory_are_not_imported(
+    product: Product, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control imports `redis`, supervisor and worker `aiohttp`, the worker `uvloop`."""
+    for name in ("redis", "aiohttp", "uvloop"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported from the working directory')\n")
+    monkeypatch.chdir(tmp_path)
+    product.start()
+    assert len(product.processes()) >= 5, "up, redis, control, supervisor, worker"
+    for plane in ("control", "proxy"):
+        shown = product.run(plane, "--help")
+        assert shown.returncode == 0, shown.stderr
+    assert product.stop() == 0
+
+
 def test_a_taken_port_is_told_and_nothing_is_left(product: Product, tmp_path: Path) -> None:
     product.start()
     taken = product.control.rpartition(":")[2]
