@@ -55,7 +55,7 @@ WORLD: dict[str, tuple[str, ...]] = {
     "socket": (*EDGES, *ROOTS),
     "ssl": (*EDGES, *ROOTS),
     "select": EDGES,
-    "httptools": ("proxy.edges.",),
+    "httptools": EDGES,
     "uvloop": (*EDGES, *ROOTS),
     "http.client": (*EDGES, *CONTROL_ROOTS),
     "urllib.request": (*EDGES, *CONTROL_ROOTS),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -121,8 +122,10 @@ class _Connection(web.RequestHandler):
     """One connection, and since when it has been waiting for what."""
 
     __slots__ = (
+        "_begun",
         "_begun_at",
         "_came_at",
+        "_framing",
         "_front",
         "_in_flight",
         "_payload",
@@ -146,6 +149,8 @@ class _Connection(web.RequestHandler):
         self._front = front
         self._in_flight: web.BaseRequest | None = None
         self._payload: StreamReader | None = None
+        self._framing = _Framing()
+        self._begun = 0  # requests
         self._begun_at = self._came_at = 0.0
         self._read_bytes = 0
         self._stalled_since = 0.0
@@ -173,7 +178,9 @@ class _Connection(web.RequestHandler):
             return
         if self.is_idle:
             self.head_since = self._front_time()
+        self._framing.read(data)
         super().data_received(data)
+        self._tell_of_broken_body()
 
     def pause_writing(self) -> None:
         self._stalled_since = self._front_time()
@@ -188,6 +195,15 @@ class _Connection(web.RequestHandler):
         self.head_since, self._in_flight, self._payload = 0.0, request, request.content
         self._begun_at = self._came_at = self._front_time()
         self._read_bytes = 0
+        self._begun += 1
+        self._tell_of_broken_body()
+
+    def _tell_of_broken_body(self) -> None:
+        """To the handler that waits for it: aiohttp's C parser would let it wait."""
+        if self._in_flight is not None and self._framing.broken == self._begun:
+            body = self._in_flight.content
+            if not body.is_eof() and body.exception() is None:
+                body.set_exception(web.RequestPayloadError(_BREAKS_HTTP))
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -267,6 +283,50 @@ class _Connection(web.RequestHandler):
 
     def _front_time(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+class _Framing:
+    """Reads along what a connection brings, and tells at once which request's body breaks HTTP's rules.
+
+    aiohttp's C parser keeps that to itself until the handler is done, which may be waiting for the rest of that body.
+    From a request on that asks for an upgrade nothing is told: httptools takes no body from it, aiohttp does.
+    """
+
+    __slots__ = ("_parser", "_place", "broken")
+
+    def __init__(self) -> None:
+        self._place = _Place()
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._place)
+        self.broken = 0
+        """The number of the request, from 1 on, that has such a body."""
+
+    def read(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None
+        except httptools.HttpParserError:  # of heads aiohttp tells
+            self._parser = None
+            self.broken = self._place.request if self._place.in_body else 0
+
+
+class _Place:
+    """Where in what comes the parser is."""
+
+    __slots__ = ("in_body", "request")
+
+    def __init__(self) -> None:
+        self.request = 0
+        self.in_body = False
+
+    def on_headers_complete(self) -> None:
+        self.request += 1
+        self.in_body = True
+
+    def on_message_complete(self) -> None:
+        self.in_body = False
 
 
 def _framing_fault(request: web.BaseRequest) -> str:

@@ -148,6 +148,25 @@ async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
         assert found <= published, "saved and published in one transaction"
 
 
+async def test_a_chunk_that_breaks_later_than_its_head_is_a_400(tmp_path: Path) -> None:
+    """Not a 408, half a minute later."""
+    process = Process(f"sqlite+aiosqlite:///{tmp_path}/control.db")
+    async with processes(process):
+        reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+        head = f"POST /internal/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        await asyncio.sleep(0.3)
+        writer.write(b"tg_quoteme\r\n")
+        async with asyncio.timeout(60):
+            raw = await reader.read()
+        writer.close()
+        assert raw.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(raw.partition(b"\r\n\r\n")[2])["code"] == "INVALID_REQUEST"
+        _, log = process.end(signal.SIGTERM)
+    assert "quoteme" not in raw.decode() + log
+    assert "ERROR" not in log
+
+
 async def test_the_database_away_is_503_and_back_without_a_restart() -> None:
     if find_binaries() is None:
         pytest.skip(MISSING)
