@@ -238,6 +238,11 @@ BROKEN = {
     "no version": b"GET /%b\r\nHost: x\r\n\r\n" % KEY,
     "HTTP/0.9": b"GET /%b HTTP/0.9\r\nHost: x\r\n\r\n" % KEY,
     "HTTP/2.0": b"GET /%b HTTP/2.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.0": b"GET /%b RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.1": b"GET /%b RTSP/1.1\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP's own method": b"PLAY /%b RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.0, spaced": b"\r\nGET  /%b  RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "ICE/1.0": b"SOURCE /%b ICE/1.0\r\nHost: x\r\n\r\n" % KEY,
     "empty coding": HEAD + b"Authorization: Bearer %b\r\nTransfer-Encoding: \r\n\r\n" % KEY,
     "chunked twice": HEAD + b"X: %b\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" % KEY,
     "empty list member": HEAD + b"X: %b\r\nTransfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n" % KEY,
@@ -271,6 +276,36 @@ async def test_a_broken_chunk_of_a_body_that_nobody_reads_is_quoted_nowhere(
         caller.say(KEY + b"\r\n")
         raw = await caller.rest()
     assert_discreet(head + raw, caplog)
+
+
+@pytest.mark.parametrize("byte_by_byte", [False, True])
+async def test_another_protocol_on_a_kept_connection_is_refused(front: ModuleType, byte_by_byte: bool) -> None:
+    async with served(front, PATIENT) as server:
+        caller = await server.caller()
+        caller.say(HI)
+        await caller.until(b"hi")
+        for piece in _pieces(b"GET /echo RTSP/1.0\r\nHost: x\r\n\r\n", byte_by_byte):
+            caller.say(piece)
+            await asyncio.sleep(0)
+        assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_what_speaks_of_another_protocol_is_served(front: ModuleType) -> None:
+    text = b"POST /echo RTSP/1.0\r\n"
+    request = HEAD + b"X: %b\r\nContent-Length: %d\r\n\r\n%b" % (text.strip(), len(text), text)
+    async with served(front, PATIENT) as server:
+        caller = await server.caller()
+        for byte_by_byte in (False, True):
+            for piece in _pieces(request + request, byte_by_byte):
+                caller.say(piece)
+                await asyncio.sleep(0)
+            for _ in range(2):
+                assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
+                assert await caller.reader.readexactly(len(text)) == text
+
+
+def _pieces(data: bytes, byte_by_byte: bool) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))] if byte_by_byte else [data]
 
 
 BROKEN_BODIES = {

@@ -128,11 +128,13 @@ class _Connection(web.RequestHandler):
         "_framing",
         "_front",
         "_in_flight",
+        "_line",
         "_payload",
         "_read_bytes",
         "_stalled_since",
         "head_since",
         "idle_since",
+        "is_http",
     )
 
     def __init__(self, front: _Front, server: web.Server) -> None:
@@ -154,6 +156,8 @@ class _Connection(web.RequestHandler):
         self._begun_at = self._came_at = 0.0
         self._read_bytes = 0
         self._stalled_since = 0.0
+        self._line = b""  # what has come of a request line, and of what follows it
+        self.is_http = True
         self.head_since = 0.0
         self.idle_since = 0.0
 
@@ -178,6 +182,9 @@ class _Connection(web.RequestHandler):
             return
         if self.is_idle:
             self.head_since = self._front_time()
+            self._line = data
+        elif self.head_since and b"\n" not in self._line.lstrip(b"\r\n"):
+            self._line += data
         self._framing.read(data)
         super().data_received(data)
         self._tell_of_broken_body()
@@ -195,6 +202,7 @@ class _Connection(web.RequestHandler):
         self.head_since, self._in_flight, self._payload = 0.0, request, request.content
         self._begun_at = self._came_at = self._front_time()
         self._read_bytes = 0
+        self.is_http, self._line = says_http(self._line, request.method, request.raw_path), b""
         self._begun += 1
         self._tell_of_broken_body()
 
@@ -329,10 +337,22 @@ class _Place:
         self.in_body = False
 
 
+def says_http(head: bytes, method: str, target: str) -> bool:
+    """Whether the request line that `head` begins with names HTTP, or is not this request's.
+
+    The parsers take `RTSP` and `ICE` for it, and do not tell.
+    """
+    if head.startswith(b"HTTP/", len(method) + len(target) + 2):  # nearly always
+        return True
+    words = [word for word in head.lstrip(b"\r\n").partition(b"\r\n")[0].split(b" ") if word]
+    is_this = words[:2] == [method.encode(), target.encode(errors="surrogateescape")]
+    return not is_this or all(word.startswith(b"HTTP/") for word in words[2:3])
+
+
 def _framing_fault(request: web.BaseRequest) -> str:
     """What the parser accepts though another one may read it in another way; "" when all is well (RFC 9112 6.1)."""
     version, codings = tuple(request.version), request.headers.getall("Transfer-Encoding", ())
-    if version not in ((1, 0), (1, 1)):
+    if version not in ((1, 0), (1, 1)) or not cast(_Connection, request.protocol).is_http:
         return "The request's version must be HTTP/1.0 or HTTP/1.1"
     plain = [coding.strip().lower() for coding in codings] in ([], ["chunked"]) and (version == (1, 1) or not codings)
     return "" if plain else "Transfer-Encoding must be chunked, in HTTP/1.1, or absent"

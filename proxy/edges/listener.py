@@ -22,6 +22,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestPayloadError
 
 from proxy.edges.draining import close_when_idle
+from proxy.edges.http_front import says_http
 from proxy.edges.intake import READ_BYTES, Intake
 from proxy.edges.wire_call import HttpDate, WireCall, WireOptions
 from proxy.exchange import Incoming, Outgoing
@@ -183,8 +184,9 @@ class _Front(web.Server):
         call = WireCall(self, protocol, message, payload, writer)
         protocol.head_since = 0.0  # the head is complete
         protocol.call = call
-        if fault := _framing_fault(message):
+        if fault := _framing_fault(message, protocol.line):
             call.break_off(fault)
+        protocol.line = b""
         if protocol._messages:
             call.is_followed = True
             call.check_body()
@@ -206,7 +208,7 @@ class _Front(web.Server):
 class _Connection(web.RequestHandler):
     """One connection; knows since when a head is incomplete, and makes calls of malformed ones too."""
 
-    __slots__ = ("_body", "_body_left", "_half_closed", "_limits", "call", "head_since")
+    __slots__ = ("_body", "_body_left", "_half_closed", "_limits", "call", "head_since", "line")
 
     def __init__(self, front: _Front, limits: ListenerOptions) -> None:
         super().__init__(
@@ -222,6 +224,7 @@ class _Connection(web.RequestHandler):
         self._body_left = 0
         self._half_closed = False
         self.head_since = 0.0
+        self.line = b""  # what has come of a request line, and of what follows it
         self.call: WireCall | None = None
 
     @property
@@ -274,6 +277,11 @@ class _Connection(web.RequestHandler):
         return data[len(part) :]
 
     def data_received(self, data: bytes) -> None:
+        if self.head_since:
+            if b"\n" not in self.line.lstrip(b"\r\n"):
+                self.line += data
+        elif self.call is None and not self._messages:
+            self.line = data
         super().data_received(data)
         if self._messages:  # the head is complete; beside a call in flight, one more is
             if self.call is not None:
@@ -333,12 +341,13 @@ def task_unless_handling(
     return asyncio.Task(coro, loop=loop, **options)
 
 
-def _framing_fault(message: RawRequestMessage) -> str:
+def _framing_fault(message: RawRequestMessage, line: bytes) -> str:
     """What the parser accepts though another one may read it in another way; "" when all is well.
 
     Codings beside chunked, an empty one, and chunked in HTTP/1.0 are where two parsers disagree (RFC 9112 6.1).
     """
-    if message.version != HttpVersion11 and message.version != HttpVersion10:
+    is_known = message.version == HttpVersion11 or message.version == HttpVersion10
+    if not is_known or not says_http(line, message.method, message.path):
         return "the request's version must be HTTP/1.0 or HTTP/1.1"
     coding = message.headers.get("transfer-encoding")
     if coding is None:

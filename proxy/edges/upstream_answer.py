@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from proxy.edges.status_lines import StatusLines
 from proxy.exchange import Headers, UpstreamCall, UpstreamCutError, UpstreamError
 
 HELD_BYTES = 65_536
@@ -44,6 +45,7 @@ class Answer:
         "loop",
         "method",
         "status",
+        "status_lines",
         "taker",
         "waiter",
     )
@@ -54,6 +56,7 @@ class Answer:
         self.idle_timeout_s = call.idle_timeout_s
         self.loop = exchange.loop
         self.status = 0
+        self.status_lines = StatusLines()
         self.headers: Headers = ()
         self.chunks: list[bytes] = []
         self.held_bytes = 0

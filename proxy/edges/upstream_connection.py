@@ -38,7 +38,6 @@ WHOLE_BYTES = 1 << 20
 PIECE_BYTES = 131_072
 """The body of a longer one goes piece by piece as the socket takes it."""
 KNOWN_NAMES = 512
-VERSIONS = frozenset({"1.0", "1.1"})  # the parser takes 0.9 and 2.0 as well
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -210,9 +209,12 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = True
         self._heard_at = perf_counter()
         held_bytes, self._silent_bytes = answer.held_bytes, self._silent_bytes + nbytes
+        data = self._shared.buffer[:nbytes]
         try:
-            self._parser.feed_data(self._shared.buffer[:nbytes])
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not answer.status and not answer.status_lines.are_http(data):
+                raise _BrokenHttpError("an answer of a protocol or a version that nobody asked for")
+            self._parser.feed_data(data)
+        except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._reusable = False
             self._break_off("what the upstream sent is not HTTP")
             return
@@ -272,8 +274,6 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         answer = self._answer
         assert answer is not None
-        if self._parser.get_http_version() not in VERSIONS:
-            raise _BrokenHttpError("an answer of a version that nobody asked for")
         status = self._parser.get_status_code()
         fields, self._fields = self._fields, []
         if 200 <= status <= 599:

@@ -123,6 +123,13 @@ ODD_VERSIONS = {
     "HTTP/0.9": b"GET /a HTTP/0.9\r\nHost: x\r\n\r\n",
     "HTTP/2.0": b"GET /a HTTP/2.0\r\nHost: x\r\n\r\n",
     "HTTP/2": b"GET /a HTTP/2\r\nHost: x\r\n\r\n",
+    "RTSP/1.0": b"GET /a RTSP/1.0\r\nHost: x\r\n\r\n",
+    "RTSP/1.1": b"GET /a RTSP/1.1\r\nHost: x\r\n\r\n",
+    "RTSP/1.0, with a body": b"POST /a RTSP/1.0\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+    "RTSP/1.0, with a long body": b"POST /a RTSP/1.0\r\nHost: x\r\nContent-Length: 50000\r\n\r\n" + bytes(50_000),
+    "RTSP/1.0, spaced": b"\r\nGET  /a  RTSP/1.0\r\nHost: x\r\n\r\n",
+    "RTSP's own method": b"PLAY /a RTSP/1.0\r\nHost: x\r\n\r\n",
+    "ICE/1.0": b"SOURCE /a ICE/1.0\r\nHost: x\r\n\r\n",
 }
 
 
@@ -135,6 +142,16 @@ async def test_a_request_of_another_version_is_refused_though_nothing_follows_it
     assert raw.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in raw
     assert raw.count(b"HTTP/1.1 ") == 1
+
+
+async def test_another_protocol_that_comes_byte_by_byte_on_a_kept_connection_is_refused(front: Front) -> None:
+    caller = await front.caller()
+    caller.say(HI)
+    assert (await caller.answer())[0] == 200
+    for byte in b"\r\nGET /a RTSP/1.0\r\nHost: x\r\n\r\n":
+        caller.say(bytes([byte]))
+        await asyncio.sleep(0)
+    assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_faulty_framing_is_refused_though_nobody_reads_the_body() -> None:
@@ -168,6 +185,10 @@ async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(fr
         (b"\r\n" + HI, b"POST /a hi"),
         (CHUNKED + b"1\r\nh\r\n1;x=y\r\ni\r\n0\r\nX-Trailer: 1\r\n\r\n", b"POST /a hi"),
         (b"GET http://elsewhere/b?c=d HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /b?c=d "),
+        (
+            HEAD + b"X: POST /a RTSP/1.0\r\nContent-Length: 18\r\n\r\nPOST /a RTSP/1.0\r\n",
+            b"POST /a POST /a RTSP/1.0\r\n",
+        ),
         (HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi", b"POST /a hi"),
         (HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", b"POST /a hi"),
     ],

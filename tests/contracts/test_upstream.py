@@ -350,6 +350,12 @@ async def test_gone_in_the_body(
         b"HTTP/2.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
         b"HTTP/0.9 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
         b"HTTP/2.0 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"ICE/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"\r\nRTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\nRTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
         b"HTTP 200 OK\r\ncontent-length: 3\r\n\r\nabc",
         b"200 OK\r\ncontent-length: 3\r\n\r\nabc",
         b"abc",
@@ -361,10 +367,11 @@ async def test_gone_in_the_body(
     ],
 )
 async def test_what_is_not_http(upstream: ScriptedUpstream, client: HttpUpstream, wire: bytes) -> None:
-    upstream.plan(script.raw(wire, then="close"))
-    with pytest.raises(UpstreamResetError) as failure:
-        await client.send(call(upstream.url))
-    assert_discreet(failure.value)
+    for pieces in ([wire], [wire[at : at + 1] for at in range(len(wire))]):
+        upstream.plan(script.raw(*pieces, then="close"))
+        with pytest.raises(UpstreamResetError) as failure:
+            await client.send(call(upstream.url))
+        assert_discreet(failure.value)
 
 
 async def test_a_broken_chunk_cuts_the_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
