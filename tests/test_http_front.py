@@ -352,6 +352,24 @@ async def test_a_request_is_answered_though_the_body_of_the_next_one_breaks(fron
     assert [part[:3] for part in raw.split(b"HTTP/1.1 ")] == [b"", b"200", b"400"]
 
 
+TRAILERS = {
+    "repeated": b"Host: y\r\n",
+    "too long": b"X: " + b"a" * 9000 + b"\r\n",
+    "too many": b"".join(b"X-%d: a\r\n" % n for n in range(200)),
+}
+
+
+@pytest.mark.parametrize("trailers", TRAILERS.values(), ids=TRAILERS)
+async def test_trailers_that_aiohttp_alone_refuses_end_the_connection(front: ModuleType, trailers: bytes) -> None:
+    """The parser that reads along accepts them, so this ends as a body that does not come."""
+    async with served(front) as server:
+        caller = await server.caller()
+        caller.say(CHUNKED)
+        await asyncio.sleep(0.05)
+        caller.say(b"0\r\n" + trailers + b"X: y\r\n\r\n")
+        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+
+
 async def test_a_body_that_breaks_behind_a_declined_upgrade_ends_the_connection(front: ModuleType) -> None:
     """Nobody reads along there, so this ends as a body that does not come."""
     upgrade = HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi"

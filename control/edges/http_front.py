@@ -340,7 +340,8 @@ class _Place:
 def says_http(head: bytes, method: str, target: str) -> bool:
     """Whether the request line that `head` begins with names HTTP, or is not this request's.
 
-    The parsers take `RTSP` and `ICE` for it, and do not tell.
+    The parsers take `RTSP` and `ICE` for it, and do not tell. Of a request that was sent ahead of its turn there is no
+    `head`: nobody can tell where in what came it began.
     """
     if head.startswith(b"HTTP/", len(method) + len(target) + 2):  # nearly always
         return True
