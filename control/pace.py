@@ -51,8 +51,8 @@ class _Slices:
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():  # else its request was cancelled
-                self._begin(loop)
                 place.set_result(None)
+                self._begin(loop)  # after it: a slice, then its end
                 return
 
 

@@ -185,6 +185,11 @@ async def test_commas_and_brackets_within_text_do_not_count(lite: ControlPlane, 
     (await lite.post(PATH, data=raw, headers=JSON)).ok()
 
 
+async def test_a_number_that_no_float_can_be_is_told_as_such(lite: ControlPlane) -> None:
+    body = (await lite.post(PATH, data=b'{"name":"x","value":1e999}', headers=JSON)).refused(400, "INVALID_REQUEST")
+    assert body["error"] == "The body is not valid JSON"
+
+
 async def test_a_number_of_very_many_digits_is_400_and_text_of_them_is_not(lite: ControlPlane) -> None:
     digits = b"7" * (bodies.MAX_DIGITS + 1)
     body = (await lite.post(PATH, data=HEAD + digits + b"}", headers=JSON)).refused(400, "INVALID_REQUEST")

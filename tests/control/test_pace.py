@@ -72,11 +72,14 @@ async def test_who_is_cancelled_in_the_queue_holds_up_nobody(clock: Clock) -> No
     tasks = [asyncio.create_task(each(range(50), clock.step)) for _ in range(5)]
     for _ in range(3):
         await asyncio.sleep(0)
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
     for task in tasks[1:4]:
         task.cancel()
     async with asyncio.timeout(5):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [False, True, True, True, False]
+    assert faults == []
 
 
 async def test_short_work_is_not_made_to_wait(clock: Clock) -> None:
