@@ -1,15 +1,27 @@
-"""The end of a listener's connections: none is cut in the middle of a request, and none keeps the process from ending.
+"""The end of a listener and of its connections: none is reset or cut in a request, none keeps the process from ending.
 
-A kept connection that is idle when the drain begins may be about to carry a request. So it stays open for a moment; a
-request that comes is served, and its answer says `connection: close`. Then our side is closed in order (FIN), and what
-crosses that is read and thrown away for a moment more, because closing at once would answer it by a reset.
+New handshakes are turned away before the listener closes, since closing resets those under way. A kept connection that
+is idle may be about to carry a request: it stays open for a moment, and the answer says `connection: close`. Then our
+side is closed in order (FIN); what crosses that is read and thrown away, as closing at once would answer it by a reset.
 """
 
 import asyncio
+import ctypes
+import socket
+import struct
+import sys
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 _LOOK_S = 0.05
+_SO_ATTACH_FILTER = 26
+_DROP_SYN = (  # classic BPF, which sees the TCP header: code, jump if true, jump if false, operand
+    (0x30, 0, 0, 13),  # load the byte of flags
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop it
+    (0x06, 0, 0, 0xFFFFFFFF),  # take all else, whole
+)
 
 
 class Draining(Protocol):
@@ -25,6 +37,23 @@ class Draining(Protocol):
         ...
 
     def force_close(self) -> None: ...
+
+
+def turn_away(listener: socket.socket) -> bool:
+    """Have the kernel drop each SYN from here on, and nothing else; whether it does (Linux).
+
+    A caller's kernel repeats its SYN after a second, and is refused once the listener is closed.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in _DROP_SYN))
+    try:
+        listener.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_DROP_SYN), ctypes.addressof(program))
+        )
+    except OSError:  # a sandbox that knows no filters: what comes in the last moment is reset
+        return False
+    return True
 
 
 async def close_when_idle(

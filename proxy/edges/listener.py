@@ -21,7 +21,7 @@ from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestPayloadError
 
-from proxy.edges.draining import close_when_idle
+from proxy.edges.draining import close_when_idle, turn_away
 from proxy.edges.http_front import says_http
 from proxy.edges.intake import READ_BYTES, Intake
 from proxy.edges.wire_call import HttpDate, WireCall, WireOptions
@@ -44,13 +44,15 @@ _HANDLING = web.RequestHandler._handle_request.__code__
 class ListenerOptions:
     """Limits of the wire. `head_timeout_s`: from a head's first byte to its last.
 
-    While draining: `drain_idle_s` is how long an idle connection may still bring a request, `drain_linger_s` how long
-    its peer has to close after us.
+    While draining: `drain_handshake_s` is how long a connection that is just being made may take to be there,
+    `drain_idle_s` how long an idle one may still bring a request, `drain_linger_s` how long its peer has to close
+    after us.
     """
 
     keepalive_timeout_s: float = 75.0
     head_timeout_s: float = 15.0
     lingering_s: float = 5.0
+    drain_handshake_s: float = 0.1
     drain_idle_s: float = 1.0
     drain_linger_s: float = 0.5
     max_line_bytes: int = 8190
@@ -110,8 +112,11 @@ class Listener:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + timeout_s
         self.announce_close()
+        assert self._sock is not None
+        if options.drain_handshake_s and turn_away(self._sock):
+            await asyncio.sleep(min(options.drain_handshake_s, timeout_s))
         queued = self._take_queue()
-        server.close()  # nothing between: who connects meanwhile is reset
+        server.close()  # nothing between: where nobody is turned away, who connects meanwhile is reset
         for sock in queued:
             sock.setblocking(False)
             await loop.connect_accepted_socket(front, sock)

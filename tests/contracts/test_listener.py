@@ -1,12 +1,17 @@
 """The front door on real sockets, on both event loops: HTTP's rules, the four traps, slow and gone callers, drain."""
 
 import asyncio
+import ctypes
+import errno
 import json
+import select
 import socket
+import struct
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +26,9 @@ HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 QUICK = ListenerOptions(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, wire=WireOptions(body_idle_s=0.2))
 
+
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs socket filters")
 
 BOTH_LOOPS = True
 
@@ -617,7 +625,8 @@ async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: 
 
 
 async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_served() -> None:
-    async with listening() as front:
+    """Also where the kernel cannot turn connections away, so that the listener is closed at once."""
+    async with listening(options=ListenerOptions(drain_handshake_s=0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
             sock.sendall(HI)
             sock.setblocking(False)
@@ -627,6 +636,39 @@ async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_s
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
             await drain
+
+
+@on_linux
+async def test_who_connects_just_before_the_listener_closes_is_refused_and_not_reset() -> None:
+    """A refused connection carried no request: a balancer goes on to another machine, as it may not after a reset."""
+    async with listening() as front:
+        with connecting() as late:
+            server = cast(Any, front.listener.server)
+
+            def close() -> None:
+                assert late.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
+                server.close()
+
+            front.listener.server = cast(Any, SimpleNamespace(close=close))
+            await front.listener.drain(5)
+            assert await outcome(late) == errno.ECONNREFUSED
+
+
+@on_linux
+async def test_a_handshake_that_is_under_way_when_the_drain_begins_is_served() -> None:
+    async with listening(options=ListenerOptions(drain_handshake_s=2.5)) as front:
+        with connecting() as slow:
+            deafen(slow)  # the front's SYN-ACK is lost; it sends another one after a second
+            assert slow.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
+            drain = asyncio.create_task(front.listener.drain(10))
+            await soon(lambda: front.listener.server is None)
+            slow.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            assert await outcome(slow) == 0
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(slow, HI)
+            async with asyncio.timeout(5):
+                assert (await loop.sock_recv(slow, 65_536)).startswith(b"HTTP/1.1 200 ")
+        await drain
 
 
 async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begins() -> None:
@@ -708,6 +750,26 @@ async def test_answers_say_that_the_connection_closes_from_the_announcement_on()
             assert status == 200
             assert b"connection: close" in head
             assert await caller.rest() == b""
+
+
+def connecting() -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    return sock
+
+
+def deafen(sock: socket.socket) -> None:
+    """It hears nothing until its filter is taken away: a BPF program that drops every packet."""
+    program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
+    filters = struct.pack("@HP", 1, ctypes.addressof(program))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filters)
+
+
+async def outcome(sock: socket.socket) -> int:
+    """The error number that its connect ended with; 0: it is connected."""
+    _, writable, _ = await asyncio.to_thread(select.select, [], [sock], [], 5)
+    assert writable, "still connecting"
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def connections_of(front: Front) -> list[Any]:
