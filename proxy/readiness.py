@@ -68,6 +68,10 @@ class Readiness:
             await asyncio.sleep(WATCH_INTERVAL_S)
             self.log_changes(await self.report())
 
+    def announced(self, name: str, finding: Finding) -> None:
+        """The log has been told of this one already, as of what was meant to be and is no trouble."""
+        self._logged[name] = finding.text
+
     def log_changes(self, report: Report) -> None:
         """One line for each check whose finding is another than in the report before."""
         for name, finding in report.findings.items():

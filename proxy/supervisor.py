@@ -41,6 +41,7 @@ WIND_UP_S = 2.0
 SHIP_S = 2.0
 """What the last events get on their way to control; what does not arrive stays in the journal for the next start."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
+DRAINING = Finding(fault="draining")
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,7 @@ class Supervisor:
             settings.ready_grace_s,
             settings.drain_timeout_s,
         )
+        self._readiness.announced("workers", DRAINING)
         for seat in self._seats:
             seat.retire()
         _, late = await asyncio.wait(seats, timeout=settings.drain_timeout_s + WIND_UP_S)
@@ -186,7 +188,7 @@ class Supervisor:
 
     async def _workers_check(self) -> Finding:
         if self._draining:
-            return Finding(fault="draining")
+            return DRAINING
         answers = await asyncio.gather(*(seat.flush() for seat in self._seats))
         return OK if all(answers) else Finding(fault=f"{sum(answers)} of {len(answers)} serve")
 
@@ -198,12 +200,13 @@ class Supervisor:
     async def _redis_check(self) -> Finding:
         """Asked here, and of the workers, whose connections are others (they answered just now).
 
-        Where limits are enforced without Redis, only a worker that has never known its share is at fault.
+        Where limits are enforced without Redis, only a worker that has never known its share is at fault. Workers that
+        have ended, as they do in a drain, say nothing.
         """
         trouble = await self._redis.trouble()
         if trouble and self._settings.limits_on_redis_loss == "closed":
             return Finding(fault=f"{trouble}. {REDIS_REMEDY}")
-        if not all(seat.health.get("limits") for seat in self._seats):
+        if not self._draining and not all(seat.health.get("limits") for seat in self._seats):
             return Finding(fault="Redis does not answer every worker")
         return Finding(
             degraded=f"{trouble}; each worker enforces its share of every limit. {REDIS_REMEDY}" * bool(trouble)

@@ -460,6 +460,32 @@ async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: Wor
     assert len(world.events) == 4
 
 
+async def test_readyz_of_a_draining_proxy_blames_nothing_but_the_drain(world: World) -> None:
+    """Though workers that have ended say no more that they reach Redis."""
+    proxy = world.proxy
+    await proxy.start(workers=2)
+    world.upstream.gate = asyncio.Event()
+    call = asyncio.create_task(proxy.call())
+
+    async def dispatched() -> bool:
+        return world.upstream.calls == 1
+
+    await until(dispatched)
+    stopping = asyncio.create_task(proxy.stop())
+
+    async def one_has_ended() -> bool:
+        return len(proxy.workers()) == 1
+
+    await until(one_has_ended)
+    status, said = await proxy.admin("/readyz")
+    assert status == 503
+    checks = json.loads(said)["checks"]
+    assert {name: text for name, text in checks.items() if text != "ok"} == {"workers": "draining"}
+    world.upstream.gate.set()
+    assert (await call)[0] == 200
+    assert await stopping == 0
+
+
 async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answered(world: World) -> None:
     """By known length and by chunks, small and large, and on a connection that carried a call before."""
     proxy = world.proxy

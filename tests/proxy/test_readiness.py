@@ -16,3 +16,10 @@ def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         ("WARNING", "degraded: redis: no subscription"),
         ("INFO", "redis is well again"),
     ]
+
+
+def test_what_was_announced_is_not_logged_as_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    readiness, draining = Readiness({}), Finding(fault="draining")
+    readiness.announced("workers", draining)
+    readiness.log_changes(Report({"workers": draining, "redis": OK}))
+    assert not caplog.records
