@@ -20,7 +20,7 @@ from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
 from proxy.dialects.translate_chat_request import messages_request
 from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
 from proxy.dialects.translate_messages_request import chat_request
-from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s, objects_in, spell_out_arguments
+from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s, objects_in, slots_in, spell_out
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.exchange import Headers, Received
 from proxy.metering import AnswerReader, Delivered
@@ -145,13 +145,15 @@ def _written(request: Received, translation: Json) -> RequestBody:
 def _translated(request: Received, target: Target) -> Json:
     """The request in the dialect that it is not in; with placeholders, where it has them."""
     model = target.target_model or request.slug
+    if request.outline is not None:
+        slots = [slot for message in objects_in(request.json, "messages") for slot in slots_in(message)]
+        if not spell_out(slots, request.outline):
+            raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
         return chat_request(request.json, model, cap)
     if request.path != chat_completions.CHAT_PATH:
         raise UntranslatableError("model", f"the target of this slug has nothing like {request.path}")
-    if request.outline and not spell_out_arguments(objects_in(request.json, "messages"), request.outline):
-        raise UntranslatableError("messages", "the arguments of the tool calls are too long to be translated")
     return messages_request(request.json, model)
 
 

@@ -85,7 +85,10 @@ def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
 
 
 def _tool_call(block: Json, field: str) -> Json:
-    arguments = orjson.dumps(an_object(block.get("input"), f"{field}.input")).decode()
+    try:
+        arguments = orjson.dumps(an_object(block.get("input"), f"{field}.input")).decode()
+    except orjson.JSONEncodeError:  # it reads deeper than it writes
+        raise UntranslatableError(f"{field}.input", "nested too deeply to be written anew") from None
     function = {"name": a_text(block.get("name"), f"{field}.name"), "arguments": arguments}
     return {"id": a_text(block.get("id"), f"{field}.id"), "type": "function", "function": function}
 

@@ -26,6 +26,9 @@ MAX_ARGUMENTS_BYTES = 8 << 20
 MAX_ARGUMENTS_BRACKETS = 200_000
 """Of all tool calls together, in a text that has placeholders: they are parsed at once."""
 
+Slot = tuple[Json, str]
+"""An object, and the name of one of its members."""
+
 
 class Translation(Protocol):
     """One answer's events on their way into the other dialect."""
@@ -138,10 +141,14 @@ class TranslatedBody:
         if self.failed:  # no answer could be made of it
             return self._held[0]
         self._meter.see(answer)
-        if outline is None:
-            return orjson.dumps(self._translate(answer))
-        spell_out_arguments([object_in(choice, "message") for choice in objects_in(answer, "choices")], outline)
-        return bytes(outline.filled(orjson.dumps(self._translate(answer))))
+        messages = [answer, *(object_in(choice, "message") for choice in objects_in(answer, "choices"))]
+        if outline is not None and not spell_out([slot for message in messages for slot in slots_in(message)], outline):
+            raise UpstreamResetError("the answer's tool calls are too much to be translated")
+        try:
+            told = orjson.dumps(self._translate(answer))
+        except orjson.JSONEncodeError:  # it reads deeper than it writes
+            raise UpstreamResetError("the answer is nested too deeply to be translated") from None
+        return told if outline is None else bytes(outline.filled(told))
 
 
 def created_s(headers: Headers) -> int:
@@ -174,22 +181,24 @@ def objects_in(container: object, name: str) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def spell_out_arguments(messages: list[Json], outline: Outline) -> bool:
-    """Put the arguments of Chat Completions' tool calls in the places of their placeholders: a translation reads them,
-    since they are JSON inside a string. False where they are too much to be read; then some keep theirs."""
-    left_bytes, left_brackets = MAX_ARGUMENTS_BYTES, MAX_ARGUMENTS_BRACKETS
-    for message in messages:
-        for call in objects_in(message, "tool_calls"):
-            function = object_in(call, "function")
-            arguments = function.get("arguments")
-            if isinstance(arguments, str):
-                try:
-                    spelled_out = outline.whole(arguments, left_bytes)
-                except ValueError:
-                    return False
-                left_bytes -= len(spelled_out)
-                left_brackets -= spelled_out.count("{") + spelled_out.count("[")
-                if min(left_bytes, left_brackets) < 0:
-                    return False
-                function["arguments"] = spelled_out
+def slots_in(message: Json) -> list[Slot]:
+    """Where a message of either dialect holds what a translation reads from, or writes into, JSON inside a string."""
+    calls = [(object_in(call, "function"), "arguments") for call in objects_in(message, "tool_calls")]
+    inputs = [(block, "input") for block in objects_in(message, "content")]
+    return [(holder, name) for holder, name in calls + inputs if name in holder]
+
+
+def spell_out(slots: list[Slot], outline: Outline) -> bool:
+    """Put values in the places of their placeholders. False, with nothing changed, where they are too much for that."""
+    try:
+        filled = outline.filled(orjson.dumps([holder[name] for holder, name in slots]))
+    except orjson.JSONEncodeError:  # nested deeper than it writes
+        return False
+    if len(filled) > MAX_ARGUMENTS_BYTES:
+        return False
+    values = orjson.loads(bytes(filled))
+    if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_ARGUMENTS_BRACKETS:
+        return False
+    for (holder, name), value in zip(slots, values, strict=True):
+        holder[name] = value
     return True

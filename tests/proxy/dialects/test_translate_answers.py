@@ -15,6 +15,7 @@ from policy.billing import Tokens
 from proxy.dialects.registry import reader
 from proxy.dialects.translate_messages_answer import FINISH_REASONS
 from proxy.exchange import UpstreamCutError, UpstreamResetError
+from proxy.sliced_reading import AT_ONCE_BYTES
 from tests.proxy.dialects.talk import (
     CUTS,
     JSON,
@@ -218,6 +219,14 @@ def test_a_tool_whose_input_comes_at_once() -> None:
         answer, [events({"type": "content_block_start", "index": 0, "content_block": block}, {"type": "message_stop"})]
     )
     assert heard_in_chat(told)[1] == [("t", "f", '{"a":1}')]
+
+
+def test_a_long_tool_input_told_in_chat() -> None:
+    given = {"text": 'say "hi"\n' * (AT_ONCE_BYTES // 8)}
+    message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}
+    answer = reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON)
+    told = orjson.loads(read(answer, [orjson.dumps(message)]))
+    assert orjson.loads(told["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
 
 
 @pytest.mark.parametrize(("stop_reason", "finish_reason"), [*FINISH_REASONS.items(), ("of_next_year", "stop")])

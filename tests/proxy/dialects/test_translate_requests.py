@@ -12,6 +12,8 @@ from proxy.dialects.registry import ask, check
 from proxy.dialects.seam import UntranslatableError
 from proxy.dialects.translate_chat_request import messages_request
 from proxy.dialects.translate_messages_request import chat_request
+from proxy.sliced_reading import AT_ONCE_BYTES, reading
+from proxy.slices import at_once
 from tests.proxy.dialects.talk import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
 
 USER = {"role": "user", "content": "hi"}
@@ -409,3 +411,45 @@ def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tupl
         return
     assert orjson.loads(bytes(asked.body))["model"] == target.target_model
     assert ask(request, target, "k", check(request, target)) == asked  # what was checked is what is sent
+
+
+# --- Requests that are read in slices -------------------------------------------------------------------------------
+
+LONG = 'say "hi"\n' * (AT_ONCE_BYTES // 8)
+
+
+def asked_in_slices(body: dict[str, Any], path: str, target: Target) -> dict[str, Any]:
+    raw = orjson.dumps(body)
+    request = received(raw, path)
+    request.json, request.outline = at_once(reading(raw))
+    assert request.outline is not None
+    asked: dict[str, Any] = orjson.loads(bytes(ask(request, target, None, check(request, target)).body))
+    return asked
+
+
+def using(tool_input: Any) -> dict[str, Any]:
+    block = {"type": "tool_use", "id": "t", "name": "f", "input": tool_input}
+    return {"model": SLUG, "max_tokens": 5, "messages": [{"role": "assistant", "content": [block]}]}
+
+
+def test_long_tool_input_stays_json_inside_a_string() -> None:
+    asked = asked_in_slices(using({"text": LONG}), MESSAGES, VENDOR_B)
+    assert orjson.loads(asked["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"text": LONG}
+
+
+def test_long_tool_arguments_become_the_input() -> None:
+    function = {"name": "f", "arguments": orjson.dumps({"text": LONG}).decode()}
+    message = {"role": "assistant", "tool_calls": [{"id": "t", "type": "function", "function": function}]}
+    asked = asked_in_slices({"model": SLUG, "messages": [USER, message]}, CHAT, VENDOR_A)
+    assert asked["messages"][1]["content"][0]["input"] == {"text": LONG}
+
+
+def test_too_long_tool_input_is_refused() -> None:
+    with pytest.raises(UntranslatableError, match="too much"):
+        asked_in_slices(using({"text": 16 * LONG}), MESSAGES, VENDOR_B)
+
+
+def test_too_deep_tool_input_is_refused() -> None:
+    deep = orjson.Fragment(b"[" * 300 + b"]" * 300)
+    with pytest.raises(UntranslatableError, match="deeply"):
+        check(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)
