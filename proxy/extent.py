@@ -12,8 +12,8 @@ MAX_STRINGS = 100_000
 """Keys of objects included."""
 MAX_CONTAINERS = 25_000
 """Objects and lists."""
-MAX_OUTSIDE_BYTES = 10_000_000
-"""What stands outside of strings: numbers, punctuation, white space."""
+MAX_OUTSIDE_BYTES = 8_000_000
+"""What stands outside of long strings: short ones, numbers, punctuation, white space."""
 MAX_MEMBERS = 1_000
 """Members of the outermost object."""
 
@@ -30,12 +30,15 @@ class Extent:
     def __init__(self) -> None:
         self._containers = self._outside_bytes = self._separators = self._strings = 0
 
-    def add(self, between: bytes, strings: int) -> None:
-        """So many more strings, and what stands between them. Raises `TooManyValuesError` beyond a bound."""
+    def add(self, between: bytes, strings: int = 0, short_bytes: int = 0) -> None:
+        """So many more strings, what stands between them, and how long the short ones are together.
+
+        Raises `TooManyValuesError` beyond a bound.
+        """
         containers = between.count(b"[") + between.count(b"{")
         self._containers += containers
         self._separators += containers + between.count(b",")
-        self._outside_bytes += len(between)
+        self._outside_bytes += len(between) + short_bytes
         self._strings += strings
         if self._separators > MAX_VALUES:
             raise TooManyValuesError(f"holds more than {MAX_VALUES} values")
@@ -44,7 +47,7 @@ class Extent:
         if self._containers > MAX_CONTAINERS:
             raise TooManyValuesError(f"holds more than {MAX_CONTAINERS} objects and lists")
         if self._outside_bytes > MAX_OUTSIDE_BYTES:
-            raise TooManyValuesError(f"holds more than {MAX_OUTSIDE_BYTES} bytes outside of its strings")
+            raise TooManyValuesError(f"holds more than {MAX_OUTSIDE_BYTES} bytes outside of its long strings")
 
 
 def is_surely_within_bounds(text: bytes) -> bool:

@@ -7,13 +7,14 @@ what may not stand in it is asked of the whole string at once; then a placeholde
 
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from io import BytesIO
 from typing import Any
 
 import orjson
 
-from proxy.spliced import Filled, Part, Source, Spliced
+from proxy.spliced import DIGITS, Filled, Part, Source
 
 LONG_BYTES = 16 << 10
 """A string from here on is read by itself; a text of less than two such is parsed as it is."""
@@ -26,7 +27,9 @@ PIECE = 1 << 16
 
 BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tools"))
 """The members of a request that hold its long strings, and that nobody reads unless the request is told anew."""
-_DIGITS = 5
+MAX_SPELLED_OUT = 10_000
+"""Placeholders that are undone at once."""
+
 _HEADS, _HEAD_BYTES = b"dh", 128
 
 _QUOTE = b'"'
@@ -40,67 +43,81 @@ class Outline:
     A placeholder keeps the string's first bytes where a translation looks at them, as it does at a URL's scheme.
     """
 
-    __slots__ = ("_done", "_name", "_parts", "_source", "text")
+    __slots__ = ("_done", "_places", "_source", "_written", "text")
 
     def __init__(self, raw: bytes) -> None:
         self.text = b""
-        self._source = Source(raw)
-        self._name = secrets.token_hex(16).encode()  # no text can hold it
-        self._parts: list[bytes] = []
+        self._source = Source(raw, secrets.token_urlsafe(12).encode())  # no text can hold this name
+        self._places: list[int] = []
+        self._written = BytesIO()  # it grows as it is walked, so that nothing is left to join
         self._done = 0
 
     def add(self, start: int, end: int) -> None:
-        """The inside of a long string, which was checked. In the order of the text; less than 10 ** _DIGITS of them."""
-        source = self._source
+        """The inside of a long string, which was checked. In the order of the text; less than 10 ** DIGITS of them."""
+        source, written = self._source, self._written
         raw, starts = source.text, source.starts
         if raw[start] in _HEADS:
             start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
-        self._parts += raw[self._done : start], b"%b%05d" % (self._name, len(starts))
+        written.write(raw[self._done : start])
+        self._places.append(written.tell())
+        written.write(b"%b%0*d" % (source.name, DIGITS, len(starts)))
         starts.append(start)
         source.sizes.append(end - start)
         self._done = end
 
     def close(self) -> None:
-        self.text = b"".join((*self._parts, self._source.text[self._done :]))
-        self._parts.clear()
+        self._written.write(self._source.text[self._done :])
+        self.text = self._written.getvalue()
+
+    def place(self, at: int) -> int:
+        """Where that stands in the original which stands at a place in `text`, outside of placeholders."""
+        number = bisect_right(self._places, at) - 1
+        if number < 0:
+            return at
+        source = self._source
+        after = at - self._places[number] - len(source.name) - DIGITS
+        return source.starts[number] + source.sizes[number] + after
 
     def is_in(self, value: object) -> bool:
         """Whether a placeholder is in a value that was parsed from `text`, as far as it can be written."""
         try:
-            return self._name in orjson.dumps(value)
+            return self._source.name in orjson.dumps(value)
         except orjson.JSONEncodeError:  # nested deeper than it writes
             return True
 
-    def parts_of(self, text: str) -> Iterable[str | Part]:
-        """A string that was parsed from `text`, or some of its JSON, as it was sent: bytes are JSON as they stood."""
-        name = self._name.decode()
-        at = text.find(name)
-        if at < 0:
-            return (text,)
-        if at + len(name) + _DIGITS < len(text):
-            return self.filled(text.encode()).parts
-        source, number = self._source, int(text[-_DIGITS:])
-        start = source.starts[number]
-        return text[:at], memoryview(source.text)[start : start + source.sizes[number]]
+    def parts_of(self, texts: Iterable[str]) -> Iterator[str | Part]:
+        """Strings that were parsed from `text`, or some of its JSON, as they were sent: bytes stood so in JSON."""
+        source, name = self._source, self._source.name.decode()
+        view, starts, sizes = memoryview(source.text), source.starts, source.sizes
+        for text in texts:
+            head, *marked = text.split(name)
+            if head:
+                yield head
+            for piece in marked:
+                span = int(piece[:DIGITS])
+                yield view[starts[span] : starts[span] + sizes[span]]
+                if len(piece) > DIGITS:
+                    yield piece[DIGITS:]
 
-    def filled(self, text: bytes) -> Spliced:
+    def filled(self, text: bytes) -> Filled:
         """`text`, made of this one's, with the long strings in their places again."""
-        between = text.split(self._name)
-        numbers = [int(piece[:_DIGITS]) for piece in islice(between, 1, None)]
-        return Filled(between, _DIGITS, numbers, self._source)
+        return Filled(text, self._source)
+
+    def spelled_out(self, text: bytes, max_bytes: int) -> bytes:
+        """`filled`, at once. Raises ValueError where that takes more bytes, or too many long strings."""
+        count, filled = text.count(self._source.name), self.filled(text)
+        if count > MAX_SPELLED_OUT or len(filled) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes or {MAX_SPELLED_OUT} long strings")
+        return bytes(filled) if count else text
 
     def whole(self, value: Any, max_bytes: int) -> Any:
-        """`value` without placeholders. Raises ValueError where that takes more bytes of JSON text."""
+        """`value` without placeholders. Raises what `spelled_out` does."""
         try:
             text = orjson.dumps(value)
         except orjson.JSONEncodeError:  # nested deeper than it writes: nobody reads that
             return value
-        if self._name not in text:
-            return value
-        filled = self.filled(text)
-        if len(filled) > max_bytes:
-            raise ValueError(f"more than {max_bytes} bytes")
-        return orjson.loads(bytes(filled))
+        whole = self.spelled_out(text, max_bytes)
+        return value if whole is text else orjson.loads(whole)
 
 
 def read(raw: bytes) -> tuple[Any, Outline | None]:

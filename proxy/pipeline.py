@@ -90,7 +90,7 @@ class Pipeline:
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
-        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts))
+        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts), slices)
         self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)
         self._settle = settle.Settle(_settle_parts(parts))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from proxy.extent import MAX_MEMBERS, MAX_OUTSIDE_BYTES, Extent, TooManyValuesError, is_surely_within_bounds
+from proxy.extent import MAX_MEMBERS, Extent, TooManyValuesError, is_surely_within_bounds
 from proxy.long_strings import Outline, is_plain, read
 
 AT_ONCE_BYTES = 512 << 10
@@ -67,20 +67,24 @@ def _bounded(parsed: Any) -> Any:
 class _Scan:
     """One walk over a text, from string to string."""
 
-    __slots__ = ("_between", "_checked", "_extent", "_raw", "outline")
+    __slots__ = ("_between", "_checked", "_extent", "_raw", "_short_bytes", "outline")
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._extent = Extent()
         self._between: list[bytes] = []
         self._checked = False
+        self._short_bytes = 0
         self.outline = Outline(raw)
 
     def run(self) -> Work:
         raw, outline, between = self._raw, self.outline, self._between
         done, at = 0, raw.find(_QUOTE)
         while at >= 0:
-            between.append(raw[done:at] if at - done < MAX_OUTSIDE_BYTES else self._gap(done, at))
+            if at - done > PIECE:
+                yield from self._gap(done, at)
+                done = at
+            between.append(raw[done:at])
             end = raw.find(_QUOTE, at + 1)
             self._checked = False
             if end < 0:
@@ -95,24 +99,27 @@ class _Scan:
                 else:
                     yield from self._check(at + 1, end)
                 outline.add(at + 1, end)
+            else:
+                self._short_bytes += end - at + 1
             if len(between) == STRINGS_A_SLICE:
                 self._count()
                 yield
             done = end + 1
             at = raw.find(_QUOTE, done)
-        between.append(self._gap(done, len(raw)))
         self._count()
-        yield
+        yield from self._gap(done, len(raw))
         outline.close()
 
-    def _gap(self, start: int, end: int) -> bytes:
-        if end - start > MAX_OUTSIDE_BYTES:
-            raise TooManyValuesError(f"holds more than {MAX_OUTSIDE_BYTES} bytes outside of its strings")
-        return self._raw[start:end]
+    def _gap(self, start: int, end: int) -> Work:
+        """A long way from one string to the next, or to the end."""
+        for at in range(start, end, PIECE):
+            self._extent.add(self._raw[at : min(at + PIECE, end)])
+            yield
 
     def _count(self) -> None:
-        self._extent.add(b"".join(self._between), len(self._between))
+        self._extent.add(b"".join(self._between), len(self._between), self._short_bytes)
         self._between.clear()
+        self._short_bytes = 0
 
     def _check(self, start: int, end: int) -> Work:
         """Raises `orjson.JSONDecodeError` unless what stands there is the inside of a string."""

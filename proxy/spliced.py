@@ -3,11 +3,18 @@
 Pure. Passed from who changes it to the wire, which sends the parts one after another.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from io import BytesIO
+
+from proxy.slices import at_once
 
 Part = bytes | memoryview
+
+DIGITS = 5
+"""Of a span's number."""
+SPANS_A_SLICE = 64
+PIECE_BYTES = 64 << 10
 
 
 class Spliced:
@@ -22,12 +29,25 @@ class Spliced:
     def __len__(self) -> int:
         return self._length
 
+    def counting(self) -> Generator[None, None, None]:
+        """Finds out `len` in slices, where it is not known."""
+        yield from ()
+
     @property
     def parts(self) -> Iterable[Part]:
         return self._parts
 
     def __bytes__(self) -> bytes:
         return b"".join(self.parts)
+
+    def joining(self) -> Generator[None, None, bytes]:
+        """`bytes` of it, in slices."""
+        yield from self.counting()
+        whole = BytesIO(bytes(len(self)))  # zeros take no memory until they are written; to grow could copy all at once
+        for piece in self.pieces(PIECE_BYTES):
+            whole.write(piece)
+            yield
+        return whole.getvalue()
 
     def pieces(self, size: int) -> Iterator[Part]:
         """The text in pieces of `size` bytes, but for the last one."""
@@ -51,46 +71,64 @@ class Spliced:
             yield b"".join(short)
 
 
+@dataclass(slots=True)
+class Source:
+    """A text, and spans of it: where each begins, and how long it is.
+
+    `name` and a span's number, of `DIGITS` digits, stand for the span in other texts.
+    """
+
+    text: bytes
+    name: bytes
+    starts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
 class Filled(Spliced):
-    """A text with gaps, each filled by a span of another text. Its parts are made one by one, whenever they are gone
-    through: there may be two hundred thousand."""
+    """A text in which spans of another one take the places of what stands for them.
 
-    __slots__ = ("_between", "_mark_bytes", "_numbers", "_source")
+    Its parts are found one by one, whenever they are gone through: there may be two hundred thousand.
+    """
 
-    def __init__(self, between: Sequence[bytes], mark_bytes: int, numbers: Sequence[int], source: "Source") -> None:
-        """`between`: what stands around the gaps, where each but the first begins with a mark that is left out.
+    __slots__ = ("_source", "_text")
 
-        `numbers`: which of the source's spans fill them.
-        """
-        self._between = between
-        self._mark_bytes = mark_bytes
-        self._numbers = numbers
+    def __init__(self, text: bytes, source: Source) -> None:
+        self._text = text
         self._source = source
-        filled_bytes = sum(map(source.sizes.__getitem__, numbers))
-        self._length = sum(map(len, between)) - mark_bytes * len(numbers) + filled_bytes
+        self._length = -1
+
+    def __len__(self) -> int:
+        if self._length < 0:
+            at_once(self.counting())
+        return self._length
+
+    def counting(self) -> Generator[None, None, None]:
+        sizes, length = self._source.sizes, len(self._text)
+        for number, (start, end, span) in enumerate(self._places()):
+            length += sizes[span] - (end - start)
+            if number % SPANS_A_SLICE == 0:
+                yield
+        self._length = length
 
     @property
     def parts(self) -> Iterator[Part]:
-        text, starts, sizes, skip = (
-            memoryview(self._source.text),
-            self._source.starts,
-            self._source.sizes,
-            self._mark_bytes,
-        )
-        yield self._between[0]
-        for number, piece in zip(self._numbers, islice(self._between, 1, None), strict=True):
-            start = starts[number]
-            yield text[start : start + sizes[number]]
-            yield piece[skip:]
+        text, view, starts, sizes = self._text, memoryview(self._source.text), self._source.starts, self._source.sizes
+        done = 0
+        for start, end, span in self._places():
+            yield text[done:start]
+            yield view[starts[span] : starts[span] + sizes[span]]
+            done = end
+        yield text[done:]
 
-
-@dataclass(slots=True)
-class Source:
-    """A text, and spans of it: where each begins, and how long it is."""
-
-    text: bytes
-    starts: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        """Where something stands for a span, and which one."""
+        text, name = self._text, self._source.name
+        at = text.find(name)
+        while at >= 0:
+            number = at + len(name)
+            end = number + DIGITS
+            yield at, end, int(text[number:end])
+            at = text.find(name, end)
 
 
 RequestBody = bytes | Spliced

@@ -9,12 +9,14 @@ from collections.abc import Generator
 import orjson
 
 from proxy.dialects.failures import is_failure
-from proxy.dialects.splice import edit_one, last_object_called
+from proxy.dialects.splice import edit, edit_one, last_object_called
 from proxy.dialects.usage import Meter
 from proxy.extent import SMALL_BYTES, TooManyValuesError
+from proxy.long_strings import Outline
 from proxy.metering import NOTHING_REPORTED, Reported
 from proxy.sliced_reading import Read, reading
 from proxy.slices import at_once
+from proxy.spliced import Spliced
 
 MAX_BODY_BYTES = 32 << 20
 ENDS_BYTES = 64 << 10
@@ -48,7 +50,7 @@ class Untouched:
 class Body:
     """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_read", "_renamed", "_size", "_slug", "failed")
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "_told", "failed")
     streams = False
 
     def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
@@ -59,7 +61,7 @@ class Body:
         self._renamed = False
         self._slug = orjson.dumps(slug)
         self._meter = meter
-        self._read: Read | None = None
+        self._told: bytes | None = None
         self.failed = False
 
     @property
@@ -74,24 +76,29 @@ class Body:
         return self._pass_on()
 
     def reading(self) -> Generator[None, None, None]:
-        """Raises nothing: what is no JSON, or too much of it, `end` tells apart."""
-        if not self._passing:
-            self._held = [b"".join(self._held)]
-            try:
-                self._read = yield from reading(self._held[0])
-            except ValueError as error:
-                self._read = error, None
+        """Raises nothing: what is no JSON passes as it is."""
+        if self._passing:
+            return
+        raw = yield from Spliced(*self._held).joining()
+        self._held.clear()
+        try:
+            told = self._tell(raw, *(yield from reading(raw)))
+        except TooManyValuesError:
+            head, tail = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]), self._read_tail(raw[-ENDS_BYTES:])
+            told = Spliced(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
+        except orjson.JSONDecodeError:
+            told = raw
+        self._told = told if isinstance(told, bytes) else (yield from told.joining())
 
     def end(self) -> bytes:
-        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        if self._passing:
-            return self._read_tail(raw)
-        if self._read is None and len(raw) > SMALL_BYTES:
+        if self._told is None and self._size > SMALL_BYTES:
             at_once(self.reading())
-        answer, outline = self._read or _read(raw)
-        if isinstance(answer, TooManyValuesError):
-            head = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES])
-            return b"".join((head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], self._read_tail(raw[-ENDS_BYTES:])))
+        if self._told is not None:
+            return self._told
+        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        return self._read_tail(raw) if self._passing else bytes(self._tell(raw, *_read(raw)))
+
+    def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | Spliced:
         if not isinstance(answer, dict):
             return raw
         self._meter.see(answer)
@@ -100,7 +107,7 @@ class Body:
             return raw
         if outline is None:
             return edit_one(raw, answer, "model", self._slug)
-        return bytes(outline.filled(edit_one(outline.text, answer, "model", self._slug)))
+        return edit(raw, answer, {"model": self._slug}, outline)
 
     def _pass_on(self) -> bytes:
         raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)

@@ -10,10 +10,9 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderFields, UntranslatableError
-from proxy.dialects.splice import Json, edit
+from proxy.dialects.splice import Json
 from proxy.dialects.streams import Shape, Stream
 from proxy.dialects.usage import OpenAiMeter
-from proxy.spliced import RequestBody
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -40,14 +39,14 @@ def headers(credential: str | None) -> HeaderFields:
     return fields
 
 
-def body(path: str, raw: bytes, parsed: Json, model: str | None) -> RequestBody:
-    """The request as the target is asked. `model` None: the target serves under the slug's own name."""
-    if parsed.get("stream") is not True or not asks_usage_itself(path, parsed):
-        return raw if model is None else edit(raw, parsed, {"model": orjson.dumps(model)})
-    changes = {"stream_options": orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})}
+def changes(path: str, parsed: Json, model: str | None) -> dict[str, bytes]:
+    """The members that the target is sent otherwise. `model` None: it serves under the slug's own name."""
+    changed: dict[str, bytes] = {}
+    if asks_usage_itself(path, parsed):
+        changed["stream_options"] = orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})
     if model is not None:
-        changes["model"] = orjson.dumps(model)
-    return edit(raw, parsed, changes)
+        changed["model"] = orjson.dumps(model)
+    return changed
 
 
 def asks_usage_itself(path: str, parsed: Json) -> bool:

@@ -6,15 +6,11 @@ Pure. `anthropic-version` and `anthropic-beta` are the caller's where it sent th
 import re
 from collections.abc import Iterable
 
-import orjson
-
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.bodies import Body
 from proxy.dialects.seam import HeaderFields
-from proxy.dialects.splice import Json, edit
 from proxy.dialects.streams import MessagesStream, Shape
 from proxy.dialects.usage import MessagesMeter
-from proxy.spliced import RequestBody
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"
@@ -36,10 +32,6 @@ def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> H
     if credential:
         fields["x-api-key"] = credential
     return fields
-
-
-def body(raw: bytes, parsed: Json, model: str | None) -> RequestBody:
-    return edit(raw, parsed, {"model": orjson.dumps(model)}) if model is not None else raw
 
 
 def stream(slug: str, most: int = MAX_REPORTED_TOKENS) -> MessagesStream:

@@ -3,8 +3,6 @@
 Pure. The stages bring the credential and dial; nothing here knows a host.
 """
 
-from collections.abc import Callable
-
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
@@ -15,7 +13,7 @@ from proxy.dialects.bodies import Untouched
 from proxy.dialects.delivered import DeliveredBody, DeliveredStream, NothingDelivered
 from proxy.dialects.request_text import RequestText
 from proxy.dialects.seam import Asked, UntranslatableError
-from proxy.dialects.splice import Json
+from proxy.dialects.splice import Json, edit
 from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
 from proxy.dialects.translate_chat_request import messages_request
 from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
@@ -109,7 +107,8 @@ def delivered(request: Received, reader: AnswerReader) -> Delivered:
 
 def _ask_messages(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
     if translation is None:
-        body = _reworded(request, lambda text: messages.body(text, request.json, target.target_model))
+        changes = {} if target.target_model is None else {"model": orjson.dumps(target.target_model)}
+        body = edit(request.body, request.json, changes, request.outline)
         return Asked(messages.PATH, messages.headers(credential, request.incoming.headers), body)
     return Asked(messages.PATH, messages.headers(credential), _written(request, translation))
 
@@ -120,21 +119,13 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
         path, body = chat_completions.CHAT_PATH, _written(request, translation)
     else:
         path = request.path
-        body = _reworded(request, lambda text: chat_completions.body(path, text, request.json, target.target_model))
+        changes = chat_completions.changes(path, request.json, target.target_model)
+        body = edit(request.body, request.json, changes, request.outline)
     place = target.vendor_c_config
     if place is None:
         return Asked(path, chat_completions.headers(credential), body)
     headers = chat_completions.headers(vendor_c.bearer(credential))
     return Asked(vendor_c.path(place, path), headers, body, place.location)
-
-
-def _reworded(request: Received, reword: Callable[[bytes], RequestBody]) -> RequestBody:
-    """What `reword` makes of the request's text, of which it is shown no long strings where they have placeholders."""
-    outline = request.outline
-    if outline is None:
-        return reword(request.body)
-    text = reword(outline.text)
-    return request.body if text is outline.text else outline.filled(bytes(text))
 
 
 def _written(request: Received, translation: Json) -> RequestBody:
@@ -145,10 +136,9 @@ def _written(request: Received, translation: Json) -> RequestBody:
 def _translated(request: Received, target: Target) -> Json:
     """The request in the dialect that it is not in; with placeholders, where it has them."""
     model = target.target_model or request.slug
-    if request.outline is not None:
-        slots = [slot for message in objects_in(request.json, "messages") for slot in slots_in(message)]
-        if not spell_out(slots, request.outline):
-            raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
+    outline, messages = request.outline, objects_in(request.json, "messages")
+    if outline is not None and not spell_out(slots_in(messages), outline):
+        raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
         return chat_request(request.json, model, cap)

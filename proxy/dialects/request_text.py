@@ -3,6 +3,7 @@
 Pure. The same for all dialects: their members that reach the model are few, and so are the types of their parts.
 """
 
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -15,8 +16,8 @@ Json = dict[str, Any]
 
 KEPT_BYTES = 8 << 10
 """A request up to here is kept until its text is asked for, which it hardly ever is; of a larger one, a sample."""
-MAX_VALUES = 20_000
-"""So many values are looked at; the rest is taken to be like them."""
+MAX_VALUES = 10_000
+"""So many values are looked at, or parts of their strings; the rest is taken to be like them."""
 _VALUE_BYTES = 8
 """What a value takes in JSON beside its text, at least."""
 
@@ -65,9 +66,9 @@ class RequestText:
         found.read([json[name] for name in _READ if name in json])
         texts: list[str | bytes | memoryview] = [*found.texts]
         if outline is not None:
-            texts = [part for text in found.texts for part in outline.parts_of(text)]
+            texts = list(islice(outline.parts_of(found.texts), MAX_VALUES))
         self._parts, self._sample = found.tokens, sample_of(texts)
-        if found.values >= MAX_VALUES:
+        if max(found.values, len(texts)) >= MAX_VALUES:
             seen = sum(map(len, texts)) + found.values * _VALUE_BYTES
             self._sample = Sample(self._sample.text, self._sample.size * max(size_bytes, seen) // seen)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from proxy.extent import MAX_MEMBERS
+from proxy.long_strings import Outline
 from proxy.spliced import RequestBody, Spliced
 
 Json = dict[str, Any]
@@ -46,14 +47,16 @@ class Member(NamedTuple):
     end: int
 
 
-def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes]) -> RequestBody:
+def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None = None) -> RequestBody:
     """`raw` with top-level members set to the given JSON text; those that are not there yet come first.
 
     Means what re-encoding `parsed` with those changes means; and is that re-encoding where a changed name stands twice,
     since a reader that takes the first of two must not be told something else than one that takes the last.
     """
-    if len(raw) >= LONG_BYTES:
-        return _edit_long(raw, parsed, changes)
+    if not changes:
+        return raw
+    if outline is not None or len(raw) >= LONG_BYTES:
+        return _edit_long(raw, parsed, changes, outline)
     for name, text in changes.items():
         raw = edit_one(raw, parsed, name, text)
         if len(changes) > 1:
@@ -90,17 +93,21 @@ def _edit_plain(raw: bytes, name: str, text: bytes) -> bytes | None:
     return b"".join((before, key, value[0], text, value[2]))
 
 
-def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes]) -> RequestBody:
-    """`edit` in one go: what stays of `raw` is not copied at all."""
+def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
+    """`edit` in one go: what stays of `raw` is not copied at all. An outline is looked at in its place."""
+    read = raw if outline is None else outline.text
     found: list[Change] = []
     for name, text in changes.items():
-        change = _change(raw, parsed, name, text, b"," if parsed or found else b"")
+        change = _change(read, parsed, name, text, b"," if parsed or found else b"")
         if change is None:
-            return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
+            anew = orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
+            return anew if outline is None else outline.filled(anew)
         found.insert(0, change)  # what comes first in the end was put there last
     parts: list[bytes | memoryview] = []
     done, view = 0, memoryview(raw)
     for start, end, text in sorted(found, key=itemgetter(0)):
+        if outline is not None:
+            start, end = outline.place(start), outline.place(end)
         parts += view[done:start], text
         done = end
     return Spliced(*parts, view[done:])

@@ -18,12 +18,13 @@ from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.extent import TooManyValuesError, is_surely_within_bounds
 from proxy.long_strings import Outline
 from proxy.metering import Reported
-from proxy.sliced_reading import Read, reading
+from proxy.sliced_reading import reading
 from proxy.slices import at_once
+from proxy.spliced import Spliced
 
 MAX_EVENT_BYTES = 4 << 20
-MAX_ARGUMENTS_BYTES = 8 << 20
-MAX_ARGUMENTS_BRACKETS = 200_000
+MAX_ARGUMENTS_BYTES = 4 << 20
+MAX_ARGUMENTS_BRACKETS = 50_000
 """Of all tool calls together, in a text that has placeholders: they are parsed at once."""
 
 Slot = tuple[Json, str]
@@ -100,7 +101,7 @@ class TranslatedStream:
 class TranslatedBody:
     """A whole answer of the target's dialect in, one of the caller's out."""
 
-    __slots__ = ("_held", "_meter", "_read", "_size", "_translate", "failed")
+    __slots__ = ("_held", "_meter", "_size", "_told", "_translate", "failed")
     streams = False
 
     def __init__(self, translate: Callable[[Json], Json], meter: Meter) -> None:
@@ -108,7 +109,7 @@ class TranslatedBody:
         self._meter = meter
         self._held: list[bytes] = []
         self._size = 0
-        self._read: Read | None = None
+        self._told: bytes | None = None
         self.failed = False
 
     @property
@@ -123,32 +124,38 @@ class TranslatedBody:
         return b""
 
     def reading(self) -> Generator[None, None, None]:
-        self._held = [b"".join(self._held)]
+        raw = yield from Spliced(*self._held).joining()
+        self._held.clear()
         try:
-            self._read = yield from reading(self._held[0])
+            answer, outline = yield from reading(raw)
         except TooManyValuesError as error:
             raise UpstreamResetError(f"the answer {error}, too many to translate") from None
         except orjson.JSONDecodeError:
             raise UpstreamResetError("the answer is not JSON") from None
-
-    def end(self) -> bytes:
-        if self._read is None:
-            at_once(self.reading())
-        answer, outline = self._read or (None, None)
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self.failed = is_failure(answer)
         if self.failed:  # no answer could be made of it
-            return self._held[0]
+            self._told = raw
+            return
         self._meter.see(answer)
+        told = self._tell(answer, outline)
+        self._told = told if outline is None else (yield from outline.filled(told).joining())
+
+    def end(self) -> bytes:
+        if self._told is None:
+            at_once(self.reading())
+        assert self._told is not None
+        return self._told
+
+    def _tell(self, answer: Json, outline: Outline | None) -> bytes:
         messages = [answer, *(object_in(choice, "message") for choice in objects_in(answer, "choices"))]
-        if outline is not None and not spell_out([slot for message in messages for slot in slots_in(message)], outline):
+        if outline is not None and not spell_out(slots_in(messages), outline):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
-            told = orjson.dumps(self._translate(answer))
+            return orjson.dumps(self._translate(answer))
         except orjson.JSONEncodeError:  # it reads deeper than it writes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None
-        return told if outline is None else bytes(outline.filled(told))
 
 
 def created_s(headers: Headers) -> int:
@@ -181,22 +188,21 @@ def objects_in(container: object, name: str) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def slots_in(message: Json) -> list[Slot]:
-    """Where a message of either dialect holds what a translation reads from, or writes into, JSON inside a string."""
-    calls = [(object_in(call, "function"), "arguments") for call in objects_in(message, "tool_calls")]
-    inputs = [(block, "input") for block in objects_in(message, "content")]
-    return [(holder, name) for holder, name in calls + inputs if name in holder]
+def slots_in(messages: list[Json]) -> list[Slot]:
+    """Where messages of either dialect hold what a translation reads from, or writes into, JSON inside a string."""
+    calls = (call for message in messages if "tool_calls" in message for call in objects_in(message, "tool_calls"))
+    blocks = (block for message in messages if "content" in message for block in objects_in(message, "content"))
+    slots = [(object_in(call, "function"), "arguments") for call in calls] + [(block, "input") for block in blocks]
+    return [(holder, name) for holder, name in slots if name in holder]
 
 
 def spell_out(slots: list[Slot], outline: Outline) -> bool:
     """Put values in the places of their placeholders. False, with nothing changed, where they are too much for that."""
     try:
-        filled = outline.filled(orjson.dumps([holder[name] for holder, name in slots]))
-    except orjson.JSONEncodeError:  # nested deeper than it writes
+        text = orjson.dumps([holder[name] for holder, name in slots])
+        values = orjson.loads(outline.spelled_out(text, MAX_ARGUMENTS_BYTES))
+    except (ValueError, orjson.JSONEncodeError):  # too much, or nested deeper than it writes
         return False
-    if len(filled) > MAX_ARGUMENTS_BYTES:
-        return False
-    values = orjson.loads(bytes(filled))
     if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_ARGUMENTS_BRACKETS:
         return False
     for (holder, name), value in zip(slots, values, strict=True):

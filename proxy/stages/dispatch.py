@@ -29,6 +29,8 @@ from proxy.exchange import (
 from proxy.headers import forwarded, forwarded_query
 from proxy.recovery import OpenCall
 from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
+from proxy.slices import Slices
+from proxy.spliced import Filled
 
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
@@ -109,8 +111,9 @@ class DispatchParts:
 class Dispatch:
     """Sends admitted calls out."""
 
-    def __init__(self, parts: DispatchParts) -> None:
+    def __init__(self, parts: DispatchParts, slices: Slices) -> None:
         self._parts = parts
+        self._slices = slices
 
     async def __call__(self, call: Call, admitted: Admitted) -> Answering:
         parts, routed = self._parts, admitted.routed
@@ -126,6 +129,8 @@ class Dispatch:
         if routed.translation is None:  # the other dialect has no such parameters
             asked.query = forwarded_query(received.incoming.target)
         routed.translation = None  # an answer may take minutes
+        if isinstance(asked.body, Filled):
+            await self._slices.run(asked.body.counting(), len(received.body))
         headers = forwarded(received.incoming, received.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s
         going = UpstreamCall("", "POST", headers, asked.body, 0.0, idle_timeout_s, Reach.REPLICA)

@@ -141,17 +141,20 @@ def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -
     metadata: dict[str, Any] | None = json["metadata"]
     if metadata is None:
         return None
-    size = _metadata_bytes(metadata)
+    _check_size(metadata)
     text = body if outline is None else outline.text
     member = None if exact_json.has_only_text(metadata) else splice.find(text, json, "metadata")
-    if member is not None and size <= MAX_BODY_METADATA_BYTES:  # of a member named twice, the last as orjson read it
-        exact = text[member.start : member.end]
-        exact = exact if outline is None else bytes(outline.filled(exact))
+    if member is not None:  # of a member named twice, the last as orjson read it
+        start, end = member.start, member.end
+        exact = body[start:end] if outline is None else body[outline.place(start) : outline.place(end)]
         metadata = exact_json.read_object(exact.decode())
-        size = _metadata_bytes(metadata)
-    if size > MAX_BODY_METADATA_BYTES:
-        raise MalformedRequestError(f"metadata is larger than {MAX_BODY_METADATA_BYTES} bytes")
+        _check_size(metadata)
     return metadata
+
+
+def _check_size(metadata: Mapping[str, Any]) -> None:
+    if _metadata_bytes(metadata) > MAX_BODY_METADATA_BYTES:
+        raise MalformedRequestError(f"metadata is larger than {MAX_BODY_METADATA_BYTES} bytes")
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> int:

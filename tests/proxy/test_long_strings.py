@@ -96,7 +96,7 @@ def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tupl
     except orjson.JSONDecodeError:
         return
     if outline is not None:
-        changed = bytes(outline.filled(bytes(edit(outline.text, parsed, {"model": b'"m"'}))))
+        changed = bytes(edit(raw, parsed, {"model": b'"m"'}, outline))
         assert orjson.loads(changed) == orjson.loads(bytes(edit(raw, orjson.loads(raw), {"model": b'"m"'})))
 
 
