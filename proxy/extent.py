@@ -12,7 +12,7 @@ MAX_STRINGS = 100_000
 """Keys of objects included."""
 MAX_CONTAINERS = 25_000
 """Objects and lists."""
-MAX_OUTSIDE_BYTES = 8_000_000
+MAX_OUTSIDE_BYTES = 6_000_000
 """What stands outside of long strings: short ones, numbers, punctuation, white space."""
 MAX_MEMBERS = 1_000
 """Members of the outermost object."""

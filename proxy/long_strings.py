@@ -85,12 +85,15 @@ class Outline:
         except orjson.JSONEncodeError:  # nested deeper than it writes
             return True
 
-    def parts_of(self, texts: Iterable[str]) -> Iterator[str | Part]:
-        """Strings that were parsed from `text`, or some of its JSON, as they were sent: bytes stood so in JSON."""
+    def parts_of(self, texts: Iterable[str], most: int) -> Iterator[str | Part]:
+        """Strings that were parsed from `text`, or some of its JSON, as they were sent: bytes stood so in JSON.
+
+        In parts; no more than the first `most` of them mean that.
+        """
         source, name = self._source, self._source.name.decode()
         view, starts, sizes = memoryview(source.text), source.starts, source.sizes
         for text in texts:
-            head, *marked = text.split(name)
+            head, *marked = text.split(name, most)
             if head:
                 yield head
             for piece in marked:

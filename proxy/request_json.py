@@ -12,7 +12,7 @@ from proxy.slices import Slices
 
 READ = ("model", "metadata", "stop_sequences")
 """The members whose strings a stage reads."""
-MAX_READ_BYTES = 1 << 20
+MAX_READ_BYTES = 512 << 10
 """Of each of them, as it was sent."""
 
 RequestJson = tuple[dict[str, Any], Outline | None]

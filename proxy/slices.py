@@ -28,6 +28,7 @@ class Slices:
     async def run(self, work: Generator[None, None, Result], size_bytes: int) -> Result:
         """What `work` returns, or raises. Each of its `yield`s is a place where the loop may turn."""
         async with self._long if size_bytes > LONG_BYTES else self._short:
+            await asyncio.sleep(0)  # what was done before was no slice
             until = perf_counter() + SLICE_S
             while True:
                 try:

@@ -5,6 +5,7 @@ Pure. Above `MAX_BODY_BYTES`, or with very many values, only a body's ends are l
 
 import re
 from collections.abc import Generator
+from itertools import accumulate
 
 import orjson
 
@@ -110,14 +111,18 @@ class Body:
         return edit(raw, answer, {"model": self._slug}, outline)
 
     def _pass_on(self) -> bytes:
-        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        tail = raw[-ENDS_BYTES:]
-        self._held, self._size = [tail], len(tail)
-        if self._passing:
-            return raw[:-ENDS_BYTES]
-        self._passing = True
-        head = self._rename(_MODEL_FIRST, raw[: min(ENDS_BYTES, len(raw) - len(tail))])
-        return b"".join((head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES]))  # what is long is copied once
+        """What is long is copied once."""
+        going, last = self._held, b""
+        while len(last) < ENDS_BYTES:  # more than that is held
+            last = going.pop() + last
+        going.append(last[:-ENDS_BYTES])
+        self._held, self._size = [last[-ENDS_BYTES:]], ENDS_BYTES
+        if not self._passing:
+            self._passing = True
+            count = 1 + sum(size < ENDS_BYTES for size in accumulate(map(len, going)))
+            first = b"".join(going[:count])
+            going[:count] = self._rename(_MODEL_FIRST, first[:ENDS_BYTES]), first[ENDS_BYTES:]
+        return b"".join(going)
 
     def _read_tail(self, tail: bytes) -> bytes:
         usage = last_object_called(tail, b"usage")

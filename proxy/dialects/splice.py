@@ -23,7 +23,9 @@ Change = tuple[int, int, bytes]
 # Every repetition is possessive: none is given back, so none needs a stack, and time is linear in the text.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # All up to the next bracket, and it; it matches everywhere, so that no search tries one place after another.
-_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+([{}\[\]]|\Z)', re.DOTALL)
+_TO_BRACKET = re.compile(
+    rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)[^"{}\[\]]*+)*+([{}\[\]]|\Z)', re.DOTALL
+)
 _SCALAR = re.compile(rb"[^\s,\]}]++")
 _SPACE = re.compile(rb"\s*+")
 _COLON = re.compile(rb"\s*+:\s*+")
