@@ -7,7 +7,6 @@ what may not stand in it is asked of the whole string at once; then a placeholde
 
 import re
 import secrets
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import Any
@@ -43,12 +42,13 @@ class Outline:
     A placeholder keeps the string's first bytes where a translation looks at them, as it does at a URL's scheme.
     """
 
-    __slots__ = ("_done", "_places", "_source", "_written", "text")
+    __slots__ = ("_done", "_source", "_written", "keys", "text")
 
     def __init__(self, raw: bytes) -> None:
         self.text = b""
+        self.keys: list[tuple[int, int]] = []
+        """Where each key of the outermost object begins and ends in the original, if all of that was walked."""
         self._source = Source(raw, secrets.token_urlsafe(12).encode())  # no text can hold this name
-        self._places: list[int] = []
         self._written = BytesIO()  # it grows as it is walked, so that nothing is left to join
         self._done = 0
 
@@ -59,7 +59,6 @@ class Outline:
         if raw[start] in _HEADS:
             start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
         written.write(raw[self._done : start])
-        self._places.append(written.tell())
         written.write(b"%b%0*d" % (source.name, DIGITS, len(starts)))
         starts.append(start)
         source.sizes.append(end - start)
@@ -68,15 +67,6 @@ class Outline:
     def close(self) -> None:
         self._written.write(self._source.text[self._done :])
         self.text = self._written.getvalue()
-
-    def place(self, at: int) -> int:
-        """Where that stands in the original which stands at a place in `text`, outside of placeholders."""
-        number = bisect_right(self._places, at) - 1
-        if number < 0:
-            return at
-        source = self._source
-        after = at - self._places[number] - len(source.name) - DIGITS
-        return source.starts[number] + source.sizes[number] + after
 
     def is_in(self, value: object) -> bool:
         """Whether a placeholder is in a value that was parsed from `text`, as far as it can be written."""

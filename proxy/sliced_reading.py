@@ -26,6 +26,7 @@ STRINGS_A_SLICE = 64
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
 _ROW = b"\\" * PIECE
+_LEVEL = frozenset((b",", b":", b", ", b": "))
 _HIGH_SURROGATES = frozenset((b"d8", b"d9", b"da", b"db"))
 
 Read = tuple[Any, Outline | None]
@@ -60,20 +61,25 @@ def read_short(raw: bytes) -> Read:
 
 def _bounded(parsed: Any) -> Any:
     if isinstance(parsed, dict) and len(parsed) > MAX_MEMBERS:
-        raise TooManyValuesError(f"holds more than {MAX_MEMBERS} members")
+        raise _too_many_members()
     return parsed
+
+
+def _too_many_members() -> TooManyValuesError:
+    return TooManyValuesError(f"holds more than {MAX_MEMBERS} members")
 
 
 class _Scan:
     """One walk over a text, from string to string."""
 
-    __slots__ = ("_between", "_checked", "_extent", "_raw", "_short_bytes", "outline")
+    __slots__ = ("_between", "_checked", "_depth", "_extent", "_raw", "_short_bytes", "outline")
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._extent = Extent()
         self._between: list[bytes] = []
         self._checked = False
+        self._depth = 0
         self._short_bytes = 0
         self.outline = Outline(raw)
 
@@ -83,14 +89,20 @@ class _Scan:
         while at >= 0:
             if at - done > PIECE:
                 yield from self._gap(done, at)
-                done = at
-            between.append(raw[done:at])
+                between.append(b"")
+                before = raw[done:at]
+            else:
+                before = raw[done:at]
+                between.append(before)
+                self._depth += _deeper(before)
             end = raw.find(_QUOTE, at + 1)
             self._checked = False
             if end < 0:
                 raise _broken_off()
             if raw[end - 1] == _BACKSLASH:
                 end = yield from self._escaped(at + 1)
+            if self._depth == 1:
+                self._top(before, at, end)
             if end - at > SHORT_BYTES:
                 if self._checked:
                     pass
@@ -113,8 +125,18 @@ class _Scan:
     def _gap(self, start: int, end: int) -> Work:
         """A long way from one string to the next, or to the end."""
         for at in range(start, end, PIECE):
-            self._extent.add(self._raw[at : min(at + PIECE, end)])
+            piece = self._raw[at : min(at + PIECE, end)]
+            self._extent.add(piece)
+            self._depth += _deeper(piece)
             yield
+
+    def _top(self, before: bytes, at: int, end: int) -> None:
+        """A string directly in what is outermost: a key, where no colon stands before it."""
+        keys = self.outline.keys
+        if before.rstrip().endswith(b"," if keys else b"{"):
+            keys.append((at, end + 1))
+            if len(keys) > MAX_MEMBERS:
+                raise _too_many_members()
 
     def _count(self) -> None:
         self._extent.add(b"".join(self._between), len(self._between), self._short_bytes)
@@ -147,6 +169,13 @@ class _Scan:
             start, size = stop, min(2 * size, PIECE)
             yield
         raise _broken_off()
+
+
+def _deeper(between: bytes) -> int:
+    """How many more objects and lists are open behind it than before."""
+    if between in _LEVEL:
+        return 0
+    return between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
 
 
 def _is_inside(piece: bytes) -> bool:

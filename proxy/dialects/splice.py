@@ -6,7 +6,7 @@ Names are made of letters and underscores.
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import count
+from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ _WHITESPACE = b" \t\r\n"
 
 LONG_BYTES = 64 << 10
 """From here on, what a pass over a text costs outweighs what a call of a function costs."""
+LONGEST_KEY_BYTES = 128
+"""No longer key spells a name that we change, in escapes or not."""
 BYTES_A_QUOTE = 512
 QUOTES_AT_ONCE = 64
 """Quotes that stand closer than this, beyond a few at once, are not worth going to one by one."""
@@ -52,8 +54,8 @@ class Member(NamedTuple):
 def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None = None) -> RequestBody:
     """`raw` with top-level members set to the given JSON text; those that are not there yet come first.
 
-    Means what re-encoding `parsed` with those changes means; and is that re-encoding where a changed name stands twice,
-    since a reader that takes the first of two must not be told something else than one that takes the last.
+    Means what re-encoding `parsed` with those changes means. Where a changed name stands twice it is set in both
+    places, or all is re-encoded: a reader that takes the first of two must be told what one is that takes the last.
     """
     if not changes:
         return raw
@@ -96,11 +98,13 @@ def _edit_plain(raw: bytes, name: str, text: bytes) -> bytes | None:
 
 
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
-    """`edit` in one go: what stays of `raw` is not copied at all. An outline is looked at in its place."""
-    read = raw if outline is None else outline.text
+    """`edit` in one go: what stays of `raw` is not copied at all."""
     found: list[Change] = []
     for name, text in changes.items():
-        change = _change(read, parsed, name, text, b"," if parsed or found else b"")
+        if outline is not None and name in parsed and outline.keys:
+            found += [(member.start, member.end, text) for member in _outlined(raw, outline, name)]
+            continue
+        change = _change(raw, parsed, name, text, b"," if parsed or found else b"")
         if change is None:
             anew = orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
             return anew if outline is None else outline.filled(anew)
@@ -108,8 +112,6 @@ def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: 
     parts: list[bytes | memoryview] = []
     done, view = 0, memoryview(raw)
     for start, end, text in sorted(found, key=itemgetter(0)):
-        if outline is not None:
-            start, end = outline.place(start), outline.place(end)
         parts += view[done:start], text
         done = end
     return Spliced(*parts, view[done:])
@@ -153,10 +155,13 @@ def remove(raw: bytes, parsed: Json, name: str) -> bytes:
     return raw[: member.key] + raw[after + 1 if raw[after : after + 1] == b"," else member.end :]
 
 
-def find(raw: bytes, parsed: Json, name: str) -> Member | None:
+def find(raw: bytes, parsed: Json, name: str, outline: Outline | None = None) -> Member | None:
     """The one top-level member called `name`; None when there is none or more than one, or too many to look at each."""
     if name not in parsed:
         return None
+    if outline is not None and outline.keys:
+        outlined = list(_outlined(raw, outline, name))
+        return outlined[0] if len(outlined) == 1 else None
     key = b'"%b"' % name.encode()
     if not _may_spell_out(raw):
         found = _only_key_anywhere(raw, key)
@@ -169,6 +174,14 @@ def find(raw: bytes, parsed: Json, name: str) -> Member | None:
         if len(hits) > 1 or number > MAX_MEMBERS:  # names may stand twice: there may be more of them than are parsed
             return None
     return hits[0] if hits else None
+
+
+def _outlined(raw: bytes, outline: Outline, name: str) -> Iterator[Member]:
+    """The top-level members called `name`; what is white space behind a value counts as part of it."""
+    for (key, key_end), (following, _) in pairwise((*outline.keys, (len(raw), 0))):
+        if key_end - key <= LONGEST_KEY_BYTES and orjson.loads(raw[key:key_end]) == name:
+            mark = b"," if following < len(raw) else b"}"
+            yield Member(key, _after(_COLON, raw, key_end), raw.rindex(mark, key_end, following))
 
 
 def members(raw: bytes) -> Iterator[tuple[str, Member]]:

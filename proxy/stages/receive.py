@@ -142,12 +142,9 @@ def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -
     if metadata is None:
         return None
     _check_size(metadata)
-    text = body if outline is None else outline.text
-    member = None if exact_json.has_only_text(metadata) else splice.find(text, json, "metadata")
+    member = None if exact_json.has_only_text(metadata) else splice.find(body, json, "metadata", outline)
     if member is not None:  # of a member named twice, the last as orjson read it
-        start, end = member.start, member.end
-        exact = body[start:end] if outline is None else body[outline.place(start) : outline.place(end)]
-        metadata = exact_json.read_object(exact.decode())
+        metadata = exact_json.read_object(body[member.start : member.end].decode())
         _check_size(metadata)
     return metadata
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.dialects import splice
 from proxy.dialects.splice import edit, edit_one, find, last_object_called, members, remove, value_end
+from proxy.sliced_reading import AT_ONCE_BYTES, reading
+from proxy.slices import at_once
 from proxy.spliced import Spliced
 
 NAMES = st.sampled_from(["model", "usage", "mod\\u0065l", "m", 'say \\"model', "", "é", "stream_options", "model\\\\"])
@@ -78,6 +80,30 @@ def test_many_edits_of_a_long_text_are_those_one_after_another(
     assert len(edited) == len(bytes(edited))
     for name in changes:
         assert [m for key, m in members(bytes(edited)) if key == name][1:] == []
+
+
+PROSE = '"' + "prose " * (AT_ONCE_BYTES // 5) + '"'
+
+
+@given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_edit_of_a_text_that_was_read_in_slices_means_the_same(
+    raw: bytes, changes: dict[str, Any], first: bool
+) -> None:
+    long = lengthened(raw, PROSE, first=first)
+    whole = orjson.loads(long)
+    parsed, outline = at_once(reading(long))
+    assert outline is not None
+    assert len(outline.keys) == len(list(members(long)))
+    for name in whole.keys() & {"model", "usage", "stream_options", "m"}:
+        found, told = find(long, parsed, name, outline), find(long, whole, name)
+        assert (found is None) == (told is None)
+        if found is not None and told is not None:
+            assert long[found.start : found.end].rstrip() == long[told.start : told.end]
+    edited = bytes(edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()}, outline))
+    assert orjson.loads(edited) == whole | changes
+    for key, member in members(edited):
+        assert key not in changes or orjson.loads(edited[member.start : member.end]) == changes[key]
 
 
 def test_what_stays_of_a_long_text_is_not_copied() -> None:
