@@ -59,6 +59,8 @@ def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outlin
     """
     if not changes:
         return raw
+    if outline is not None and not outline.keys:
+        return outline.filled(bytes(edit(outline.text, parsed, changes)))
     if outline is not None or len(raw) >= LONG_BYTES:
         return _edit_long(raw, parsed, changes, outline)
     for name, text in changes.items():
@@ -101,13 +103,12 @@ def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: 
     """`edit` in one go: what stays of `raw` is not copied at all."""
     found: list[Change] = []
     for name, text in changes.items():
-        if outline is not None and name in parsed and outline.keys:
+        if outline is not None and name in parsed:
             found += [(member.start, member.end, text) for member in _outlined(raw, outline, name)]
             continue
         change = _change(raw, parsed, name, text, b"," if parsed or found else b"")
         if change is None:
-            anew = orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
-            return anew if outline is None else outline.filled(anew)
+            return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
         found.insert(0, change)  # what comes first in the end was put there last
     parts: list[bytes | memoryview] = []
     done, view = 0, memoryview(raw)

@@ -29,6 +29,7 @@ from proxy.exchange import (
 from proxy.headers import forwarded, forwarded_query
 from proxy.recovery import OpenCall
 from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
+from proxy.sliced_reading import AT_ONCE_BYTES
 from proxy.slices import Slices
 from proxy.spliced import Filled
 
@@ -129,7 +130,7 @@ class Dispatch:
         if routed.translation is None:  # the other dialect has no such parameters
             asked.query = forwarded_query(received.incoming.target)
         routed.translation = None  # an answer may take minutes
-        if isinstance(asked.body, Filled):
+        if isinstance(asked.body, Filled) and len(received.body) > AT_ONCE_BYTES:
             await self._slices.run(asked.body.counting(), len(received.body))
         headers = forwarded(received.incoming, received.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s

@@ -84,12 +84,15 @@ REQUESTS: dict[str, Callable[[int], bytes]] = {
     "floats": lambda size: with_list(many(b"0.12345678901234567", size)),
     "a number": lambda size: with_list(b"9" * size),
     "spaces": lambda size: with_list(b" " * size),
+    "strings of 1 kB in tools": lambda size: (
+        b'{"model":"acme/chat","messages":[],"tools":[%b]}' % many(b'"%b"' % (b"text, " * 170), size)
+    ),
     "as much as is taken": lambda size: with_list(
         b",".join(
             [
-                many(b'"%b"' % (b"\\n" * 64), min(size // 2, 12 * MB)),
-                many(b"[[]]", min(size // 8, 60_000)),
-                many(b"0.5", min(size // 4, MB)),
+                many(b'"%b"' % (b"a" * 129), min(size // 2, 97_000 * 132)),
+                many(b"{}", min(size // 8, 24_000 * 3)),
+                many(b"0.12345678901234567", min(size // 4, 270_000 * 20)),
             ]
         )
     ),

@@ -91,6 +91,16 @@ def test_an_answers_memory_is_bounded_whatever_it_is_made_of(meter: Meter, name:
     assert meter.figures(f"answer: {name}", 20, 1)["memory_bytes"] < TIMES * 20 * MB
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("request: strings of 1 kB in tools", 90), ("answer: plain", 31), ("answer: strings of 1 kB", 31)],
+)
+def test_no_turn_of_the_loop_takes_much_of_what_a_long_call_takes(meter: Meter, kind: str, size: int) -> None:
+    figures = meter.figures(kind, size, 3)
+    assert figures["status"] == 200
+    assert figures["held_s"] < figures["cpu_s"] / 8
+
+
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("what", ["stream", "stream in drops"])
 def test_a_stream_costs_four_times_as_much_where_it_is_four_times_as_long(meter: Meter, what: str, name: str) -> None:
@@ -100,7 +110,9 @@ def test_a_stream_costs_four_times_as_much_where_it_is_four_times_as_long(meter:
     assert longer["memory_bytes"] < 16 * MB
 
 
-@pytest.mark.parametrize("name", ["letters as escapes, and a key", "quotes", "line feeds", "strings of 1 kB", "keys"])
+@pytest.mark.parametrize(
+    "name", ["letters as escapes, and a key", "quotes", "line feeds", "strings of 1 kB", "short strings"]
+)
 async def test_neighbours_are_served_while_a_long_request_is_read(name: str) -> None:
     house = House(upstream=Taking(), max_body_bytes=100 * MB)
     incoming, small = call_of(f"request: {name}", 80 * MB)

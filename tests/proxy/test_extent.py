@@ -43,6 +43,7 @@ def test_what_real_requests_hold_passes(value: object) -> None:
         ('""', MAX_STRINGS),
         ('{"":1}', MAX_CONTAINERS),
         (" " * (MAX_OUTSIDE_BYTES // 10_000) + "0", 10_000),
+        ('"%s"' % ("\\n" * 60), MAX_OUTSIDE_BYTES // 122),
     ],
 )
 def test_more_than_that_does_not(one: str, most: int, pad: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from proxy import sliced_reading
 from proxy.sliced_reading import PROBE, SHORT_BYTES, reading
 from proxy.slices import at_once
+from proxy.spliced import PIECE_BYTES, Spliced
 
 SOUND = [
     b"a",
@@ -112,3 +113,15 @@ def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
 def test_what_breaks_off_is_refused(raw: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         at_once(reading(raw))
+
+
+def test_work_on_many_placeholders_and_on_long_parts_pauses() -> None:
+    raw = b"[%b]" % b",".join([b'"%b"' % (b"x" * 200)] * 1_000)
+    parsed, outline = at_once(reading(raw))
+    assert outline is not None
+    filled = outline.filled(orjson.dumps(parsed))
+    assert sum(1 for _ in filled.counting()) >= 10
+    assert len(filled) == len(raw)
+    long = Spliced(raw, memoryview(raw * 10), raw)
+    assert sum(1 for _ in long.joining()) >= len(long) // PIECE_BYTES
+    assert at_once(long.joining()) == raw * 12
