@@ -95,7 +95,10 @@ class TranslatedStream:
         if not isinstance(event, dict):
             return b""
         self.failed = self.failed or tells_failure(event)
-        return self._translation.event(event)
+        try:
+            return self._translation.event(event)
+        except orjson.JSONEncodeError:  # it reads deeper than it writes
+            raise UpstreamCutError("an event is nested too deeply to translate") from None
 
 
 class TranslatedBody:

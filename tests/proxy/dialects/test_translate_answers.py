@@ -379,6 +379,18 @@ def test_what_cannot_be_translated_is_the_upstreams_fault(body: Any, path: str, 
         read(reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
 
 
+def test_an_answer_that_is_nested_too_deeply_is_the_upstreams_fault() -> None:
+    """orjson reads 1024 levels and writes 255."""
+    nested = b'{"a":' * 300 + b"1" + b"}" * 300
+    block = b'{"type":"tool_use","id":"t","name":"f","input":%b}' % nested
+    whole = b'{"type":"message","role":"assistant","stop_reason":"tool_use","content":[%b]}' % block
+    with pytest.raises(UpstreamResetError):
+        read(reader(received(CHAT_ASK | {"stream": False}, "/v1/chat/completions"), VENDOR_A, 200, JSON), [whole])
+    event = b'data: {"type":"content_block_start","index":0,"content_block":%b}\n\n' % block
+    with pytest.raises(UpstreamCutError):
+        read(reader(received(CHAT_ASK, "/v1/chat/completions"), VENDOR_A, 200, SSE), [event])
+
+
 @pytest.mark.parametrize(("body", "path", "target"), WAYS)
 def test_an_error_under_a_200_and_one_under_its_own_status_pass(body: Any, path: str, target: Any) -> None:
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}'
