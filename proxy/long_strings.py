@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from proxy.extent import is_surely_within_bounds
 from proxy.spliced import DIGITS, Filled, Part, Source
 
 LONG_BYTES = 16 << 10
@@ -113,18 +114,22 @@ class Outline:
         return value if whole is text else orjson.loads(whole)
 
 
-def read(raw: bytes) -> tuple[Any, Outline | None]:
-    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has placeholders for its long strings."""
+def read(raw: bytes) -> tuple[Any, Outline | None] | None:
+    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has placeholders for its long strings.
+
+    None for what may hold too much to be parsed at once; what is inside a long string does not count.
+    """
     spans = [] if len(raw) < 2 * LONG_BYTES else [span for span in _long_strings(raw) if _is_plain(raw, *span)]
     if 2 * sum(end - start for start, end in spans) > len(raw):
         outline = Outline(raw)
         for start, end in spans:
             outline.add(start, end)
         outline.close()
-        parsed = orjson.loads(outline.text)
-        if isinstance(parsed, dict) and not outline.is_in({name: parsed[name] for name in parsed.keys() - BULK}):
-            return parsed, outline
-    return orjson.loads(raw), None
+        if is_surely_within_bounds(outline.text):
+            parsed = orjson.loads(outline.text)
+            if isinstance(parsed, dict) and not outline.is_in({name: parsed[name] for name in parsed.keys() - BULK}):
+                return parsed, outline
+    return (orjson.loads(raw), None) if is_surely_within_bounds(raw) else None
 
 
 def is_plain(piece: memoryview) -> bool:

@@ -7,7 +7,7 @@ import orjson
 from proxy.extent import TooManyValuesError
 from proxy.long_strings import Outline
 from proxy.refusals import MalformedRequestError
-from proxy.sliced_reading import is_short, read_short, reading
+from proxy.sliced_reading import read_short, reading
 from proxy.slices import Slices
 
 READ = ("model", "metadata", "stop_sequences")
@@ -21,10 +21,8 @@ RequestJson = tuple[dict[str, Any], Outline | None]
 async def request_json(body: bytes, slices: Slices) -> RequestJson:
     """The object, and what placeholders are in it. Raises `MalformedRequestError`."""
     try:
-        if is_short(body):  # nearly all
-            json, outline = read_short(body)
-        else:
-            json, outline = await slices.run(reading(body), len(body))
+        read = read_short(body)  # nearly all are
+        json, outline = read if read is not None else await slices.run(reading(body), len(body))
     except orjson.JSONDecodeError:
         raise MalformedRequestError("the body is not valid JSON") from None
     except TooManyValuesError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from proxy.extent import MAX_MEMBERS, Extent, TooManyValuesError, is_surely_within_bounds
+from proxy.extent import MAX_MEMBERS, Extent, TooManyValuesError
 from proxy.long_strings import Outline, is_plain, read
 
 AT_ONCE_BYTES = 512 << 10
@@ -33,18 +33,14 @@ Read = tuple[Any, Outline | None]
 Work = Generator[None, None, None]
 
 
-def is_short(raw: bytes) -> bool:
-    """Whether orjson may as well read it at once."""
-    return len(raw) <= AT_ONCE_BYTES and is_surely_within_bounds(raw)
-
-
 def reading(raw: bytes) -> Generator[None, None, Read]:
     """What the text says; with an outline, placeholders stand for its strings, wherever they are.
 
     Raises `orjson.JSONDecodeError`, or `TooManyValuesError` for a text beyond the bounds.
     """
-    if is_short(raw):
-        return read_short(raw)
+    short = read_short(raw)
+    if short is not None:
+        return short
     scan = _Scan(raw)
     yield from scan.run()
     yield
@@ -53,10 +49,12 @@ def reading(raw: bytes) -> Generator[None, None, Read]:
     return parsed, scan.outline
 
 
-def read_short(raw: bytes) -> Read:
-    """`reading` without a pause, of what `is_short`."""
-    parsed, outline = read(raw)
-    return _bounded(parsed), outline
+def read_short(raw: bytes) -> Read | None:
+    """`reading` without a pause; None for what would hold the loop."""
+    found = read(raw) if len(raw) <= AT_ONCE_BYTES else None
+    if found is not None:
+        _bounded(found[0])
+    return found
 
 
 def _bounded(parsed: Any) -> Any:

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from proxy import long_strings
 from proxy.dialects.splice import edit
-from proxy.long_strings import LONG_BYTES, PIECE, SHORT_STRINGS, read
+from proxy.extent import MAX_CONTAINERS, SMALL_BYTES
+from proxy.long_strings import LONG_BYTES, PIECE, SHORT_STRINGS, Outline
 
 LONG = b"a picture, say" * (LONG_BYTES // 7)
+
+
+def read(raw: bytes) -> tuple[Any, Outline | None]:
+    found = long_strings.read(raw)
+    assert found is not None
+    return found
 
 
 def loads(raw: bytes) -> Any:
@@ -146,3 +153,23 @@ def test_what_is_read_of_a_request_has_no_stand_ins(raw: bytes) -> None:
     parsed, outline = read(raw)
     assert outline is None
     assert parsed == orjson.loads(raw)
+
+
+BRACKETS = b"[" * (MAX_CONTAINERS + 1)
+
+
+def test_what_is_inside_a_long_string_is_not_counted() -> None:
+    raw = b'{"messages":"%b","a":[%b]}' % (BRACKETS * 8, b"1," * 9 + b"1")
+    parsed, outline = read(raw)
+    assert outline is not None
+    assert parsed["a"] == [1] * 10
+
+
+@pytest.mark.parametrize("prose", [b"", b'"' + b"prose " * SMALL_BYTES + b'",'])
+def test_what_may_hold_too_much_is_not_parsed_at_once(prose: bytes) -> None:
+    raw = b'{"messages":[%b%b%b]}' % (prose, b"[]," * (MAX_CONTAINERS + SMALL_BYTES // 3), b"1")
+    assert long_strings.read(raw) is None
+
+
+def test_a_text_whose_long_string_is_read_elsewhere_is_counted_whole() -> None:
+    assert long_strings.read(b'{"user":"%b"}' % (BRACKETS * 8)) is None

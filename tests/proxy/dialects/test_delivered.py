@@ -292,7 +292,9 @@ def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
     times = 400_000 // len(fixture["text"])
     body = orjson.dumps({"model": SLUG, "messages": [{"role": "user", "content": fixture["text"] * times}]})
     request = received(body)
-    request.json, request.outline = read_long(body)
+    found = read_long(body)
+    assert found is not None
+    request.json, request.outline = found
     tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
     assert LEAST <= tokens.input / (fixture["o200k_base"] * times) <= MOST
     plain = fixture["text"].isascii() and not set(fixture["text"]) & set('\n"\\')
