@@ -1,7 +1,7 @@
-"""Seeds known bugs into a copy of the counters, one at a time, and reports whether the suite kills each.
+"""Plants one known bug at a time into a copy of the sources and reports whether a test fails because of it.
 
-`python -m tests.seeded_bugs [NAME…]`: the exit status is 1 if one survived. A bug of the rules is seeded into the
-scripts and the reference alike, so that agreeing with each other does not save it: models and contract must see it.
+`python -m tests.seeded_bugs [NAME…]` exits with 1 if a bug survived. A bug in the rules of limits is planted into both
+the Redis scripts and the reference implementation, so that tests that compare the two cannot be the ones to find it.
 """
 
 import re
@@ -28,7 +28,7 @@ SUITE = (
 
 @dataclass(frozen=True)
 class Edit:
-    """One place: whole lines, which occur there exactly once."""
+    """Replaces whole lines of one file. `old` occurs in it exactly once."""
 
     path: str
     old: str
@@ -37,14 +37,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Seed:
-    """One bug."""
+    """One bug: a name and the edits that plant it."""
 
     name: str
     edits: tuple[Edit, ...]
 
 
 def read_seeds(text: str) -> tuple[Seed, ...]:
-    """`== name`, then per place `@@ path`, the lines to be replaced after `-` and the new ones after `+`."""
+    """Parse seeds: `== name`, then per edit `@@ path`, old lines after `-` and new lines after `+`."""
     seeds = []
     for part in re.split(r"^== ", text, flags=re.MULTILINE)[1:]:
         name, _, places = part.partition("\n")
@@ -63,11 +63,11 @@ def all_seeds() -> tuple[Seed, ...]:
 
 
 class SeedDoesNotFitError(Exception):
-    """A seed's text does not occur exactly once: the code has moved on, and the seed must follow."""
+    """A seed quotes lines that the source no longer has exactly once. Update the quote in tests/seeded_bugs.txt."""
 
 
 def plant(seed: Seed, root: Path) -> None:
-    """Put the bug into the sources below `root`."""
+    """Apply the seed's edits to the sources below `root`. Raises SeedDoesNotFitError."""
     for edit in seed.edits:
         path = root / edit.path
         text = path.read_text()
@@ -86,7 +86,7 @@ def copy_sources(target: Path) -> None:
 
 
 def killer_of(seed: Seed, suite: Iterable[str] = SUITE) -> str | None:
-    """The first test that fails with the bug in; None when the bug survives the suite."""
+    """The first test that fails with the bug planted, or None if the bug survives the suite."""
     with tempfile.TemporaryDirectory(prefix="tg-seed-") as folder:
         copy_sources(Path(folder))
         plant(seed, Path(folder))
@@ -108,7 +108,7 @@ def killer_of(seed: Seed, suite: Iterable[str] = SUITE) -> str | None:
 
 
 def main(names: list[str]) -> int:
-    """Report on all seeds, or on those whose names contain one of `names`."""
+    """Report on all seeds, or on those whose names contain one of `names`. Returns the exit status."""
     chosen = [one for one in all_seeds() if not names or any(name in one.name for name in names)]
     survivors = 0
     for one in chosen:
