@@ -1,4 +1,4 @@
-"""How long control lets other callers wait while one caller asks for the largest groups there may be (decisions/0018).
+"""How long control lets other callers wait while one caller asks for the largest groups there may be (decision 0018).
 
 `python -m bench.control_turns [--rounds N] [--postgres]`. A real `tollgate control`, on SQLite if nothing else is
 said; groups of 1000 models with four limits each on five CASCADING levels; bodies as bad as the bounds allow; a proxy's

@@ -1,4 +1,4 @@
-"""The operator's command, `tollgate`: argument parsing and printing only (decisions.md section 11, to the letter).
+"""The operator's command, `tollgate`: argument parsing and printing only (docs/reference/command-line.md).
 
 What a command does is elsewhere: `stack` runs the product, `workspaces` changes the database, `demo` shows it off. The
 proxy is reached as a command only: `tollgate proxy` becomes `python -m proxy`.

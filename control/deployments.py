@@ -1,4 +1,7 @@
-"""Platform models, their deployments and environments, and a deployment's life (decisions 8). No SQL, no HTTP."""
+"""Platform models, their deployments and environments, and a deployment's life. No SQL, no HTTP.
+
+See docs/reference/management-api.md#deployments.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace

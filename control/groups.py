@@ -1,4 +1,4 @@
-"""The group tree as it changes: load, ask policy, save (spec 2.5, 7.2; decisions 3, 4).
+"""The group tree as it changes: load, ask policy, save (docs/reference/management-api.md#the-group-tree).
 
 Every check that spans groups runs with the tree locked, inside the transaction that saves. No SQL and no HTTP here.
 """
@@ -198,7 +198,7 @@ async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimit
 
 @contextmanager
 def _refused_as_exceeding() -> Iterator[None]:
-    """400 with the message of spec 7.2."""
+    """400: a child's threshold is above an ancestor's."""
     try:
         yield
     except ChildExceedsParentError as error:

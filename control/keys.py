@@ -1,4 +1,7 @@
-"""API keys: made once in plaintext, kept as a digest, published to the proxies, revoked for good (decisions 4, 5)."""
+"""API keys: made once in plaintext, kept as a digest, published to the proxies, revoked for good.
+
+See docs/reference/management-api.md#api-keys.
+"""
 
 from dataclasses import dataclass
 

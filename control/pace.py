@@ -1,6 +1,6 @@
 """Long computations in slices, so that one tenant's large request never holds the event loop for all others.
 
-All that are under way share one slice in each turn of the loop (decisions/0018). A thread would not help: the
+All that are under way share one slice in each turn of the loop (decision 0018). A thread would not help: the
 interpreter's lock is held all the same.
 """
 

@@ -1,4 +1,7 @@
-"""Endpoints as they change: which slug leads where (spec 2.1, 2.2, 3.1; decisions 5). No SQL and no HTTP here."""
+"""Endpoints as they change: which slug leads where. No SQL and no HTTP here.
+
+See docs/reference/management-api.md#endpoints.
+"""
 
 from control.api.problems import ProblemError, bad_field, conflict, not_found
 from control.edges import endpoint_rows

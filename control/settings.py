@@ -1,4 +1,4 @@
-"""Control's settings, read once from the environment (decisions 11); flags of the commands override them.
+"""Control's settings, read once from the environment (docs/reference/settings.md); flags of the commands override them.
 
 Secrets in here are kept out of `repr`. Nothing else in control reads the environment.
 """
@@ -45,7 +45,10 @@ class Settings:
 
     @property
     def egress_rules(self) -> EgressRules:
-        """Where upstream URLs may lead. The platform's own hosts (spec 2.2): those named, and its model API's."""
+        """Where upstream URLs may lead. The platform's own hosts: those named, and its model API's.
+
+        See docs/reference/management-api.md#egress-rules.
+        """
         hosts = [host.strip() for host in self.platform_hosts.split(",") if host.strip()]
         model_api = urlsplit(self.model_api_base_url).hostname
         return EgressRules.parse(self.egress_allow, [*hosts, *([model_api] if model_api else [])])

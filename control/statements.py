@@ -1,7 +1,9 @@
 """Reading the books: pages of billing events whose windows stay as they were served, and the usage of a group.
 
-A window never reaches beyond *clock − holdback* (decisions 7); what its first page answered is pinned by the cursor.
+A window never reaches beyond *clock − holdback*; what its first page answered is pinned by the cursor.
 No SQL and no HTTP here.
+
+See docs/reference/events-and-webhooks.md#the-holdback.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,9 +110,11 @@ def _meters_by_slug(path: Sequence[Group]) -> Iterator[list[Meter]]:
 
 
 def usage_entries(meters: Sequence[Meter], used: Sequence[DayUsage]) -> list[UsageEntry]:
-    """Of several anchors for one tuple the one with the least left, which will refuse first (decisions 4).
+    """Of several anchors for one tuple the one with the least left, which will refuse first.
 
     Of equals the one that is tried first: the nearest to the group.
+
+    See docs/reference/management-api.md#group-usage.
     """
     entries: dict[tuple[str, LimitType], UsageEntry] = {}
     for meter, usage in zip(meters, used, strict=True):

@@ -1,4 +1,7 @@
-"""Limits of the management API per API key (spec 8.1): which row of the table a request falls under, and its window."""
+"""Limits of the management API per API key: which row of the table a request falls under, and its window.
+
+See docs/reference/management-api.md#request-limits.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from control.api.problems import too_many_requests
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """At most `requests` in any `window_ms`; `name` tells the rows of spec 8.1 apart."""
+    """At most `requests` in any `window_ms`; `name` tells the limits apart."""
 
     name: str
     requests: int
@@ -27,7 +30,7 @@ _BY_LAST_SEGMENT = {
 
 
 def allowance_for(method: str, path: str) -> Allowance:
-    """The row of spec 8.1 for an operation's method and path template."""
+    """The limit for an operation's method and path template."""
     if method == "POST" and path.startswith(_DEPLOYMENT):
         return _BY_LAST_SEGMENT.get(path.rpartition("/")[2], OTHER)
     return OTHER

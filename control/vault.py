@@ -1,4 +1,7 @@
-"""Secrets: upstream credentials that go in and never come out again, except sealed to the proxies (decisions 5)."""
+"""Secrets: upstream credentials that go in and never come out again, except sealed to the proxies.
+
+See docs/reference/management-api.md#secrets.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,7 +1,9 @@
-"""The messages of webhooks: what is told, how it is signed, when it is tried again (decisions 7; standardwebhooks.com).
+"""The messages of webhooks: what is told, how it is signed, when it is tried again.
 
 At least once: a message keeps its id and its bytes over all its attempts, and its events keep their keys. Which
 messages there are is written by `outbox`, in the transaction that brings the events in; sending is the sender's.
+
+See docs/reference/events-and-webhooks.md#webhook-messages.
 """
 
 import random
@@ -104,7 +106,7 @@ def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
 
 
 def _event(row: Any) -> dict[str, Any]:
-    """As in the list, with the request's metadata (spec 6)."""
+    """As in the list, with the request's metadata."""
     return {
         "type": EVENT_TYPE,
         "idempotencyKey": row.idempotency_key,

@@ -1,6 +1,8 @@
-"""Webhooks as their owner sees them: made, changed, rotated, deleted; a message sent again or for a test (decisions 7).
+"""Webhooks as their owner sees them: made, changed, rotated, deleted; a message sent again or for a test.
 
 What the messages say is in `webhook_messages.py`, sending them is `edges/webhook_sender.py`'s.
+
+See docs/reference/events-and-webhooks.md#webhooks.
 """
 
 import base64

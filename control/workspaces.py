@@ -1,6 +1,8 @@
-"""What the operator does from the command line: tenants, their first keys, re-encryption (decisions 5, 11).
+"""What the operator does from the command line: tenants, their first keys, re-encryption.
 
 Each function is one transaction on a `Store` and returns what the command prints. Errors are ValueErrors to be told.
+
+See docs/reference/command-line.md#administration.
 """
 
 from collections.abc import Mapping, Sequence

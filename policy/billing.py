@@ -1,4 +1,4 @@
-"""The billing event: its fields, its order, its idempotency key (spec 2.3, 6; decisions 7)."""
+"""The billing event: its fields, its order, its idempotency key (docs/reference/events-and-webhooks.md#the-event)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Tokens(NamedTuple):
 
     @property
     def total(self) -> int:
-        """What TOKEN limits count: cached input at full weight (decisions 3)."""
+        """What TOKEN limits count: cached input at full weight (docs/reference/limits.md#tokens)."""
         return self.input + self.output
 
 

@@ -1,4 +1,4 @@
-"""The counter's name for (group, slug), and how its fields are packed (limits.md, "Data").
+"""The counter's name for (group, slug), and how its fields are packed (docs/reference/limits.md#counter-layout).
 
 One Redis hash per call, whatever the depth. Its fields: per counting group a header, named like the group; per log of
 that group with closed entries one field, `<group>:<kind>`; per worker incarnation the markers of what it settled,

@@ -1,4 +1,4 @@
-"""API keys: kinds, prefix, digest, and what each kind may do (spec 5; decisions 4, 5).
+"""API keys: kinds, prefix, digest, and what each kind may do (docs/reference/management-api.md#api-keys).
 
 A key is `{prefix}.{secret}`: the prefix is public (it is in events and logs), the whole is stored as SHA-256 only.
 """
@@ -23,13 +23,13 @@ class KeyKind(StrEnum):
 
 
 SLUG_CALLERS = (KeyKind.FEDERATED,)
-"""Slug paths are for federated keys only (decisions 2)."""
+"""Slug paths are for federated keys only (docs/reference/inference.md#credentials)."""
 MODEL_CALLERS = (KeyKind.WORKSPACE_MANAGE_ALL, KeyKind.WORKSPACE_INVOKE)
-"""`/models/…` paths are for workspace keys only (decisions 2)."""
+"""`/models/…` paths are for workspace keys only."""
 
 
 def may_manage(kind: KeyKind) -> bool:
-    """Management scope (spec 5.2)."""
+    """Management scope."""
     return kind is KeyKind.WORKSPACE_MANAGE_ALL
 
 
@@ -58,10 +58,12 @@ def digest_of(key: str) -> str:
 
 
 def credentials_in(authorization: Sequence[str], x_api_key: Sequence[str] = ()) -> tuple[str, ...]:
-    """The credentials that a request presents, by header; none where one header holds several (spec 5.1; decisions 2).
+    """The credentials that a request presents, by header; none where one header holds several.
 
     `authorization`, `x_api_key`: all values of those headers. The scheme is case-insensitive (RFC 9110 11.1). Clients
     that know two servers send two credentials, of which one is not for us; the same key in both headers is one.
+
+    See docs/reference/inference.md#credentials.
     """
     if not x_api_key and len(authorization) == 1 and authorization[0].startswith("Bearer "):  # as nearly all calls do
         key = authorization[0][7:].strip()

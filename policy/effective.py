@@ -1,6 +1,8 @@
-"""Walk the tree: which limits bind (group, slug), each with its source group (spec 2.5, 8.2; decisions 3).
+"""Walk the tree: which limits bind (group, slug), each with its source group.
 
 Control renders `effective_models` from this and the proxy admits by it: one function, so they cannot differ.
+
+See docs/reference/limits.md#which-limits-bind.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Slug → target: the form of a slug and each provider's field rules (spec 2.1, 2.2; decisions 4, 5)."""
+"""Slug → target: the form of a slug and each provider's field rules (docs/reference/management-api.md#targets)."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ class VendorCConfig:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a slug leads. `provider` decides which of the other fields are set (spec 2.2)."""
+    """Where a slug leads. `provider` decides which of the other fields are set."""
 
     provider: str
     model_id: str | None = None
@@ -69,7 +69,10 @@ PROVIDERS: Mapping[str, ProviderRules] = {
 
 
 def is_platform_hosted(provider: str) -> bool:
-    """Platform targets' own 500s are model code that raised; a third party's are that party's (decisions 2)."""
+    """Platform targets' own 500s are model code that raised; a third party's are that party's.
+
+    See docs/reference/inference.md#upstream-errors.
+    """
     rules = PROVIDERS.get(provider)
     return rules is not None and rules.category == _HOSTED
 

@@ -1,4 +1,7 @@
-"""The group tree: parents, at most five levels, enforcement fixed at creation (spec 2.5, 7.2, 8.2)."""
+"""The group tree: parents, at most five levels, enforcement fixed at creation.
+
+See docs/reference/management-api.md#the-group-tree.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from enum import StrEnum
 from policy.limits import SlugLimits
 
 MAX_DEPTH = 5
-"""Levels of a tree, its root included (spec 8.2)."""
+"""Levels of a tree, its root included."""
 MAX_MODELS = 1000
 """Entries of one group's `models`, when it is written. What was written before there was a bound stays as it is."""
 
@@ -17,7 +20,7 @@ Tuple = tuple[str, str, str]
 
 
 class Enforcement(StrEnum):
-    """INDEPENDENT: usage is metered per group. CASCADING: a child's usage counts against every ancestor (spec 8.2)."""
+    """INDEPENDENT: usage is metered per group. CASCADING: a child's usage counts against every ancestor."""
 
     INDEPENDENT = "INDEPENDENT"
     CASCADING = "CASCADING"
@@ -47,7 +50,7 @@ class ChildExceedsParentError(GroupRuleError):
     """Child group exceeds parent group limit."""
 
     def __init__(self) -> None:
-        super().__init__("Child group exceeds parent group limit.")  # spec 7.2, to the letter
+        super().__init__("Child group exceeds parent group limit.")
 
 
 def inherit_enforcement(asked: Enforcement | None, parent: Group | None) -> Enforcement:

@@ -1,4 +1,4 @@
-"""Which base URLs and addresses may be dialled (spec 2.2; decisions 5, 11).
+"""Which base URLs and addresses may be dialled (docs/reference/management-api.md#egress-rules).
 
 Control asks when a URL is written; the proxy's one egress connector asks again about the address it is about to dial.
 Pure: names are resolved by whoever calls. URLs are read by hand and strictly: what two parsers could read differently
@@ -204,7 +204,7 @@ _WILDCARD_DNS = frozenset(
 
 
 def check_base_url(url: str, rules: EgressRules | None = None) -> ParsedBase:
-    """Raise `HostRuleError` unless `url` may be the `base_url` of a VENDOR_B_COMPATIBLE target (spec 2.2).
+    """Raise `HostRuleError` unless `url` may be the `base_url` of a VENDOR_B_COMPATIBLE target.
 
     What its name resolves to is for the caller to ask (`check_addresses`), but not for a name in `rules.links`.
     """
@@ -218,7 +218,7 @@ def check_base_url(url: str, rules: EgressRules | None = None) -> ParsedBase:
 
 
 def check_replica_url(url: str, rules: EgressRules) -> ParsedBase:
-    """Raise `HostRuleError` unless `url` may be a replica's: as a base URL, but http and ports are fine (decisions 5).
+    """Raise `HostRuleError` unless `url` may be a replica's: as a base URL, but http and ports are fine.
 
     Inside names are fine where the operator allows private networks at all: then their addresses decide.
     """

@@ -1,4 +1,7 @@
-"""A limit: type, unit, threshold; and which sets of limits are legal (spec 2.6)."""
+"""A limit: type, unit, threshold; and which sets of limits are legal.
+
+See docs/reference/management-api.md#limit-objects.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ class LimitType(StrEnum):
 
 
 class Unit(StrEnum):
-    """The window: a rolling second or minute, or the UTC day (spec 3.2)."""
+    """The window: a rolling second or minute, or the UTC day (docs/reference/limits.md#rolling-windows)."""
 
     SECOND = "SECOND"
     MINUTE = "MINUTE"
@@ -39,7 +42,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class SlugLimits:
-    """What one group says of one slug: that it may be called, and how much (an entry of `models[]`, spec 2.5)."""
+    """What one group says of one slug: that it may be called, and how much (an entry of `models[]`)."""
 
     slug: str
     rate_limits: tuple[Limit, ...] = ()
@@ -51,11 +54,11 @@ class SlugLimits:
 
 
 class IllegalLimitsError(ValueError):
-    """The set of limits breaks a rule of spec 2.6; the message says which and where."""
+    """The set of limits breaks a rule; the message says which and where."""
 
 
 def check_slug_limits(entry: SlugLimits) -> None:
-    """Raise `IllegalLimitsError` unless `entry` keeps spec 2.6: one limit per type and list, DAY for usage only."""
+    """Raise `IllegalLimitsError` unless `entry` keeps the rules: one limit per type and list, DAY for usage only."""
     if any(not limit.is_rate for limit in entry.rate_limits):
         raise IllegalLimitsError(f"{entry.slug}: a rate limit's unit is SECOND or MINUTE; DAY belongs in usage_limits")
     if any(limit.is_rate for limit in entry.usage_limits):

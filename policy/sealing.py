@@ -1,6 +1,8 @@
-"""Upstream credentials under lock: AES-256-GCM, the secret's id as additional authenticated data (decisions 5).
+"""Upstream credentials under lock: AES-256-GCM, the secret's id as additional authenticated data.
 
 Both planes use it: control seals what the operator writes, the proxy opens it in memory. The caller brings the nonce.
+
+See docs/reference/management-api.md#secrets.
 """
 
 import base64

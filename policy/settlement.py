@@ -1,7 +1,9 @@
-"""What an admitted call holds in the counters, and how it is put right at the end (limits.md, "Settlement").
+"""What an admitted call holds in the counters, and how it is put right at the end.
 
 Both travel through the journal, so that a settlement survives a crash: `to_wire` and `from_wire` are JSON shapes.
 Named tuples, since each call makes some: a frozen dataclass takes three times as long to make.
+
+See docs/reference/limits.md#settlement.
 """
 
 from typing import Any, NamedTuple

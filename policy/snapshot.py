@@ -148,7 +148,7 @@ class SecretRow:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment of a platform model: its status (decisions 8) and its replicas' base URLs."""
+    """One deployment of a platform model: its status and its replicas' base URLs."""
 
     id: str
     status: str

@@ -1,6 +1,8 @@
-"""The model API's own ceilings: requests and tokens per minute of a workspace, by its tier (spec 8.2; decisions 3).
+"""The model API's own ceilings: requests and tokens per minute of a workspace, by its tier.
 
 A call to a PLATFORM_MODEL_API target is taken from these buckets too: one pair per workspace, apart from its groups.
+
+See docs/reference/limits.md#model-api-tiers.
 """
 
 import re

@@ -1,6 +1,8 @@
 """`python -m proxy`: the data plane of this machine; `python -m proxy snapshot show`: what it would do now.
 
-Settings come from the environment, flags override (decisions 11). This module parses and reports; the supervisor runs.
+Settings come from the environment, flags override. This module parses and reports; the supervisor runs.
+
+See docs/reference/settings.md.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 """The members of a request's body on which the gateway acts: their JSON types, and names that only resemble theirs.
 
 Pure. A server behind us may read `"stream": "true"` or `"Stream": true` as true. We would not, and would meter another
-call than it serves. So each is a 400 that names the member (decisions 2). Null counts as absent.
+call than it serves. So each is a 400 that names the member. Null counts as absent.
+
+See docs/reference/inference.md#request-bodies.
 """
 
 import unicodedata

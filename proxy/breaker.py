@@ -1,6 +1,8 @@
-"""A circuit breaker as a table of states (decisions 8): five failures in a row open it, one trial at a time closes it.
+"""A circuit breaker as a table of states: five failures in a row open it, one trial at a time closes it.
 
 It counts failures to connect and resets, not answers or timeouts. Pure: the caller brings the time.
+
+See docs/reference/inference.md#replicas.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,8 @@
-"""Who is in flight where, what is held in memory, what must be shed: bookkeeping only, pure (decisions 8).
+"""Who is in flight where, what is held in memory, what must be shed: bookkeeping only, pure.
 
 The caller brings time and chance. Nothing here waits: parking is `stages/dispatch.py`'s.
+
+See docs/reference/inference.md#capacity.
 """
 
 from collections.abc import Callable, Sequence

@@ -262,7 +262,10 @@ class Answered:
     headers: Headers
     final: bytes
     reason: str = ""
-    """An error's message: some clients show the status line's reason phrase and nothing else (decisions 2)."""
+    """An error's message: some clients show the status line's reason phrase and nothing else.
+
+    See docs/reference/inference.md#errors.
+    """
 
 
 class Place(Protocol):
@@ -338,4 +341,4 @@ class CountersUnavailableError(Exception):
 
 
 class JournalUnavailableError(Exception):
-    """The journal cannot take the call (503): the disk is full, or the backlog is at its bound (decisions 7)."""
+    """The journal cannot take the call (503): the disk is full, or the backlog is at its bound."""

@@ -1,6 +1,8 @@
-"""How much output a call of (group, slug) will bring, as this worker has seen it so far (limits.md, "Admission").
+"""How much output a call of (group, slug) will bring, as this worker has seen it so far.
 
 Pure and per worker: an estimate only decides how much is reserved; what is charged in the end is the truth.
+
+See docs/reference/limits.md#estimates.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,9 @@
-"""The journal's bytes: records framed with kind, length and checksum (decisions 7). Pure: no disk, no clock.
+"""The journal's bytes: records framed with kind, length and checksum. Pure: no disk, no clock.
 
 A frame is `TG1` + kind, payload length, CRC-32 of kind and payload, payload (JSON). A journal that was cut at any byte
 reads as the frames that are whole. Zeros (a preallocated segment's rest) are no frame.
+
+See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
 
 import struct

@@ -1,6 +1,8 @@
-"""Which header fields and query parameters go on, and the fields that are ours (decisions 2). Pure.
+"""Which header fields and query parameters go on, and the fields that are ours. Pure.
 
 Both ways are allow-lists: a credential, a cookie or a host that nobody thought of stays where it came from.
+
+See docs/reference/inference.md#headers.
 """
 
 import re

@@ -1,7 +1,9 @@
 """What `GET /v1/models` and `GET /v1/models/{slug}` answer, in the shape of either dialect. Pure.
 
-The header `anthropic-version` chooses the Messages shape (decisions 2). A slug has no date of release: both shapes tell
+The header `anthropic-version` chooses the Messages shape. A slug has no date of release: both shapes tell
 the epoch, which is what their vendors tell of a model whose date is not known.
+
+See docs/reference/inference.md#listing-models.
 """
 
 from collections.abc import Iterable

@@ -10,7 +10,10 @@ from policy.billing import Tokens
 
 
 class Reported(Protocol):
-    """What a provider has said so far of an answer's cost. Only figures that are believed (decisions 7)."""
+    """What a provider has said so far of an answer's cost. Only figures that are believed.
+
+    See docs/reference/events-and-webhooks.md#token-counts.
+    """
 
     @property
     def tokens(self) -> Tokens | None:

@@ -1,8 +1,10 @@
-"""What a journal's records mean: which calls to bill, what to settle, what a crash left open (decisions 7).
+"""What a journal's records mean: which calls to bill, what to settle, what a crash left open.
 
 Pure: the records go in, in order; events and settlements come out, the same ones on each replay. An open and its close
 hold the two halves of the event as ingest takes it, so nothing is decoded to be shipped. Who reads the disk, ships the
 events and talks to Redis is `edges/shipper.py`.
+
+See docs/reference/events-and-webhooks.md#crashes.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Every way to say no: status, error code, label, message, in one table (spec 7.4; decisions 2, "Errors").
+"""Every way to say no: status, error code, label, message, in one table (docs/reference/inference.md#errors).
 
 A refusal is an exception wherever it is noticed and a row here; `render` is the only place that turns one into bytes.
 Pure. An exception without a row is a bug of ours and answers 502.

@@ -1,4 +1,4 @@
-"""All that the proxy reads from its environment, once, at start (decisions 11); flags override.
+"""All that the proxy reads from its environment, once, at start (docs/reference/settings.md); flags override.
 
 The supervisor reads it and hands the same environment, flags folded in, to its workers. Nothing here changes while the
 process runs; what changes is the snapshot. A wrong value is a `SettingsError` that names the setting, never its text.

@@ -1,4 +1,4 @@
-"""What a caller gets of an upstream's error answer (decisions 2, "Errors"). Pure.
+"""What a caller gets of an upstream's error answer (docs/reference/inference.md#upstream-errors). Pure.
 
 The server's own error passes through with its status, but a refused target credential is our trouble, never the
 caller's; and whatever the body says, it does not say our credential, nor where the upstream lives.

@@ -1,4 +1,7 @@
-"""Activate, deactivate, retry and logs of deployments (spec 4.5; decisions 8); each is a row of spec 8.1."""
+"""Activate, deactivate, retry and logs of deployments.
+
+See docs/reference/management-api.md#deployments and docs/reference/management-api.md#request-limits.
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""JSON in pieces: an answer that is long is encoded, put together and sent bit by bit (decisions/0018)."""
+"""JSON in pieces: an answer that is long is encoded, put together and sent bit by bit (decision 0018)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

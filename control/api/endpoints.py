@@ -1,4 +1,4 @@
-"""`/v1/gateway/endpoints`: slugs and their targets (spec 2.1, 2.2, 4.2; decisions 5).
+"""`/v1/gateway/endpoints`: slugs and their targets (docs/reference/management-api.md#endpoints).
 
 The request's target models are made from `policy.endpoints.PROVIDERS`, so the API's description cannot differ from it.
 """

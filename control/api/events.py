@@ -1,4 +1,7 @@
-"""`GET /v1/gateway/events`: billing events, oldest first, each in exactly one window (spec 2.3, 4.1, 7.1)."""
+"""`GET /v1/gateway/events`: billing events, oldest first, each in exactly one window.
+
+See docs/reference/events-and-webhooks.md#listing-events.
+"""
 
 import json
 import re

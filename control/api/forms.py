@@ -1,4 +1,7 @@
-"""What all models of the API share: strict requests, list pages, times. Every schema's name ends in V1 (spec 9)."""
+"""What all models of the API share: strict requests, list pages, times. Every schema's name ends in V1.
+
+See docs/reference/management-api.md#conventions and docs/reference/management-api.md#description.
+"""
 
 import re
 from collections.abc import Sequence

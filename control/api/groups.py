@@ -1,4 +1,4 @@
-"""`/v1/gateway/groups`: who may call which slugs, and how much (spec 2.5, 2.6, 4.3; decisions 4)."""
+"""`/v1/gateway/groups`: who may call which slugs, and how much (docs/reference/management-api.md#groups)."""
 
 import asyncio
 from collections.abc import Sequence

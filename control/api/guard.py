@@ -1,4 +1,4 @@
-"""Who is calling the management API, and may they (spec 5; decisions 6).
+"""Who is calling the management API, and may they (docs/reference/management-api.md#authentication).
 
 401 for no or malformed credentials; 403 for a key that is unknown, of the wrong kind, or of a workspace that is not
 onboarded; never any of these because of an outage. Keys and digests stay in here.

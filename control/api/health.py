@@ -1,4 +1,7 @@
-"""`/healthz`: this process runs. `/readyz`: its database answers; what is degraded. No credentials (decisions 6)."""
+"""`/healthz`: this process runs. `/readyz`: its database answers; what is degraded. No credentials.
+
+See docs/reference/management-api.md#health.
+"""
 
 from aiohttp import web
 

@@ -1,4 +1,7 @@
-"""`GET /internal/v1/snapshot`: the proxies' feed of policy, behind the token that both planes share (decisions 6)."""
+"""`GET /internal/v1/snapshot`: the proxies' feed of policy, behind the token that both planes share.
+
+See docs/reference/management-api.md#internal-api.
+"""
 
 import orjson
 from aiohttp import web

@@ -1,4 +1,4 @@
-"""Pages of every list: keyset paging, encoded item by item, bounded in bytes as well as in items (decisions/0018).
+"""Pages of every list: keyset paging, encoded item by item, bounded in bytes as well as in items (decision 0018).
 
 A page that passes `PAGE_BYTES` ends early: with fewer items than `limit`, `has_more` and a cursor. It has one at least.
 """

@@ -1,4 +1,7 @@
-"""`/v1/models`: platform models, their deployments, replicas and environments (decisions 8)."""
+"""`/v1/models`: platform models, their deployments, replicas and environments.
+
+See docs/reference/management-api.md#models.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Counts and logs every answer, and shows the counts at `/metrics` to a metrics key (decisions 11)."""
+"""Counts and logs every answer, and shows the counts at `/metrics` to a metrics key.
+
+See docs/reference/metrics.md#access.
+"""
 
 import logging
 import time

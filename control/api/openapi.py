@@ -1,4 +1,7 @@
-"""The API's description, OpenAPI 3.1.0, made from the operations and the models that validate (spec 9; decisions 6)."""
+"""The API's description, OpenAPI 3.1.0, made from the operations and the models that validate.
+
+See docs/reference/management-api.md#description.
+"""
 
 import re
 from collections.abc import Sequence

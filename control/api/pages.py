@@ -1,6 +1,8 @@
-"""Cursors: opaque, unreserved URL characters, authenticated, and of one workspace and kind of list (decisions 6).
+"""Cursors: opaque, unreserved URL characters, authenticated, and of one workspace and kind of list.
 
 A cursor is where its list goes on; with a cursor the other parameters are not looked at, so it carries them.
+
+See docs/reference/management-api.md#paging.
 """
 
 import base64

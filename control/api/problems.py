@@ -1,6 +1,8 @@
-"""Every error answer of the management API: `{"error", "code", "details"?, "retry_after"?}` (decisions 6).
+"""Every error answer of the management API: `{"error", "code", "details"?, "retry_after"?}`.
 
 One place renders them all, so a failure of ours is 503 or 500 with nothing secret in it, and bad input never is.
+
+See docs/reference/management-api.md#errors.
 """
 
 import json

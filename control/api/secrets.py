@@ -1,4 +1,7 @@
-"""`/v1/secrets`: upstream credentials. Values go in and are never returned (decisions 5)."""
+"""`/v1/secrets`: upstream credentials. Values go in and are never returned.
+
+See docs/reference/management-api.md#secrets.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated

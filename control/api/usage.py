@@ -1,4 +1,7 @@
-"""`GET /v1/gateway/groups/{group_id}/usage`: a group's daily limits, and what is used of them (spec 2.7)."""
+"""`GET /v1/gateway/groups/{group_id}/usage`: a group's daily limits, and what is used of them.
+
+See docs/reference/management-api.md#group-usage.
+"""
 
 import time
 from typing import Literal

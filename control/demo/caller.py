@@ -1,6 +1,6 @@
 """A caller of the proxy: a stock HTTP client that asks in the shape the OpenAI SDK does.
 
-Not the SDK itself: the demo needs nothing that the installed product does not bring (decisions 11). That the SDKs never
+Not the SDK itself: the demo needs nothing that the installed product does not bring. That the SDKs never
 notice us is the journeys' to show.
 """
 

@@ -81,7 +81,7 @@ class UsageCounters:
     async def prune_markers(self) -> int:
         """Delete the marks of worker incarnations that have settled nothing for as long as an unused hash lives.
 
-        A replay that old is not settled any more (limits.md, "Settlement"). Says how many went.
+        A replay that old is not settled any more (docs/reference/limits.md#settlement). Says how many went.
         """
         pruned = 0
         async with _answering(None):

@@ -1,8 +1,10 @@
-"""The time by which events are stamped and served, so that a served window never changes (decisions 7).
+"""The time by which events are stamped and served, so that a served window never changes.
 
 Who serves a window first notes the clock here, once all transactions that stamp are through; who stamps later takes the
 later of the note and the clock. So the promise rests on an order that the database keeps: a clock that is set back or
 forward, or a transaction that hangs, cannot put an event into a window that is gone.
+
+See docs/reference/events-and-webhooks.md#the-holdback.
 """
 
 import logging

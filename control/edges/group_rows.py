@@ -34,7 +34,7 @@ class GroupRecord:
 
     @property
     def counting_owner(self) -> str:
-        """The group that the counters' hashes are named after (limits.md, "Data")."""
+        """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
         return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
 
     @property

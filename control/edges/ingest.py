@@ -1,7 +1,9 @@
-"""Takes billing events into the database: each once, none into a window that was already served (decisions 7).
+"""Takes billing events into the database: each once, none into a window that was already served.
 
 An event's timestamp is the end of its call, but never earlier than *clock − holdback / 2*; a transaction that takes
 longer than holdback / 4 is aborted and tried again. `event_clock.py` says why that keeps the promise.
+
+See docs/reference/events-and-webhooks.md#the-holdback.
 """
 
 import logging

@@ -1,6 +1,8 @@
-"""What upstream names resolve to when a URL is written (decisions 5). The proxy asks again before it dials.
+"""What upstream names resolve to when a URL is written. The proxy asks again before it dials.
 
 A name that does not resolve, or not in time, is accepted: it may do so tomorrow, and the proxy will look.
+
+See docs/reference/management-api.md#egress-rules.
 """
 
 import asyncio

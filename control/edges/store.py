@@ -1,8 +1,10 @@
 """Transactions: `read` sees one moment, `write` is all or nothing and stamps what it publishes with a new revision.
 
-The revision row is updated last and so stays locked until the commit: who reads revision R sees all of R (decisions,
-architecture "Snapshot"). Each revision bears a random nonce: a number alone may come again after a restore. After the
-commit the hint goes out. Rules and queries live elsewhere.
+The revision row is updated last and so stays locked until the commit: who reads revision R sees all of R. Each revision
+bears a random nonce: a number alone may come again after a restore. After the commit the hint goes out. Rules and
+queries live elsewhere.
+
+See docs/reference/management-api.md#internal-api.
 """
 
 import asyncio

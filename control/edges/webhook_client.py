@@ -1,7 +1,9 @@
-"""The one way out of control: posts a message to a customer's URL, to an address that was checked (decisions 5, 7).
+"""The one way out of control: posts a message to a customer's URL, to an address that was checked.
 
 The name is resolved, every address is checked, a checked one is dialled; redirects are not followed and proxy
 environment variables not read. What went wrong is told without host, address or anything the receiver said.
+
+See docs/reference/management-api.md#egress-rules.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A vendor's error for a caller of the other dialect: its own members, and those that the caller's SDK looks for.
 
-Pure. Nothing that the vendor said is changed or left out (decisions 2, "Errors").
+Pure. Nothing that the vendor said is changed or left out (docs/reference/inference.md#upstream-errors).
 """
 
 from typing import Any

@@ -1,8 +1,10 @@
 """What a provider says a call cost: its usage objects → `Tokens`. The last report wins, if it is believed.
 
 A report is believed when each figure is a JSON number written as an integer, from 0 to a bound, and no half is missing;
-otherwise it counts as not made (decisions 7). Never the larger of two and never a sum of two reports; an explicit zero
+otherwise it counts as not made. Never the larger of two and never a sum of two reports; an explicit zero
 is zero.
+
+See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 from collections.abc import Iterable

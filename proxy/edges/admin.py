@@ -1,7 +1,9 @@
-"""The admin port: `/healthz`, `/readyz`, `/metrics` (decisions 2). Never on the public port, and never a secret.
+"""The admin port: `/healthz`, `/readyz`, `/metrics`. Never on the public port, and never a secret.
 
 The supervisor serves it, so it answers while workers are busy or dead. `/metrics` needs a metrics key, except for a
-request that this machine itself makes (decisions 11).
+request that this machine itself makes (docs/reference/metrics.md#access).
+
+See docs/reference/inference.md#admin-port.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,9 @@
-"""The one way out: resolve a name, check every address, dial exactly a checked one (decisions 5).
+"""The one way out: resolve a name, check every address, dial exactly a checked one.
 
 Every outgoing connection of the proxy is made here. Nothing is read from proxy environment variables; TLS trusts the
 system's authorities and TOLLGATE_EGRESS_CA_FILE. Error texts never name a host or an address.
+
+See docs/reference/management-api.md#egress-rules.
 """
 
 import asyncio

@@ -1,8 +1,10 @@
-"""The worker's journal: no call is dispatched before its `open` is here, none ends before its `close` is (decisions 7).
+"""The worker's journal: no call is dispatched before its `open` is here, none ends before its `close` is.
 
 Each record is one write of the whole record before the method returns, so `kill -9` loses none; a thread brings it to
 the disk within 100 ms. Segments are allocated before use, and each open call keeps room for its own close: a full disk
 or a backlog at its bound refuses new calls, from the first one on, and never loses the end of one.
+
+See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
 
 import contextlib

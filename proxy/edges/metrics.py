@@ -1,7 +1,7 @@
 """A worker's counts: added up in memory on the path, sent to the supervisor within 100 ms (the stages' `Meters`).
 
 Nothing is kept here once it is sent, so a worker's memory does not grow with label values; the sums live in
-`totals.py`, dead workers' shares included. Why not multiprocess files: docs/decisions/0005.
+`totals.py`, dead workers' shares included. Why not multiprocess files: decision 0005.
 """
 
 import asyncio

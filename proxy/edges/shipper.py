@@ -1,8 +1,10 @@
-"""Brings what the workers' journals hold to control, and recovers what dead workers left (decisions 7).
+"""Brings what the workers' journals hold to control, and recovers what dead workers left.
 
 It runs in the supervisor. An event counts as delivered when control has committed it; until then its journal stays.
 Sending twice is harmless (control ignores a known key), losing is not: on doubt it sends again. A living worker settles
 for itself, and its journal stays until it says that it has; what a dead one left is settled from its journal.
+
+See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
 
 import asyncio

@@ -1,8 +1,10 @@
-"""The machine's metrics: what all workers have counted, dead ones included, as Prometheus text (decisions 11).
+"""The machine's metrics: what all workers have counted, dead ones included, as Prometheus text.
 
 The supervisor's. Counters only grow while the supervisor lives; gauges are sums over the workers that live now. The
 numbers of `external_entity_id` and `model_slug` values are bounded, further ones count as `_other`: labels must not eat
 the memory. Series of slugs that were deleted go once every scraper has seen their last value.
+
+See docs/reference/metrics.md.
 """
 
 import time

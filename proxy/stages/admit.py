@@ -82,9 +82,11 @@ class Admit:
     async def __call__(self, call: Call, routed: Routed) -> Admitted:
         plan, received, tier = routed.plan, routed.received, None
         if routed.endpoint.target.provider == MODEL_API:
-            # The route's spare capacity does not bypass the target's own ceiling (spec 8.2).
+            # The route's spare capacity does not bypass the target's own ceiling.
+            # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(routed.identified.workspace)
-        # Request bytes / 4 + expected output (limits.md, "Admission"); no sum is larger than what an event may tell.
+        # Request bytes / 4 + expected output; no sum is larger than what an event may tell.
+        # See docs/reference/limits.md#estimates.
         asked = -(-len(received.body) // BYTES_PER_TOKEN)
         expected = self._expectations.expected_output(plan.group_id, plan.slug, output_cap(received.json))
         reserved = min(asked + expected, MAX_COUNT)
@@ -100,7 +102,7 @@ class Admit:
         return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
 
     def _refusal(self, routed: Routed, hit: LimitHit) -> LimitExceededError:
-        """Names type, unit, threshold and slug, never a group: it may be another's (decisions 2)."""
+        """Names type, unit, threshold and slug, never a group: it may be another's."""
         limit = hit.bound.limit
         self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
         per = f"{limit.threshold} {limit.type.value} per {limit.unit.value}"

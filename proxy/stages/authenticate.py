@@ -1,7 +1,9 @@
 """Step 2: credential → caller (400 401 403, 503 when an outage keeps us from knowing).
 
-An unknown key is never refused from memory alone: policy is confirmed with control first (decisions 4). An outage of
+An unknown key is never refused from memory alone: policy is confirmed with control first. An outage of
 ours is never a 401 or 403.
+
+See docs/reference/management-api.md#federated-keys.
 """
 
 from collections.abc import Sequence
@@ -56,7 +58,7 @@ class Authenticate:
         if workspace.billing == "suspended":
             raise BillingSuspendedError
         if group is None and key.group_id is not None:
-            raise BadCredentialError  # deleting a group revokes its keys (decisions 4)
+            raise BadCredentialError  # deleting a group revokes its keys
         return Identified(arrived, key, workspace, group)
 
     def _callers(self, credentials: Sequence[str]) -> list[Caller]:

@@ -39,7 +39,7 @@ MAX_BODY_METADATA_BYTES = 65_536
 
 
 class Receive:
-    """Takes requests in. `max_body_bytes`: the edge cap (spec 8.3)."""
+    """Takes requests in. `max_body_bytes`: the edge cap."""
 
     def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int) -> None:
         self._slices = slices

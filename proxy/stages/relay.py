@@ -30,7 +30,7 @@ from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
 
 BAD_GATEWAY = 502
 MESSAGES_PATH = "/v1/messages"
-"""Below it, SDKs read `request-id` from each answer (decisions 2)."""
+"""Below it, SDKs read `request-id` from each answer."""
 FAILED = "error_in_answer"
 """The cause in metrics and log where an upstream said under a 2xx that it failed."""
 PROGRESS_INTERVAL_S = 1.0

@@ -15,7 +15,7 @@ from proxy.exchange import MODELS_PATH, Answered, Identified, Received, Routed, 
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257
-"""No slug is longer (decisions 4); what a caller sent instead is echoed no further."""
+"""No slug is longer; what a caller sent instead is echoed no further."""
 
 
 class Directory(Protocol):

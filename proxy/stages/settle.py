@@ -154,7 +154,7 @@ class Settle:
         return call.delivered.tokens(reported.input)
 
     def tell(self, call: Call) -> None:
-        """Count and log. Requests made with a group's key carry its label, whatever came of them (spec 8.2)."""
+        """Count and log. Requests made with a group's key carry its label, whatever came of them."""
         arrived, identified, incoming = call.arrived, call.identified, call.incoming
         key, group = (identified.key, identified.group) if identified is not None else (None, None)
         duration_s = perf_counter() - incoming.received_at

@@ -1,6 +1,6 @@
 """Whatever a long request or answer holds, it costs little more than plain text, and other calls are served meanwhile.
 
-Ratios within one run, of CPU and of memory: what a machine makes of a second is not the point (issue 11, 7).
+Ratios within one run, of CPU and of memory: what a machine makes of a second is not the point.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The path over real sockets on both sides: every row of both error tables, streams, and who leaves when (issue 5)."""
+"""The path over real sockets on both sides: every row of both error tables, streams, and who leaves when.
+
+See docs/reference/inference.md#errors.
+"""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""One worker's path with many at once and with readers who stall: all are served, and memory has a bound (issue 5)."""
+"""One worker's path with many at once and with readers who stall: all are served, and memory has a bound."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""`/v1/gateway/endpoints` over HTTP, on both databases (spec 2.1, 2.2, 3.1, 4.2; decisions 5)."""
+"""`/v1/gateway/endpoints` over HTTP, on both databases (docs/reference/management-api.md#endpoints)."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""`GET /v1/gateway/events`, to the letter of spec 4.1, 7.1 and decisions 7."""
+"""`GET /v1/gateway/events`.
+
+See docs/reference/events-and-webhooks.md#listing-events.
+"""
 
 import itertools
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""`/v1/gateway/groups` over HTTP, on both databases (spec 2.5, 2.6, 7.2, 8.2; decisions 3, 4)."""
+"""`/v1/gateway/groups` over HTTP, on both databases (docs/reference/management-api.md#groups)."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ async def test_effective_models_when_cascading(plane: ControlPlane) -> None:
 
 
 async def test_a_child_may_not_exceed_an_ancestor(plane: ControlPlane) -> None:
-    """The three cases of spec 7.2, with a level in between that has no limit of its own."""
+    """Creating above, raising above, lowering below; with a level in between that has no limit of its own."""
     root = await plane.group("root", models=[rate(100)], mode="CASCADING")
     middle = await plane.group("middle", root["id"])
     body = (await plane.try_group("above", middle["id"], models=[rate(101)])).refused(400)

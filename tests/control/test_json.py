@@ -1,4 +1,4 @@
-"""Bodies that are not what they should be: always a clear 4xx (decisions 6)."""
+"""Bodies that are not what they should be: always a clear 4xx (docs/reference/management-api.md#errors)."""
 
 import asyncio
 import io

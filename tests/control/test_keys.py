@@ -1,4 +1,7 @@
-"""Keys over HTTP, on both databases: minted once, known by their prefix, revoked (spec 5; decisions 4, 5)."""
+"""Keys over HTTP, on both databases: minted once, known by their prefix, revoked.
+
+See docs/reference/management-api.md#api-keys.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""`/v1/models`: platform models, deployments, replicas, environments, on both databases (spec 4.5; decisions 8)."""
+"""`/v1/models`: platform models, deployments, replicas, environments, on both databases.
+
+See docs/reference/management-api.md#models.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Names that lead to forbidden addresses are refused when written; names that do not resolve are not (decisions 5)."""
+"""Names that lead to forbidden addresses are refused when written; names that do not resolve are not.
+
+See docs/reference/management-api.md#egress-rules.
+"""
 
 import asyncio
 from ipaddress import ip_address

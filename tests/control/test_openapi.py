@@ -1,4 +1,7 @@
-"""The API's description (spec 9; decisions 6): its form, its names, its examples, its page, and that it is kept."""
+"""The API's description: its form, its names, its examples, its page, and that it is kept.
+
+See docs/reference/management-api.md#description.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Secrets over HTTP and at rest, on both databases (decisions 5)."""
+"""Secrets over HTTP and at rest, on both databases (docs/reference/management-api.md#secrets)."""
 
 import asyncio
 import base64

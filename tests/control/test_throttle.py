@@ -1,4 +1,7 @@
-"""Limits of the management API per key (spec 8.1; decisions 6): table, windows, processes, Redis away."""
+"""Limits of the management API per key: table, windows, processes, Redis away.
+
+See docs/reference/management-api.md#request-limits.
+"""
 
 import asyncio
 import time

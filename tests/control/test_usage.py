@@ -1,4 +1,7 @@
-"""Group usage: one entry per daily limit, and of several anchors the one that refuses first (decisions 4)."""
+"""Group usage: one entry per daily limit, and of several anchors the one that refuses first.
+
+See docs/reference/management-api.md#group-usage.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the operator does from the command line, on both databases (decisions 5, 11)."""
+"""What the operator does from the command line, on both databases (docs/reference/command-line.md#administration)."""
 
 from typing import Any
 

@@ -1,7 +1,9 @@
 """Holds what callers were told against the billing events and the counters. Pure; each fault is one sentence.
 
-The rules are decisions 7: a complete answer has one event with its tokens, a refusal has none, whatever broke off has
-one at most, and one for certain where the caller had some of the answer.
+A complete answer has one event with its tokens, a refusal has none, whatever broke off has one at most, and one for
+certain where the caller had some of the answer.
+
+See docs/reference/events-and-webhooks.md#crashes.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,7 @@
-"""API keys: their form, what each kind may do, and which key a request presents (spec 5)."""
+"""API keys: their form, what each kind may do, and which key a request presents.
+
+See docs/reference/management-api.md#api-keys.
+"""
 
 import hashlib
 

@@ -1,4 +1,7 @@
-"""Which limits bind a call, held against a brute-force statement of the rule (spec 8.2, decisions 3)."""
+"""Which limits bind a call, held against a brute-force statement of the rule.
+
+See docs/reference/limits.md#which-limits-bind.
+"""
 
 from itertools import product
 
@@ -27,7 +30,7 @@ def written(group: Group, slug: str) -> list[Limit]:
 
 
 def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
-    """The rule, tuple by tuple, as the specification says it."""
+    """The rule, tuple by tuple, as docs/reference/limits.md states it."""
     bounds: set[Bound] = set()
     for kind, unit in product(LimitType, Unit):
         configuring = [

@@ -1,4 +1,4 @@
-"""Slugs and each provider's field rules (spec 2.1, 2.2; decisions 5)."""
+"""Slugs and each provider's field rules (docs/reference/management-api.md#targets)."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The tree's rules: mode, depth, and a child's thresholds against its ancestors' (spec 2.5, 7.2, 8.2)."""
+"""The tree's rules: mode, depth, and a child's thresholds against its ancestors'.
+
+See docs/reference/management-api.md#the-group-tree.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which sets of limits are legal (spec 2.6)."""
+"""Which sets of limits are legal (docs/reference/management-api.md#limit-objects)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What stock clients send and look for, through the path on in-memory parts (decisions 2)."""
+"""What stock clients send and look for, through the path on in-memory parts (docs/reference/inference.md#headers)."""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""What workers count arrives in the machine's sums, with the names and labels of decisions 11."""
+"""What workers count arrives in the machine's sums, with their names and labels.
+
+See docs/reference/metrics.md.
+"""
 
 import asyncio
 import math
@@ -60,7 +63,7 @@ async def test_a_call_is_counted_with_its_labels(totals: MeterTotals) -> None:
     assert kinds == {"uncached_input": 60, "cached_input": 40, "output": 7}
 
 
-async def test_every_metric_of_the_decisions_has_its_name(totals: MeterTotals) -> None:
+async def test_every_metric_has_its_documented_name(totals: MeterTotals) -> None:
     meters = PrometheusMeters(Line(totals))
     meters.finished(call(tokens=Tokens(1, 1)))
     meters.limit_decision("refused", "REQUEST", "MINUTE")

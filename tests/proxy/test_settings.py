@@ -1,4 +1,7 @@
-"""Settings come from the environment once, with the defaults of decisions 11, and say clearly what is wrong."""
+"""Settings come from the environment once, with their defaults, and say clearly what is wrong.
+
+See docs/reference/settings.md.
+"""
 
 import base64
 from pathlib import Path
@@ -17,7 +20,7 @@ LEAST = {
 }
 
 
-def test_defaults_are_those_of_the_decisions() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     settings = settings_from(LEAST)
     assert (settings.refresh_interval_s, settings.drain_timeout_s, settings.connect_timeout_s) == (60, 25, 5)
     assert (settings.request_timeout_s, settings.parking_timeout_s, settings.stream_idle_timeout_s) == (1200, 1200, 300)

@@ -1,4 +1,4 @@
-"""What becomes of an upstream's errors (decisions 2), row by row, without a socket."""
+"""What becomes of an upstream's errors (docs/reference/inference.md#upstream-errors), row by row, without a socket."""
 
 import json
 from typing import Any

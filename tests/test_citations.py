@@ -1,0 +1,121 @@
+"""Every citation in code, tests, Lua and documents resolves inside the repository.
+
+See docs/reference/README.md#how-to-cite. This file quotes broken citations on purpose, so it does not read itself.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = {".py", ".lua", ".md", ".txt", ".toml", ".yml", ".yaml", ".sh", ".mako"}
+FOLDERS = [folder for folder in ROOT.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
+FILES = sorted(
+    path
+    for found in (ROOT.glob("*"), *(folder.rglob("*") for folder in FOLDERS))
+    for path in found
+    if path.is_file() and (path.suffix in KINDS or path.name == "Makefile") and path != Path(__file__).resolve()
+)
+DOCUMENTS = [path for path in FILES if path.suffix == ".md"]
+
+HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)?$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CITED = re.compile(r"(?<![\w/])(docs/[\w./-]+\.md)(?:#([\w-]+))?")
+LINKED = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+RECORD = re.compile(r"\b[Dd]ecisions?[\s#]+(\d{4})\b")
+ELSEWHERE = {
+    "a page that is not here": re.compile(r"(?<![\w/.\[-])(?<!\]\()([\w-]+\.md)\b"),
+    "a section of the specification": re.compile(r"\b[Ss]pec(?:ification)?,?[\s#(]+\d"),
+    "a section of the decisions": re.compile(r"\b[Dd]ecisions?,?[\s#(]+(?:section )?(?!\d{4}\b)\d"),
+    "a folder that is not here": re.compile(r"(?<![\w/])shared/\w"),
+    "a section sign (an RFC is cited as `RFC 9110 7.6.1`)": re.compile("§"),
+    "an issue": re.compile(r"\b[Ii]ssue\s+#?\d"),
+}
+
+
+def anchors(document: Path) -> set[str]:
+    """The slugs that GitHub gives the document's headings: lower case, no punctuation, a hyphen for each space."""
+    found: set[str] = set()
+    for heading in HEADING.findall(FENCED.sub("", document.read_text())):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        number = next(n for n in range(99) if (f"{slug}-{n}" if n else slug) not in found)
+        found.add(f"{slug}-{number}" if number else slug)
+    return found
+
+
+def broken_target(document: Path, anchor: str) -> str:
+    """What is wrong with a citation of `anchor` in `document`; empty if nothing is."""
+    if not document.exists():
+        return "no such file"
+    return "no such anchor" if anchor and document.suffix == ".md" and anchor not in anchors(document) else ""
+
+
+def broken_citations(text: str) -> Iterator[str]:
+    """Every citation in `text` that leads nowhere or out of the repository."""
+    for path, anchor in CITED.findall(text):
+        if fault := broken_target(ROOT / path, anchor):
+            yield f"{path}#{anchor}: {fault}"
+    for number in RECORD.findall(text):
+        if not list((ROOT / "docs/decisions").glob(f"{number}-*.md")):
+            yield f"decision {number}: no such record"
+    for what, pattern in ELSEWHERE.items():
+        for hit in pattern.finditer(text):
+            if not (hit.re.groups and (ROOT / hit.group(1)).exists()):
+                yield f"{hit.group()!r} cites {what}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_citations_resolve(path: Path) -> None:
+    assert not list(broken_citations(path.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_a_document_resolve(document: Path) -> None:
+    links = LINKED.findall(FENCED.sub("", document.read_text()))
+    targets = [((document.parent / path) if path else document, anchor) for path, anchor in links]
+    faults = [(str(target), anchor, broken_target(target, anchor)) for target, anchor in targets]
+    assert not [fault for fault in faults if fault[2]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(spec 2.1, 4.2)",
+        "the specification (2.1)",
+        "(decisions 5)",
+        "decisions.md section 11",
+        '(limits.md, "Data")',
+        "as shared/style.md says",
+        "RFC 9110 §7.6.1",
+        "(issue 5)",
+        "see decision 0999",
+        "see decision\n# 0999",
+        "docs/reference/limits.md#no-such-heading",
+        "docs/reference/no-such-page.md",
+    ],
+)
+def test_a_broken_citation_is_found(text: str) -> None:
+    assert list(broken_citations(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docs/reference/limits.md#admission",
+        "decision 0014",
+        "RFC 9110 7.6.1",
+        "README.md",
+        "[limits.md](limits.md#admission)",
+    ],
+)
+def test_a_sound_citation_passes(text: str) -> None:
+    assert not list(broken_citations(text))
+
+
+def test_files_of_every_kind_are_read() -> None:
+    read = {path.suffix for path in FILES}
+    assert {".py", ".lua", ".md", ".txt", ".toml"} <= read
+    assert len(FILES) > 300
