@@ -1,8 +1,9 @@
-# One image for every role: `docker run IMAGE` is the whole product, `… control` and `… proxy` are one plane each.
+# One image for every role: `docker run IMAGE` starts the whole product; `docker run IMAGE control` and `… proxy` start
+# one plane each.
 FROM python:3.11-slim-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc make && rm -rf /var/lib/apt/lists/*
 WORKDIR /tollgate
-COPY Makefile pyproject.toml requirements.lock README.md ./
+COPY Makefile pyproject.toml requirements.lock README.md LICENSE ./
 COPY policy policy
 COPY proxy proxy
 COPY control control
