@@ -1,7 +1,7 @@
 """The names of all settings (`TOLLGATE_*` in the environment), of both planes and of the commands.
 
 A name that is not here is most likely misspelt: it would be ignored without a word. What a setting means is in
-`docs/operating.md`; a test holds this list to the settings that the code reads.
+`docs/reference/settings.md`; a test holds this list to the settings that the code reads.
 """
 
 from collections.abc import Iterable, Iterator
@@ -69,5 +69,5 @@ def warnings_of(environment: Iterable[str]) -> Iterator[str]:
     for name in sorted(environment):
         if is_unknown(name):
             meant = get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in NAMES], n=1)
-            hint = f"Did you mean {PREFIX}{meant[0]}?" if meant else "See docs/operating.md for the settings."
+            hint = f"Did you mean {PREFIX}{meant[0]}?" if meant else "See docs/reference/settings.md."
             yield f"{name} is not a setting and is ignored. {hint}"

@@ -49,7 +49,7 @@ _FLAGS = {
 @click.option("--control-url", metavar="URL", help="Where policy comes from and events go.")
 @click.pass_context
 def main(context: click.Context, /, **given: Any) -> None:
-    """The data plane: serves inference calls under policy. Settings: TOLLGATE_* (see docs/operating.md)."""
+    """The data plane: serves inference calls under policy. Settings: TOLLGATE_* (see docs/reference/settings.md)."""
     bind = Bind(**{name: given.pop(name) for name in Bind.__dataclass_fields__})
     environ = _environ_with(given)
     if context.invoked_subcommand is not None:

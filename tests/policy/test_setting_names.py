@@ -12,4 +12,4 @@ def test_a_misspelt_setting_is_named_with_the_one_that_was_meant() -> None:
 
 def test_a_name_that_resembles_none_is_told_where_to_look() -> None:
     (warning,) = warnings_of(["TOLLGATE_ZZZZ"])
-    assert "docs/operating.md" in warning
+    assert "docs/reference/settings.md" in warning

@@ -1,0 +1,140 @@
+"""The tables of docs/reference, held against the code: errors, settings, metrics, operations, commands, tiers."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import pytest
+
+from control.api.operations import Operation
+from control.app import OPERATIONS
+from control.cli import tollgate
+from control.settings import Settings as ControlSettings
+from policy.setting_names import NAMES
+from policy.tiers import DEFAULT_TIERS
+from proxy.refusals import BUG, TABLE
+from proxy.settings import settings_from
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
+METRIC = re.compile(r'"((?:tollgate|platform_model_api)_[a-z_]+)"')
+CODE = re.compile(r'ProblemError\(\s*(\d{3}), "([A-Z_]+)"')
+REQUIRED = {
+    "TOLLGATE_REDIS_URL": "redis://127.0.0.1",
+    "TOLLGATE_INTERNAL_TOKEN": "sixteen characters",
+    "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+}
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs/reference" / f"{name}.md").read_text()
+
+
+def rows(name: str, heading: str) -> list[list[str]]:
+    """The cells of the tables below a heading, without code quotes; head rows left out."""
+    section = re.split(r"^## ", page(name).partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
+    wanted = [line for number, line in enumerate(lines) if number not in heads and not line.startswith("|---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in wanted]
+
+
+def plain(cell: str) -> str:
+    return cell.strip("`")
+
+
+def sources(*planes: str) -> Iterator[str]:
+    return (path.read_text() for plane in planes for path in sorted((ROOT / plane).rglob("*.py")))
+
+
+def test_the_table_of_refusals_is_the_codes() -> None:
+    written = {
+        (int(status), plain(code), plain(message)) for status, code, message, _when in rows("inference", "Errors")
+    }
+    coded = {(row.status, row.code or "none", row.message or "—") for row in (*TABLE.values(), BUG)}
+    assert written == coded
+
+
+def test_every_error_code_of_the_management_api_is_in_its_table() -> None:
+    written = {
+        (int(status), code)
+        for status, codes, _when in rows("management-api", "Errors")
+        for code in re.findall("`([A-Z_]+)`", codes)
+    }
+    coded = {(int(status), code) for text in sources("control") for status, code in CODE.findall(text)}
+    assert len(coded) > 10
+    assert coded <= written
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
+def test_every_operation_is_described(operation: Operation) -> None:
+    told = f"{operation.method} {re.sub('/(development|production)/', '/{deployment_id}/', operation.path)}"
+    text = page("management-api") + page("events-and-webhooks")
+    assert re.search(re.escape(told) + r"(?![\w/])", text), told
+
+
+def test_the_table_of_settings_names_them_all() -> None:
+    names = [plain(name) for name, *_rest in rows("settings", "All settings")]
+    assert sorted(names) == sorted(NAMES)
+
+
+def test_settings_are_read_by_whom_the_table_says() -> None:
+    read = {
+        plane: {name for text in sources(plane) for name in SETTING.findall(text)} for plane in ("control", "proxy")
+    }
+    proxy = (ROOT / "proxy/settings.py").read_text()
+    read["proxy"] |= {f"TOLLGATE_{name}" for name in re.findall(r'read\.\w+\("([A-Z_]+)"', proxy)}
+    control = set(SETTING.findall((ROOT / "control/settings.py").read_text()))
+    for name, readers, *_rest in rows("settings", "All settings"):
+        asked = set(readers.replace("both", "control, proxy").split(", "))
+        assert ("proxy" in asked) == (plain(name) in read["proxy"]), name
+        assert ("control" in asked) == (plain(name) in control), name
+
+
+def test_the_numbers_of_the_table_of_settings_are_the_defaults() -> None:
+    proxy, control = settings_from(REQUIRED), ControlSettings.from_environ(REQUIRED)
+    defaults = {**{name: getattr(control, name) for name in control.__slots__}}
+    defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
+    checked = 0
+    for name, _readers, default, *_rest in rows("settings", "All settings"):
+        if (number := re.match(r"[\d.]+\b", default)) is not None:
+            field = plain(name).removeprefix("TOLLGATE_").lower().removeprefix("control_")
+            assert float(number.group()) == defaults[field], name
+            checked += 1
+    assert checked > 20
+
+
+def test_every_metric_is_in_the_table_and_no_other() -> None:
+    coded = {name for text in sources("proxy", "control") for name in METRIC.findall(text)} - {"tollgate_writes"}
+    written = {plain(row[0]) for heading in ("Proxy metrics", "Control metrics") for row in rows("metrics", heading)}
+    assert {name.removesuffix("_total") for name in written} == {name.removesuffix("_total") for name in coded}
+
+
+def commands(group: click.Group, words: str = "tollgate") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{words} {name}")
+        else:
+            yield f"{words} {name}", command
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), list(commands(tollgate)), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_and_its_flags_are_told_of(words: str, command: click.Command) -> None:
+    told = page("command-line").partition("## Not built")[0]
+    assert f"`{words}" in told
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert parameter.opts[0] in told, parameter.opts
+
+
+def test_the_tiers_of_the_table_are_the_defaults() -> None:
+    written = {
+        plain(name): (requests, tokens.replace(" ", "")) for name, requests, tokens in rows("limits", "Model API tiers")
+    }
+    assert {
+        name: (str(tier.requests_per_minute), str(tier.tokens_per_minute)) for name, tier in DEFAULT_TIERS.items()
+    } == {name: figures for name, figures in written.items() if not name.startswith("custom")}
