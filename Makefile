@@ -53,8 +53,8 @@ bench-quick: $(BENCH_STAMP)  ## measure Tollgate, nginx and Envoy, in under two 
 	$(BENCH) -m bench.run --quick
 
 bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, beside the usual alternatives
-	$(BENCH) -m bench.limits
-	$(BENCH) -m bench.limits_overload
+	$(BENCH) -m bench.studies.limits
+	$(BENCH) -m bench.studies.limits_overload
 
 soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
 	$(BIN)/pytest -rs -m soak

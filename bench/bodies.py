@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bench.figures import Findings
 from bench.load import Call, run_wrk
-from bench.peers import chat_body
-from bench.processes import BenchError
+from bench.programs.peers import chat_body
+from bench.programs.processes import BenchError
+from bench.programs.subjects import Subject, Upstream
 from bench.quiet import undisturbed
-from bench.subjects import Subject, Upstream
 
 PROMPT_BYTES = 400_000
 HUGE_BYTES = 99_000_000

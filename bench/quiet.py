@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from bench.processes import BenchError, cpu_s, machine_cpu_s
+from bench.programs.processes import BenchError, cpu_s, machine_cpu_s
 
 BUSY_SHARE = 0.10
 TRIES = 5

@@ -24,14 +24,14 @@ from pathlib import Path
 
 from bench.bodies import measure_huge_bodies, measure_prompts
 from bench.figures import BARE, COMPARED_AT, GOVERNED, OURS, Figures, Findings, Sample
-from bench.gateway import start_gateway
 from bench.load import Call, run_wrk
-from bench.peers import CHAT, PEERS, chat_body
-from bench.processes import BenchError, cpu_s, leave_nothing_behind, rss_mib
+from bench.programs.gateway import start_gateway
+from bench.programs.peers import CHAT, PEERS, chat_body
+from bench.programs.processes import BenchError, cpu_s, leave_nothing_behind, rss_mib
+from bench.programs.subjects import Subject, Upstream, own, start_all, start_upstream
 from bench.quiet import BusyError, undisturbed
 from bench.report import write_report
-from bench.stream_parts import measure_first_bytes, measure_floods, note_what_was_kept
-from bench.subjects import Subject, Upstream, own, start_all, start_upstream
+from bench.studies.stream_parts import measure_first_bytes, measure_floods, note_what_was_kept
 
 RESULTS = Path("bench/RESULTS.md")
 ENVOY = "envoy"
@@ -260,14 +260,14 @@ def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
 
 def _measure_policy(run: Run) -> None:
     facts = run.scratch / "policy.json"
-    argv = [sys.executable, "-m", "bench.policy_scale", "--folder", str(run.scratch), "--facts", str(facts)]
+    argv = [sys.executable, "-m", "bench.studies.policy_scale", "--folder", str(run.scratch), "--facts", str(facts)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         for line in program.stdout:
             print(f"  {line}", end="", flush=True)
             run.found.notes.append(line.strip())
     if program.returncode:
-        raise BenchError(f"bench.policy_scale ended with status {program.returncode}")
+        raise BenchError(f"bench.studies.policy_scale ended with status {program.returncode}")
     run.found.facts.update(json.loads(facts.read_text()))
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import GOVERNED
-from bench.gateway import Gateway, start_gateway
 from bench.load import Call, run_wrk
-from bench.peers import CHAT, chat_body
-from bench.processes import BenchError, leave_nothing_behind, rss_mib
+from bench.programs.gateway import Gateway, start_gateway
+from bench.programs.peers import CHAT, chat_body
+from bench.programs.processes import BenchError, leave_nothing_behind, rss_mib
+from bench.programs.subjects import Subject, Upstream, own, start_upstream
 from bench.quiet import undisturbed
-from bench.subjects import Subject, Upstream, own, start_upstream
 
 SOAK_S = 600
 SLICES = 30

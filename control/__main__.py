@@ -12,15 +12,15 @@ from typing import Any
 from aiohttp import web
 
 from control.app import LIMITS, build
-from control.edges.data_directory import DataDirectory, DataDirectoryError
-from control.edges.database import SchemaTooNewError
-from control.edges.http_front import FrontRunner
-from control.edges.log_lines import log_to_stderr
-from control.edges.private_files import UMASK
-from control.pace import spare_the_collector
+from control.edges.process.data_directory import DataDirectory, DataDirectoryError
+from control.edges.sql.database import SchemaTooNewError
+from control.edges.telemetry.log_lines import log_to_stderr
 from control.settings import Settings
 from control.stopping import done_unless
-from policy.setting_names import warnings_of
+from control.time_slices import spare_the_collector
+from runtime.http_server import FrontRunner
+from runtime.private_files import UMASK
+from runtime.setting_names import warnings_of
 
 log = logging.getLogger("control")
 

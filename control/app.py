@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from redis.asyncio import Redis
 
-from control import publisher
 from control.api import (
     deployments,
     endpoints,
@@ -18,41 +17,42 @@ from control.api import (
     internal_snapshot,
     keys,
     models,
-    observed,
     secrets,
     usage,
     webhooks,
 )
-from control.api.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
-from control.api.openapi import description_routes
-from control.api.operations import Operation, mount
-from control.api.pages import Pages
-from control.api.parts import PARTS, Parts
-from control.api.problems import render_problems
-from control.edges.counters import CountersUnavailableError, UsageCounters
-from control.edges.database import DatabaseAwayError, migrate
-from control.edges.event_clock import EventClock
-from control.edges.hints import Hints
-from control.edges.http_front import FrontLimits
-from control.edges.ingest import Ingest
-from control.edges.last_used import LastUsed
-from control.edges.log_lines import OutageLog
-from control.edges.metrics import Metrics
-from control.edges.names import UpstreamNames
-from control.edges.redis_client import connect
-from control.edges.redis_probe import RedisProbe
-from control.edges.store import Store
-from control.edges.throttle_windows import LocalWindows, RedisWindows
-from control.edges.webhook_client import WebhookClient
-from control.edges.webhook_sender import SenderOptions, WebhookSender
-from control.pace import collect_when_idle
+from control.api.protocol import observability
+from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
+from control.api.protocol.cursors import Pages
+from control.api.protocol.dependencies import PARTS, Parts
+from control.api.protocol.errors import render_problems
+from control.api.protocol.openapi import description_routes
+from control.api.protocol.operations import Operation, mount
+from control.edges.name_resolution import UpstreamNames
+from control.edges.redis.client import connect
+from control.edges.redis.hints import Hints
+from control.edges.redis.probe import RedisProbe
+from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
+from control.edges.redis.usage_counters import CountersUnavailableError, UsageCounters
+from control.edges.sql.database import DatabaseAwayError, migrate
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.ingest import Ingest
+from control.edges.sql.last_used import LastUsed
+from control.edges.sql.store import Store
+from control.edges.telemetry.log_lines import OutageLog
+from control.edges.telemetry.metrics import Metrics
+from control.edges.webhooks.client import WebhookClient
+from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.readiness import Readiness
+from control.resources import publisher
+from control.resources.billing_events import Statements
+from control.resources.webhook_messages import outbox
 from control.retention import forget_old
 from control.settings import Settings
-from control.statements import Statements
 from control.stopping import cancelled
 from control.throttle import Throttle
-from control.webhook_messages import outbox
+from control.time_slices import collect_when_idle
+from runtime.http_server import FrontLimits
 
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0
@@ -60,7 +60,7 @@ _FIRST_HOUSEKEEPING_S = 60.0
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
 """A webhook message is one process's for this many times as long as its receiver may take."""
-MIDDLEWARES = (observed.count_answers, render_problems, refuse_compressed_bodies)
+MIDDLEWARES = (observability.count_answers, render_problems, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
 """Of the listener. A query may name a thousand keys."""
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
@@ -103,7 +103,7 @@ def build(settings: Settings) -> web.Application:
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES)
-    for routes in (health.ROUTES, internal, observed.ROUTES, description_routes(OPERATIONS)):
+    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS)):
         app.router.add_routes(routes)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     return app

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from control.edges import secret_rows
-from control.edges.store import Connection
+from control.edges.sql import secret_rows
+from control.edges.sql.store import Connection
 from policy.sealing import SealedWithUnknownKeyError, unseal
 
 KEPT_S = 1.0

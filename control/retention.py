@@ -6,12 +6,12 @@ Deleted in small transactions, oldest first, so that no ingest waits for it.
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from control.edges import webhook_rows
-from control.edges.event_clock import database_ms
-from control.edges.event_rows import delete_events_before
-from control.edges.store import Store, WriteTx
-from control.edges.webhook_rows import DEAD, DELIVERED
-from control.edges.workspace_rows import all_workspaces
+from control.edges.sql import webhook_rows
+from control.edges.sql.events.clock import database_ms
+from control.edges.sql.events.rows import delete_events_before
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.webhook_rows import DEAD, DELIVERED
+from control.edges.sql.workspace_rows import all_workspaces
 
 DAY_MS = 86_400_000
 DELIVERED_DAYS = 7

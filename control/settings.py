@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from policy.hosts import EgressRules
-from policy.log_schema import DEFAULT_LEVEL, parse_level
 from policy.sealing import parse_keys
+from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
 DEFAULT_PORT = 8081

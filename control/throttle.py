@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from control.api.problems import too_many_requests
+from control.api.protocol.errors import too_many_requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is allowed: the language both planes speak.
+"""What is allowed: the language that both planes speak.
 
-Pure: no I/O, no clock, no framework, nothing of ours imported from outside this package.
+Pure: no I/O, no clock, no framework. Imports nothing of ours from outside this package.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policy.limits import SlugLimits
+from policy.limits.limit import SlugLimits
 
 MAX_DEPTH = 5
 """Levels of a tree, its root included."""

@@ -13,7 +13,7 @@ from typing import Any
 from policy.credentials import KeyKind
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
-from policy.limits import Limit, LimitType, SlugLimits, Unit
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 
 Wire = dict[str, Any]
 

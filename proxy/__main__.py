@@ -13,16 +13,16 @@ from typing import Any
 
 import click
 
-from policy.setting_names import warnings_of
-from proxy.edges.catalogue import Catalogue, NoReplicaError, open_catalogue
-from proxy.edges.lines import log_off_the_loop
-from proxy.edges.private_files import UMASK, NotOursError
-from proxy.edges.replica import ReplicaInUseError
-from proxy.edges.seats import PortInUseError
+from proxy.edges.policy.supervisor.replica import ReplicaInUseError
+from proxy.edges.policy.supervisor.replica_listing import Catalogue, NoReplicaError, open_catalogue
+from proxy.edges.process.log_writer import log_off_the_loop
+from proxy.edges.process.supervisor.worker_processes import PortInUseError
 from proxy.exchange import PolicyUnavailableError
 from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, SettingsError, replica_settings, settings_from
-from proxy.supervisor import Bind, Supervisor
+from proxy.supervisor.app import Bind, Supervisor
+from runtime.private_files import UMASK, NotOursError
+from runtime.setting_names import warnings_of
 
 log = logging.getLogger("proxy")
 _PORT = click.IntRange(0, 65535)

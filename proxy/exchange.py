@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.credentials import MODEL_CALLERS, SLUG_CALLERS, KeyKind
-from policy.effective import Plan
 from policy.groups import Group
 from policy.hosts import Reach
+from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
-from proxy.grants import Grant
-from proxy.load import Load
-from proxy.long_strings import Outline
-from proxy.metering import AnswerReader, Delivered
-from proxy.spliced import RequestBody
+from proxy.accounting.metering import AnswerReader, Delivered
+from proxy.accounting.reservations import Grant
+from proxy.capacity.call_load import Load
+from proxy.json_text.large_json import Outline
+from proxy.json_text.segmented_body import RequestBody
 
 Headers = Sequence[tuple[str, str]]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy.credentials import may_call_slugs
-from policy.effective import Bound, Plan
 from policy.endpoints import Target
 from policy.groups import Group
+from policy.limits.effective import Bound, Plan
+from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow, target_to_wire
-from policy.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 
 DEFAULT_ENVIRONMENT = "production"
 MODEL_API = "PLATFORM_MODEL_API"

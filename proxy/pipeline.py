@@ -14,14 +14,14 @@ from time import time_ns
 from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
-from policy.tiers import DEFAULT_TIERS, Tier
-from proxy.capacity import Capacity, CapacityLimits, Fleet
+from policy.limits.tiers import DEFAULT_TIERS, Tier
+from proxy.accounting.ulids import Ulids
+from proxy.capacity.worker_capacity import Capacity, CapacityLimits, Fleet
 from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
 from proxy.refusals import BUG, render, row_of
-from proxy.slices import Slices
 from proxy.stages import admit, authenticate, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
-from proxy.ulids import Ulids
+from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Tokens(dispatch.Tokens, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that the path works with; `proxy/app.py` puts it together."""
+    """All that the path works with; `proxy/worker/app.py` puts it together."""
 
     directory: Directory
     counters: Counters

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.dialects.seam import UntranslatableError
+from proxy.dialects.upstream_request import UntranslatableError
 from proxy.exchange import (
     Answered,
     CallerGoneError,

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.hosts import EgressRules
-from policy.log_schema import DEFAULT_LEVEL, parse_level
+from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
-from policy.tiers import Tier, parse_tiers
-from proxy.capacity import CapacityLimits
+from proxy.capacity.worker_capacity import CapacityLimits
+from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
 DEFAULT_DATA_DIR = "./.tollgate"
 DEFAULT_READY_GRACE_S = 5.0

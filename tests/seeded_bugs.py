@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("policy", "proxy", "control", "tests", "pyproject.toml")
 SUITE = (
-    "tests/proxy/test_checks.py",
-    "tests/contracts/test_counters.py",
-    "tests/contracts/test_admission_machine.py",
-    "tests/contracts/test_counters_late.py",
-    "tests/contracts/test_counters_redis.py",
-    "tests/contracts/test_counters_local.py",
+    "tests/proxy/edges/redis/test_admission_requests.py",
+    "tests/contracts/redis/test_counters.py",
+    "tests/contracts/redis/test_admission_machine.py",
+    "tests/contracts/redis/test_counters_late.py",
+    "tests/contracts/redis/test_counters_redis.py",
+    "tests/contracts/redis/test_counters_local.py",
     "tests/proxy/test_give_back.py",
 )
 

@@ -8,9 +8,9 @@ from bench import quiet
 from bench.figures import BARE, COMPARED_AT, GOVERNED, Figures, Findings, Sample
 from bench.goals import GOALS, Goal
 from bench.load import Load, parse
-from bench.processes import BenchError
+from bench.programs.processes import BenchError
 from bench.soak import Slice, verdicts
-from bench.streams import Watch, summary
+from bench.studies.streams import Watch, summary
 
 QUICK = Load(1000, 100.0, 10.0, 20.0)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from standardwebhooks import WebhookVerificationError
 
-from control.webhook_messages import signed_headers
-from control.webhooks import new_secret
+from control.resources.webhook_messages import signed_headers
+from control.resources.webhooks import new_secret
 from policy.billing import EVENT_TYPE
-from policy.setting_names import NAMES
+from runtime.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
@@ -34,7 +34,7 @@ def test_the_list_of_setting_names_is_what_the_code_reads() -> None:
     sources = [path for plane in ("proxy", "control") for path in (ROOT / plane).rglob("*.py")]
     read = {name for path in sources for name in SETTING.findall(path.read_text())}
     read |= {f"TOLLGATE_{name}" for name in READ.findall((ROOT / "proxy/settings.py").read_text())}
-    assert read == NAMES, "add it to policy/setting_names.py, or take it out there"
+    assert read == NAMES, "add it to runtime/setting_names.py, or take it out there"
 
 
 def test_the_receiver_in_the_document_verifies_and_counts_once() -> None:

@@ -6,12 +6,12 @@ See docs/reference/management-api.md#deployments and docs/reference/management-a
 from dataclasses import replace
 from functools import partial
 
-from control import deployments
-from control.api import deployment_forms as forms
-from control.api.deployment_forms import shown_deployment
+from control.api import deployment_schemas as forms
+from control.api.deployment_schemas import shown_deployment
 from control.api.models import place_of
-from control.api.operations import Call, Operation
-from control.deployments import Place
+from control.api.protocol.operations import Call, Operation
+from control.resources import deployments
+from control.resources.deployments import Place
 
 
 async def activate(call: Call, environment: str | None = None) -> forms.DeploymentChangedV1:

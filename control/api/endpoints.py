@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
-from control import routing
-from control.api.encoded import Encoded
-from control.api.forms import (
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     NO_NUL,
     AnswerV1,
     FormV1,
@@ -24,10 +25,9 @@ from control.api.forms import (
     TimeText,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.edges import endpoint_rows
-from control.edges.endpoint_rows import EndpointRecord
+from control.edges.sql import endpoint_rows
+from control.edges.sql.endpoint_rows import EndpointRecord
+from control.resources import endpoints
 from policy.endpoints import PROVIDERS, ProviderRules, Target, VendorCConfig
 from policy.snapshot import target_to_wire
 
@@ -129,21 +129,21 @@ class DeletedGatewayEndpointV1(AnswerV1):
 async def create(call: Call) -> GatewayEndpointV1:
     asked = call.body_as(CreateGatewayEndpointRequestV1)
     target = _target(asked.targets[0])
-    await routing.check_target_rules(target, call.parts.names)
-    return _shown(await routing.create_endpoint(call.parts.store, call.caller.workspace_id, asked.slug, target))
+    await endpoints.check_target_rules(target, call.parts.names)
+    return _shown(await endpoints.create_endpoint(call.parts.store, call.caller.workspace_id, asked.slug, target))
 
 
 async def replace(call: Call) -> GatewayEndpointV1:
     target = _target(call.body_as(UpdateGatewayEndpointRequestV1).targets[0])
-    await routing.check_target_rules(target, call.parts.names)
+    await endpoints.check_target_rules(target, call.parts.names)
     endpoint_id = call.path["endpoint_id"]
-    return _shown(await routing.retarget(call.parts.store, call.caller.workspace_id, endpoint_id, target))
+    return _shown(await endpoints.retarget(call.parts.store, call.caller.workspace_id, endpoint_id, target))
 
 
 async def get(call: Call) -> GatewayEndpointV1:
     async with call.parts.store.read() as conn:
         record = await endpoint_rows.find_endpoint(conn, call.caller.workspace_id, call.path["endpoint_id"])
-    return _shown(routing.found(record))
+    return _shown(endpoints.found(record))
 
 
 async def list_all(call: Call) -> Encoded:
@@ -156,7 +156,7 @@ async def list_all(call: Call) -> Encoded:
 
 async def delete(call: Call) -> DeletedGatewayEndpointV1:
     store, workspace_id = call.parts.store, call.caller.workspace_id
-    record = await routing.delete_endpoint(store, workspace_id, call.path["endpoint_id"])
+    record = await endpoints.delete_endpoint(store, workspace_id, call.path["endpoint_id"])
     return DeletedGatewayEndpointV1(id=record.id, slug=record.slug)
 
 

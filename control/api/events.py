@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from control.api.encoded import Encoded
-from control.api.forms import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
-from control.api.lists import encoded_page
-from control.api.operations import Call, Operation
-from control.api.problems import bad_field
-from control.edges.event_rows import Window
-from control.pace import each
-from control.statements import Page
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.errors import bad_field
+from control.api.protocol.lists import encoded_page
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
+from control.edges.sql.events.rows import Window
+from control.resources.billing_events import Page
+from control.time_slices import each
 from policy.billing import EVENT_TYPE
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from control import groups
-from control.api.encoded import Array, Encoded, Pieces, encode_object
-from control.api.forms import (
+from control.api.protocol.dependencies import Parts
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
+from control.api.protocol.lists import Listing, Position, page_of
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
     AnswerV1,
@@ -24,17 +26,15 @@ from control.api.forms import (
     not_all_null,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of
-from control.api.operations import Call, Operation
-from control.api.parts import Parts
-from control.edges import group_rows
-from control.edges.counters import Bucket, CountersUnavailableError
-from control.edges.group_rows import GroupRecord
-from control.groups import GroupChange, NewGroup, Placed
-from control.pace import each
-from policy.effective import Bound, bounds_of_each
+from control.edges.redis.usage_counters import Bucket, CountersUnavailableError
+from control.edges.sql import group_rows
+from control.edges.sql.group_rows import GroupRecord
+from control.resources import groups
+from control.resources.groups import GroupChange, NewGroup, Placed
+from control.time_slices import each
 from policy.groups import MAX_MODELS, Enforcement
-from policy.limits import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
+from policy.limits.effective import Bound, bounds_of_each
+from policy.limits.limit import MAX_THRESHOLD, Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import models_entry_to_wire
 
 _Entity = Annotated[

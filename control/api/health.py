@@ -5,8 +5,8 @@ See docs/reference/management-api.md#health.
 
 from aiohttp import web
 
-from control.api.parts import PARTS
-from control.edges.store import current_revision
+from control.api.protocol.dependencies import PARTS
+from control.edges.sql.store import current_revision
 
 
 async def healthz(_request: web.Request) -> web.Response:

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from control.api import guard
-from control.api.parts import PARTS
-from control.api.problems import ProblemError, bad_field, bad_request
-from control.edges.ingest import EventsLostError, IngestTooSlowError
-from control.pace import each, pause
+from control.api.protocol import authentication
+from control.api.protocol.dependencies import PARTS
+from control.api.protocol.errors import ProblemError, bad_field, bad_request
+from control.edges.sql.events.ingest import EventsLostError, IngestTooSlowError
+from control.time_slices import each, pause
 from policy import exact_json
 from policy.billing import BillingEvent
 
@@ -32,7 +32,7 @@ _TEXTS = {
 
 async def take_events(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
-    guard.check_internal(request, parts.settings.internal_token)
+    authentication.check_internal(request, parts.settings.internal_token)
     batch, after = await parse_batch(await _body(request))
     try:
         accepted = await parts.ingest.take(batch, after)

@@ -6,13 +6,13 @@ See docs/reference/management-api.md#internal-api.
 import orjson
 from aiohttp import web
 
-from control import publisher
-from control.api import guard
-from control.api.encoded import Array, encode_object, put_together
-from control.api.parts import PARTS
-from control.api.problems import bad_field
-from control.pace import each
-from control.publisher import Reader, Walk
+from control.api.protocol import authentication
+from control.api.protocol.dependencies import PARTS
+from control.api.protocol.encoding import Array, encode_object, put_together
+from control.api.protocol.errors import bad_field
+from control.resources import publisher
+from control.resources.publisher import Reader, Walk
+from control.time_slices import each
 
 _MAX_REVISION = 2**63 - 2
 DEFAULT_ROWS = 1_000
@@ -20,7 +20,7 @@ DEFAULT_ROWS = 1_000
 
 async def snapshot(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
-    guard.check_internal(request, parts.settings.internal_token)
+    authentication.check_internal(request, parts.settings.internal_token)
     delta = await publisher.read_delta(parts.store, _reader(request))
     wire = delta.to_wire()
     rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))

@@ -5,9 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from control import keys
-from control.api.encoded import Encoded
-from control.api.forms import (
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.errors import not_found
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     AnswerV1,
     FormV1,
     Name,
@@ -17,12 +19,10 @@ from control.api.forms import (
     optional_time_text,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.api.problems import not_found
-from control.edges import key_rows
-from control.edges.key_rows import KeyRecord
-from control.keys import Keyring
+from control.edges.sql import key_rows
+from control.edges.sql.key_rows import KeyRecord
+from control.resources import keys
+from control.resources.keys import Keyring
 from policy.credentials import KeyKind
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]

@@ -6,9 +6,8 @@ See docs/reference/management-api.md#models.
 import re
 from collections.abc import Sequence
 
-from control import deployments
-from control.api import deployment_forms as forms
-from control.api.deployment_forms import (
+from control.api import deployment_schemas as forms
+from control.api.deployment_schemas import (
     CreateDeploymentRequestV1,
     CreateModelRequestV1,
     SetEnvironmentRequestV1,
@@ -17,15 +16,16 @@ from control.api.deployment_forms import (
     shown_environment,
     shown_model,
 )
-from control.api.encoded import Encoded
 from control.api.endpoints import ENVIRONMENT_PATTERN
-from control.api.forms import PageQueryV1
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.api.problems import bad_field, not_found
-from control.deployments import Place
-from control.edges import model_rows
-from control.edges.model_rows import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.errors import bad_field, not_found
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import PageQueryV1
+from control.edges.sql import model_rows
+from control.edges.sql.model_rows import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.resources import deployments
+from control.resources.deployments import Place
 from policy.endpoints import EndpointRuleError
 
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from control import vault
-from control.api.encoded import Encoded
-from control.api.forms import (
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     NO_NUL,
     AnswerV1,
     FormV1,
@@ -19,11 +20,10 @@ from control.api.forms import (
     TimeText,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.edges import secret_rows
-from control.edges.secret_rows import SecretRecord
-from control.vault import NewSecret
+from control.edges.sql import secret_rows
+from control.edges.sql.secret_rows import SecretRecord
+from control.resources import secrets
+from control.resources.secrets import NewSecret
 
 MAX_VALUE_CHARS = 65_536
 
@@ -61,7 +61,7 @@ class DeletedSecretV1(AnswerV1):
 async def put(call: Call) -> SecretV1:
     asked = call.body_as(PutSecretRequestV1)
     parts, new = call.parts, NewSecret(asked.name, asked.value)
-    return _shown(await vault.put_secret(parts.store, parts.settings.secret_keys, call.caller.workspace_id, new))
+    return _shown(await secrets.put_secret(parts.store, parts.settings.secret_keys, call.caller.workspace_id, new))
 
 
 async def list_all(call: Call) -> Encoded:
@@ -74,7 +74,7 @@ async def list_all(call: Call) -> Encoded:
 
 async def delete(call: Call) -> DeletedSecretV1:
     name = call.path["name"]
-    id = await vault.delete_secret(call.parts.store, call.caller.workspace_id, name)
+    id = await secrets.delete_secret(call.parts.store, call.caller.workspace_id, name)
     return DeletedSecretV1(id=id, name=name)
 
 

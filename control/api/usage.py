@@ -6,21 +6,21 @@ See docs/reference/management-api.md#group-usage.
 import time
 from typing import Literal
 
-from control.api.encoded import Encoded
-from control.api.forms import (
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.errors import ProblemError
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     AnswerV1,
     PageQueryV1,
     PaginationResponseV1,
     TimeText,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.api.problems import ProblemError
-from control.edges.counters import CountersUnavailableError
-from control.groups import place_group
-from control.statements import UsageEntry, usage_of
-from policy.windows import until_midnight_ms
+from control.edges.redis.usage_counters import CountersUnavailableError
+from control.resources.billing_events import UsageEntry, usage_of
+from control.resources.groups import place_group
+from policy.limits.windows import until_midnight_ms
 
 
 class GroupUsageEntryV1(AnswerV1):

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from control import webhooks
-from control.api.encoded import Encoded
-from control.api.forms import (
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.errors import bad_field, not_found
+from control.api.protocol.lists import Listing, Position, page_of, shown
+from control.api.protocol.operations import Call, Operation
+from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
     AnswerV1,
@@ -20,12 +22,10 @@ from control.api.forms import (
     optional_time_text,
     time_text,
 )
-from control.api.lists import Listing, Position, page_of, shown
-from control.api.operations import Call, Operation
-from control.api.problems import bad_field, not_found
-from control.edges import webhook_rows
-from control.edges.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
-from control.webhooks import WebhookChange
+from control.edges.sql import webhook_rows
+from control.edges.sql.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
+from control.resources import webhooks
+from control.resources.webhooks import WebhookChange
 from policy.hosts import MAX_URL_CHARS, HostRuleError
 
 DEFAULT_OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400

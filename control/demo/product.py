@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from control.edges.children import tie_to_parent
+from runtime.child_process import tie_to_parent
 
-TOLLGATE = (sys.executable, "-P", "-c", "from control.cli import main; main()")
+TOLLGATE = (sys.executable, "-P", "-c", "from control.operator.cli import main; main()")
 _SETTINGS = {
     "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # the demo's upstreams are on this machine
     "TOLLGATE_EVENT_HOLDBACK_S": "2",  # events can be listed after seconds, not after a minute

@@ -8,11 +8,11 @@ import re
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.bodies import Body
-from proxy.dialects.seam import HeaderFields, UntranslatableError
-from proxy.dialects.splice import Json
 from proxy.dialects.streams import Shape, Stream
+from proxy.dialects.upstream_request import HeaderFields, UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.whole_answers import Body
+from proxy.json_text.json_edit import Json
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"

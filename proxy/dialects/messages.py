@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.bodies import Body
-from proxy.dialects.seam import HeaderFields
 from proxy.dialects.streams import MessagesStream, Shape
+from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
+from proxy.dialects.whole_answers import Body
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"

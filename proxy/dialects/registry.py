@@ -7,22 +7,29 @@ import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
+from proxy.accounting.metering import AnswerReader, Delivered
 from proxy.dialects import answer_text, chat_completions, messages, vendor_c
 from proxy.dialects.answer_text import Texts
-from proxy.dialects.bodies import Untouched
-from proxy.dialects.delivered import DeliveredBody, DeliveredStream, NothingDelivered
+from proxy.dialects.delivered_text import DeliveredBody, DeliveredStream, NothingDelivered
 from proxy.dialects.request_text import RequestText
-from proxy.dialects.seam import Asked, UntranslatableError
-from proxy.dialects.splice import Json, edit
-from proxy.dialects.translate_chat_answer import MessagesAnswer, MessagesStream
-from proxy.dialects.translate_chat_request import messages_request
-from proxy.dialects.translate_messages_answer import ChatAnswer, ChatStream
-from proxy.dialects.translate_messages_request import chat_request
-from proxy.dialects.translated import TranslatedBody, TranslatedStream, created_s, objects_in, slots_in, spell_out
+from proxy.dialects.translation.chat_answer import MessagesAnswer, MessagesStream
+from proxy.dialects.translation.chat_request import messages_request
+from proxy.dialects.translation.messages_answer import ChatAnswer, ChatStream
+from proxy.dialects.translation.messages_request import chat_request
+from proxy.dialects.translation.translated_answer import (
+    TranslatedBody,
+    TranslatedStream,
+    created_s,
+    objects_in,
+    slots_in,
+    spell_out,
+)
+from proxy.dialects.upstream_request import Asked, UntranslatableError
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
+from proxy.dialects.whole_answers import Untouched
 from proxy.exchange import Headers, Received
-from proxy.metering import AnswerReader, Delivered
-from proxy.spliced import RequestBody
+from proxy.json_text.json_edit import Json, edit
+from proxy.json_text.segmented_body import RequestBody
 
 _SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
 """The dialect in which a caller speaks on a path; a path that is not here is no inference."""

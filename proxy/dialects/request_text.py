@@ -10,7 +10,7 @@ import orjson
 
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, Sample, sample_of, tokens_of
 from proxy.exchange import Received
-from proxy.long_strings import Outline
+from proxy.json_text.large_json import Outline
 
 Json = dict[str, Any]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from proxy.accounting.metering import Reported
 from proxy.dialects import deltas, failures, sse
-from proxy.dialects.splice import Json, edit_one, find, last_object_called, remove
 from proxy.dialects.usage import Meter
-from proxy.extent import is_surely_within_bounds
-from proxy.metering import Reported
+from proxy.json_text.json_bounds import is_surely_within_bounds
+from proxy.json_text.json_edit import Json, edit_one, find, last_object_called, remove
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10

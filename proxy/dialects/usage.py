@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS, Tokens
-from proxy.metering import Reported
+from proxy.accounting.metering import Reported
 
 Json = dict[str, Any]
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from policy.billing import MAX_COUNT, Tokens
-from policy.effective import Plan
+from policy.limits.effective import Plan
+from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
-from policy.tiers import Tier, tier_in_force, tier_plan
+from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.ulids import Ulids
 from proxy.exchange import Admitted, Call, CountersUnavailableError, Routed
-from proxy.grants import Grant, LimitHit
-from proxy.headers import rate_lines
+from proxy.http_rules.headers import rate_lines
 from proxy.refusals import LimitExceededError
-from proxy.ulids import Ulids
 
 OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 BYTES_PER_TOKEN = 4

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from policy.endpoints import Target
 from policy.hosts import Reach
 from policy.snapshot import Deployment, EndpointRow, ModelRow
-from proxy.breaker import Event
-from proxy.capacity import Fleet, Seat
-from proxy.dialects.seam import Asked
+from proxy.accounting.recovery import OpenCall
+from proxy.capacity.circuit_breaker import Event
+from proxy.capacity.worker_capacity import Fleet, Seat
+from proxy.dialects.upstream_request import Asked
 from proxy.exchange import (
     Admitted,
     Answering,
@@ -26,12 +27,11 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamUnreachableError,
 )
-from proxy.headers import forwarded, forwarded_query
-from proxy.recovery import OpenCall
+from proxy.http_rules.headers import forwarded, forwarded_query
+from proxy.json_text.segmented_body import Filled
+from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
-from proxy.sliced_reading import AT_ONCE_BYTES
-from proxy.slices import Slices
-from proxy.spliced import Filled
+from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"

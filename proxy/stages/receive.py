@@ -10,13 +10,15 @@ from typing import Any
 import orjson
 
 from policy import exact_json
-from proxy import acted_on
-from proxy.dialects import splice
+from proxy.accounting.ulids import Ulids
+from proxy.capacity.call_load import Load
 from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
-from proxy.extent import SMALL_BYTES
-from proxy.headers import MAX_METADATA_BYTES, kept_request_id
-from proxy.load import Load
-from proxy.long_strings import Outline
+from proxy.http_rules import guarded_members
+from proxy.http_rules.headers import MAX_METADATA_BYTES, kept_request_id
+from proxy.json_text import json_edit
+from proxy.json_text.json_bounds import SMALL_BYTES
+from proxy.json_text.large_json import Outline
+from proxy.json_text.request_json import request_json
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -24,9 +26,7 @@ from proxy.refusals import (
     NoSuchPathError,
     WrongMethodError,
 )
-from proxy.request_json import request_json
-from proxy.slices import Slices
-from proxy.ulids import Ulids
+from proxy.time_slices import Slices
 
 _INFER, _LIST = Purpose.INFER, Purpose.LIST  # a member looked up anew takes ten times as long
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
@@ -86,7 +86,7 @@ class Receive:
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
-        acted_on.check(json)
+        guarded_members.check(json)
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json, body, outline)
@@ -142,7 +142,7 @@ def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -
     if metadata is None:
         return None
     _check_size(metadata)
-    member = None if exact_json.has_only_text(metadata) else splice.find(body, json, "metadata", outline)
+    member = None if exact_json.has_only_text(metadata) else json_edit.find(body, json, "metadata", outline)
     if member is not None:  # of a member named twice, the last as orjson read it
         metadata = exact_json.read_object(body[member.start : member.end].decode())
         _check_size(metadata)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
+from proxy.accounting.metering import AnswerReader, Delivered, tokens_so_far
 from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
@@ -21,12 +22,11 @@ from proxy.exchange import (
     UpstreamAnswer,
     UpstreamCutError,
 )
-from proxy.extent import SMALL_BYTES
-from proxy.headers import passed
-from proxy.metering import AnswerReader, Delivered, tokens_so_far
+from proxy.http_rules.headers import passed
+from proxy.http_rules.upstream_errors import host_of, passed_on, refuse_if_ours, without
+from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.refusals import BadUpstreamAnswerError
-from proxy.slices import Slices
-from proxy.upstream_errors import host_of, passed_on, refuse_if_ours, without
+from proxy.time_slices import Slices
 
 BAD_GATEWAY = 502
 MESSAGES_PATH = "/v1/messages"

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
-from proxy import listing
 from proxy.exchange import MODELS_PATH, Answered, Identified, Received, Routed, Way
+from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
 MAX_SLUG_CHARS = 257
@@ -61,9 +61,9 @@ class Route:
         if arrived.path != MODELS_PATH:
             slug = unquote(arrived.path.removeprefix(MODELS_PATH)).removeprefix("/")
             self._way(identified, slug)
-            return listing.single(arrived.incoming, slug)
+            return model_listing.single(arrived.incoming, slug)
         slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
-        return listing.listing(arrived.incoming, slugs)
+        return model_listing.listing(arrived.incoming, slugs)
 
     def _way(self, identified: Identified, slug: str) -> Way:
         way = self._directory.way(_group(identified).id, slug)

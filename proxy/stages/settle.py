@@ -11,10 +11,10 @@ from time import perf_counter, time_ns
 from typing import Protocol
 
 from policy.billing import Tokens
-from policy.settlement import Settlement
+from policy.limits.settlement import Settlement
+from proxy.accounting.recovery import CloseCall
+from proxy.accounting.reservations import Grant
 from proxy.exchange import Call
-from proxy.grants import Grant
-from proxy.recovery import CloseCall
 
 log = logging.getLogger(__name__)
 

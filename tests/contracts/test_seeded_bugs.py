@@ -13,7 +13,7 @@ from tests.seeded_bugs import ROOT, Edit, Seed, SeedDoesNotFitError, all_seeds, 
 
 SEEDS = all_seeds()
 
-QUICK = ("tests/proxy/test_checks.py",)
+QUICK = ("tests/proxy/edges/redis/test_admission_requests.py",)
 
 
 def test_seed_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_seed_fits_the_sources(one: Seed, tmp_path: Path) -> None:
 def test_bug_is_killed_and_harmless_change_survives() -> None:
     bug = next(one for one in SEEDS if one.name == "a memory of refusals a millisecond too long")
     assert killer_of(bug, QUICK) is not None
-    harmless = Seed("harmless", (Edit("policy/windows.py", "DAY_MS = 86_400_000", "DAY_MS = 86400000"),))
+    harmless = Seed("harmless", (Edit("policy/limits/windows.py", "DAY_MS = 86_400_000", "DAY_MS = 86400000"),))
     assert killer_of(harmless, QUICK) is None
 
 
@@ -51,4 +51,12 @@ def test_suite_kills_the_seeded_bug(one: Seed) -> None:
 def test_every_part_of_the_counters_has_seeds() -> None:
     assert len(SEEDS) >= 40
     seeded = {edit.path.rpartition("/")[2] for one in SEEDS for edit in one.edits}
-    assert seeded >= {"take.lua", "settle.lua", "log.lua", "admission.py", "windows.py", "counters.py", "settling.py"}
+    assert seeded >= {
+        "take.lua",
+        "settle.lua",
+        "log.lua",
+        "admission.py",
+        "windows.py",
+        "counters.py",
+        "settlement_sender.py",
+    }

@@ -5,11 +5,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from control.edges.event_clock import EventClock
-from control.edges.event_rows import Window
-from control.edges.ingest import Ingest, Outbox
-from control.edges.store import Store
-from control.statements import Statements
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.ingest import Ingest, Outbox
+from control.edges.sql.events.rows import Window
+from control.edges.sql.store import Store
+from control.resources.billing_events import Statements
 from policy.billing import BillingEvent, Tokens
 
 HOLDBACK_S = 60.0

@@ -9,12 +9,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from control.api.parts import PARTS
+from control.api.protocol.dependencies import PARTS
 from control.app import LIMITS, build
-from control.edges.http_front import FrontRunner
-from control.edges.store import Store
+from control.edges.sql.store import Store
+from control.resources.workspaces import create_workspace
 from control.settings import Settings
-from control.workspaces import create_workspace
+from runtime.http_server import FrontRunner
 
 TOKEN = "internal-token-of-the-tests"
 SECRET_KEYS = (base64.b64decode("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),)

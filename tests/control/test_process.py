@@ -18,10 +18,10 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy.engine import make_url
 
-from control.edges.children import free_ports
-from control.edges.database import migrate
-from control.edges.store import Store
-from control.workspaces import create_workspace
+from control.edges.sql.database import migrate
+from control.edges.sql.store import Store
+from control.resources.workspaces import create_workspace
+from runtime.child_process import free_ports
 from tests.control.plane import SECRET_KEYS, TOKEN
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 from tests.redis_server import REDIS_BINARIES, private_redis

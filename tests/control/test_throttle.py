@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from control.api.problems import ProblemError
-from control.edges.redis_client import connect
-from control.edges.throttle_windows import LocalWindows, RedisWindows
+from control.api.protocol.errors import ProblemError
+from control.edges.redis.client import connect
+from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.throttle import OTHER, Allowance, Throttle, Windows, allowance_for
 from tests.control.plane import ControlPlane, running_plane
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis

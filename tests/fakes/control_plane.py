@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from policy.snapshot import Delta, Row
-from proxy.refresher import ControlUnreachableError, Standing
+from proxy.supervisor.refresher import ControlUnreachableError, Standing
 
 TOKEN = "internal-token"
 

@@ -1,15 +1,15 @@
-"""The counters in memory, on `policy/admission.py`: passes the contract suite that the real ones pass."""
+"""The counters in memory, on `policy/limits/admission.py`: passes the contract suite that the real ones pass."""
 
 from collections.abc import Callable, Sequence
 
-from policy.admission import Book, Decision, Tightest, admit, settle
-from policy.buckets import parts_of
-from policy.effective import Bound, Plan
-from policy.limits import LimitType
-from policy.settlement import Hold, Settlement
-from policy.windows import lease_ms
+from policy.limits.admission import Book, Decision, Tightest, admit, settle
+from policy.limits.counter_layout import parts_of
+from policy.limits.effective import Bound, Plan
+from policy.limits.limit import LimitType
+from policy.limits.settlement import Hold, Settlement
+from policy.limits.windows import lease_ms
+from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.exchange import CountersUnavailableError
-from proxy.grants import Grant, LimitHit, Standing
 
 
 class FakeCounters:

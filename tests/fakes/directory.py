@@ -1,12 +1,12 @@
-"""Policy in memory: the twin of `proxy/edges/snapshots.py`, filled row by row."""
+"""Policy in memory: the twin of `proxy/edges/policy/directory.py`, filled row by row."""
 
 from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind, digest_of
-from policy.effective import plan_for
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits import Limit, SlugLimits
+from policy.limits.effective import plan_for
+from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.exchange import Caller, PolicyUnavailableError, Way
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from proxy.edges.listener import Listener, ListenerOptions
+from proxy.edges.http.listener import Listener, ListenerOptions
 from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
 

@@ -1,10 +1,10 @@
-"""The books in memory: the twin of `proxy/edges/journal.py`. Its `entries` are what happened, in order."""
+"""The books in memory: the twin of `proxy/edges/journal/writer.py`. Its `entries` are what happened, in order."""
 
 from dataclasses import dataclass, field
 
 from policy.billing import Tokens
+from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.exchange import JournalUnavailableError
-from proxy.recovery import CloseCall, OpenCall
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from proxy.capacity import Capacity
+from proxy.capacity.worker_capacity import Capacity
 from proxy.stages.settle import Finished
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 from time import time
 
-from proxy.capacity import CapacityLimits
+from proxy.accounting.output_estimates import Expectations
+from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects import registry
-from proxy.expectations import Expectations
 from proxy.pipeline import Parts, Pipeline
 from proxy.stages.dispatch import DispatchSettings, UpstreamClient
 from tests.fakes.counters import FakeCounters

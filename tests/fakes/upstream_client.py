@@ -1,4 +1,4 @@
-"""An upstream in memory: the twin of `proxy/edges/upstream.py`. A test queues what each call comes to."""
+"""An upstream in memory: the twin of `proxy/edges/upstream/client.py`. A test queues what each call comes to."""
 
 import asyncio
 from collections import deque

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from control.edges.children import tie_to_parent
+from runtime.child_process import tie_to_parent
 
 COMMAND = (str(Path(sys.executable).parent / "tollgate"),)
 PATIENCE_S = 30.0

@@ -15,8 +15,8 @@ from policy.groups import (
     check_depth,
     inherit_enforcement,
 )
-from policy.limits import Limit, LimitType, SlugLimits, Unit
-from tests.policy.trees import group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from tests.policy.limits.trees import group
 
 INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
 

@@ -23,7 +23,7 @@ from policy.snapshot import (
     target_from_wire,
     target_to_wire,
 )
-from tests.policy.trees import paths
+from tests.policy.limits.trees import paths
 
 TARGETS = [
     Target("PLATFORM", model_id="m"),

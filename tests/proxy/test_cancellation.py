@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from policy.billing import Tokens
-from policy.effective import Plan
 from policy.endpoints import Target, VendorCConfig
-from policy.limits import Limit, LimitType, Unit
-from proxy.grants import Grant, LimitHit
+from policy.limits.effective import Plan
+from policy.limits.limit import Limit, LimitType, Unit
+from proxy.accounting.reservations import Grant, LimitHit
 from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, platform

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from policy.endpoints import Target, VendorCConfig
-from policy.limits import Limit, LimitType, Unit
-from proxy.capacity import CapacityLimits
+from policy.limits.limit import Limit, LimitType, Unit
+from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import House

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
-from policy.limits import Limit, LimitType, SlugLimits, Unit
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.__main__ import main
-from proxy.edges.replica import Replica
-from proxy.refresher import Standing
+from proxy.edges.policy.supervisor.replica import Replica
+from proxy.supervisor.refresher import Standing
 
 KEYS = (b"k" * 32,)
 MINUTE_60 = Limit(LimitType.REQUEST, Unit.MINUTE, 60)

@@ -10,16 +10,16 @@ import pytest
 
 from policy.billing import MAX_COUNT, Tokens
 from policy.endpoints import Target, VendorCConfig
-from policy.limits import Limit, LimitType, Unit
+from policy.limits.limit import Limit, LimitType, Unit
 from policy.snapshot import WorkspaceRow
-from proxy.capacity import CapacityLimits
+from proxy.accounting.recovery import open_record
+from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import (
     UpstreamCutError,
     UpstreamResetError,
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
-from proxy.recovery import open_record
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import VENDOR_B, House, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proxy import refusals
-from proxy.dialects.seam import UntranslatableError
+from proxy.dialects.upstream_request import UntranslatableError
 from proxy.exchange import CallerGoneError, CountersUnavailableError, UpstreamCutError
 from proxy.refusals import (
     TABLE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.tiers import DEFAULT_TIERS, Tier
-from proxy.capacity import CapacityLimits
+from policy.limits.tiers import DEFAULT_TIERS, Tier
+from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.settings import ReplicaSettings, SettingsError, replica_settings, settings_from
 
 KEY = base64.b64encode(b"k" * 32).decode()

@@ -9,8 +9,8 @@ import orjson
 from hypothesis import strategies as st
 
 from policy.endpoints import Target, VendorCConfig
+from proxy.accounting.metering import AnswerReader
 from proxy.exchange import Headers, Received
-from proxy.metering import AnswerReader
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.dialects import bodies, streams
+from proxy.dialects import streams, whole_answers
 from proxy.dialects.registry import ask, reader
-from proxy.dialects.seam import UntranslatableError
+from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
 from tests.proxy.dialects.talk import (
     CHAT,
@@ -212,7 +212,7 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
     raw = (
         b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
     )
-    answer = bodies.Body(SLUG, OpenAiMeter(), limit=100_000)
+    answer = whole_answers.Body(SLUG, OpenAiMeter(), limit=100_000)
     out, held = b"", 0
     for at in range(0, len(raw), 10_000):
         out += answer.feed(raw[at : at + 10_000])

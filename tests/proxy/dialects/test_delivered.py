@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
+from proxy.accounting.metering import AnswerReader
 from proxy.dialects import registry
 from proxy.exchange import Headers
-from proxy.long_strings import read as read_long
-from proxy.metering import AnswerReader
-from proxy.sliced_reading import reading
-from proxy.slices import at_once
+from proxy.json_text.large_json import read as read_long
+from proxy.json_text.sliced_json import reading
+from proxy.time_slices import at_once
 from tests.proxy.dialects.talk import (
     CHAT,
     CUTS,

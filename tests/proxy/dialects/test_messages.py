@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from policy.billing import Tokens
+from proxy.accounting.metering import tokens_so_far
 from proxy.dialects import registry
 from proxy.dialects.registry import ask, dialect_of, reader
-from proxy.metering import tokens_so_far
 from tests.proxy.dialects.talk import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
 
 HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from policy.billing import Tokens
 from proxy.dialects.registry import reader
-from proxy.dialects.translate_messages_answer import FINISH_REASONS
+from proxy.dialects.translation.messages_answer import FINISH_REASONS
 from proxy.exchange import UpstreamCutError, UpstreamResetError
-from proxy.sliced_reading import AT_ONCE_BYTES
+from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from tests.proxy.dialects.talk import (
     CUTS,
     JSON,

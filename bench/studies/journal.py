@@ -1,0 +1,177 @@
+"""What billing costs: the journal on the hot path, the shipper behind it, ingest and pages on both databases.
+
+`python -m bench.studies.journal [--calls N] [--events N] [--page-events N]`. CPU of this process unless it says
+otherwise.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from control.edges.sql.database import migrate
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.ingest import Ingest
+from control.edges.sql.events.rows import Window, page_of_events
+from control.edges.sql.store import Store
+from control.resources.webhook_messages import outbox
+from policy.billing import BillingEvent, Tokens
+from policy.limits.settlement import Hold
+from proxy.accounting.recovery import CloseCall, OpenCall, events_of
+from proxy.edges.journal.supervisor.journal_reader import Tail
+from proxy.edges.journal.writer import Journal
+from tests.control.billing import fill_events
+from tests.postgres_server import find_binaries, running_postgres
+
+WORKSPACE_ID = "ws_01JD0000000000000000000000"
+HOLD = Hold("tg:{grp_01JD0000000000000000000000|acme/chat}", (("grp_01JD0000000000000000000000", 0b101000),), 1, 600)
+
+
+def key(number: int) -> str:
+    return f"01JD{number:022d}"
+
+
+def call(number: int) -> OpenCall:
+    return OpenCall(
+        event_key=key(number),
+        workspace_id=WORKSPACE_ID,
+        group_id="grp_01JD0000000000000000000000",
+        external_entity_id="customer-42",
+        api_key_prefix="tg_abcdefghijkl",
+        request_id="0123456789abcdef0123456789abcdef",
+        model_slug="acme/chat",
+        request_metadata={"trace": "abc"},
+        opened_at_ms=1,
+        estimate=Tokens(100, 500, 0),
+        holds=(HOLD,),
+    )
+
+
+def event(number: int) -> BillingEvent:
+    return BillingEvent(
+        idempotency_key=key(number),
+        workspace_id=WORKSPACE_ID,
+        group_id="grp_01JD0000000000000000000000",
+        external_entity_id=f"customer-{number % 1000}",
+        api_key_prefix=f"tg_key{number % 1000:08d}",
+        request_id="0123456789abcdef0123456789abcdef",
+        model_slug="acme/chat",
+        ended_at_ms=number,
+        status=200,
+        tokens=Tokens(100, 500, 20),
+        request_metadata={"trace": "abc"},
+    )
+
+
+def bench_journal(directory: Path, calls: int) -> None:
+    journal = Journal(directory, "bench")
+    journal.start()
+    opens = [call(number) for number in range(calls)]
+    closes = [CloseCall(key(number), 200, Tokens(100, 50, 0), 2, (number + 1,)) for number in range(calls)]
+    slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
+    for opened, closed in zip(opens, closes, strict=True):
+        began = time.perf_counter()
+        journal.open(opened)
+        journal.answered(opened.event_key, Tokens(100), 2)
+        journal.close(closed)
+        slowest_s = max(slowest_s, time.perf_counter() - began)
+    thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s
+    wall_s = time.perf_counter() - wall_s
+    journal.aclose()
+    size = sum(path.stat().st_size for path in (directory / "bench").glob("*.journal"))
+    print(f"journal, open + answered + close: {thread_s / calls * 1e6:.1f} µs CPU on the loop per call, "
+          f"{process_s / calls * 1e6:.1f} with the syncing thread; {wall_s / calls * 1e6:.1f} µs wall, "
+          f"slowest {slowest_s * 1e3:.1f} ms; {size / calls:.0f} bytes")  # fmt: skip
+
+
+def bench_shipper(directory: Path, calls: int) -> None:
+    tail = Tail(directory / "bench")
+    tail.dead = True
+    read, began = 0, time.process_time()
+    while not tail.finished:
+        read += len(events_of(tail.read(1000)))
+    took_s = time.process_time() - began
+    tail.release()
+    assert read == calls
+    print(f"shipper, reading and pairing: {took_s / calls * 1e6:.1f} µs CPU per call in the supervisor")
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = Store.at(url)
+    await migrate(store.engine)
+    yield store
+    await store.close()
+
+
+async def bench_ingest(name: str, url: str, events: int, page_events: int) -> None:
+    async with opened(url) as store:
+        for senders in (1, 4):
+            first = senders * 10_000_000
+            batches = iter(
+                [event(n) for n in range(start, start + 1000)] for start in range(first, first + events, 1000)
+            )
+            ingest = Ingest(store, 1e7, EventClock(), outbox)
+
+            async def send(batches: Iterator[list[BillingEvent]] = batches, ingest: Ingest = ingest) -> None:
+                for batch in batches:
+                    await ingest.take(batch)
+
+            wall_s, cpu_s = time.perf_counter(), time.process_time()
+            await asyncio.gather(*(send() for _ in range(senders)))
+            wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+            print(f"{name}, ingest, {senders} at a time: {events / wall_s:,.0f} events/s, "
+                  f"{cpu_s / events * 1e6:.1f} µs CPU per event")  # fmt: skip
+        await bench_pages(name, store, page_events)
+
+
+async def bench_pages(name: str, store: Store, page_events: int) -> None:
+    have = 0
+    for wanted in (page_events // 10, page_events):
+        await fill_events(store, WORKSPACE_ID, have, wanted)
+        have = wanted
+        for what, window in (
+            ("all", Window(WORKSPACE_ID, 0, 1 << 60)),
+            ("one entity", Window(WORKSPACE_ID, 0, 1 << 60, (), ("customer-7",))),
+            ("two keys", Window(WORKSPACE_ID, 0, 1 << 60, ("tg_key00000007", "tg_key00000008"))),
+        ):
+            took = [await _page_s(store, window, (wanted * part // 10, "")) for part in range(10) for _ in range(3)]
+            print(f"{name}, page of 100 of {wanted:,} events, {what}: {statistics.median(took) * 1e3:.2f} ms")
+
+
+async def _page_s(store: Store, window: Window, after: tuple[int, str]) -> float:
+    began = time.perf_counter()
+    async with store.read() as conn:
+        assert await page_of_events(conn, window, after, 101)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--events", type=int, default=50_000)
+    parser.add_argument("--page-events", type=int, default=200_000, help="5000000 for the figure in the docs")
+    asked = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="tollgate-bench-", dir=Path.cwd()))
+    try:
+        bench_journal(directory / "journal", asked.calls)
+        bench_shipper(directory / "journal", asked.calls)
+        url = f"sqlite+aiosqlite:///{directory}/events.db"
+        asyncio.run(bench_ingest("SQLite", url, asked.events, asked.page_events))
+        if find_binaries() is None:
+            print("PostgreSQL: not installed, not measured")
+            return
+        with running_postgres() as server:
+            url = asyncio.run(server.create_database("bench"))
+            asyncio.run(bench_ingest("PostgreSQL (fsync off)", url, asked.events, asked.page_events))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

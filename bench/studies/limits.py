@@ -1,0 +1,216 @@
+"""What limits cost: Redis' CPU per call and Python's CPU per check, each beside what else one would do, in one run.
+
+`python -m bench.studies.limits`. Redis: its own account (`commandstats`) of an empty script, of `take.lua`, of plain
+fixed windows (a counter per limit and minute), and of `settle.lua`, for 2, 4, 10 and 20 limits; settlements alone and,
+per settlement, 16 in a batch. Python: process CPU at 16 checks in flight. `python -m bench.studies.limits_overload` is
+the companion that shows what the limits let through.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import redis
+import redis.asyncio
+import uvloop
+
+from policy.limits.counter_layout import parts_of
+from policy.limits.effective import Bound, Plan
+from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Hold, Settlement
+from policy.limits.take_numbers import Stamp
+from proxy.edges.redis.address import RedisAddress
+from proxy.edges.redis.connection import encode
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import RedisWire, WireOptions
+from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+
+CALLS = 20_000
+SLICE = 100
+ROUNDS = 3
+IN_FLIGHT = 16
+LEASE_MS = 1_240_000
+ROOMY = 10**12
+STAMP = Stamp("0123456789abcdef", 1, 0)
+TWO = ((LimitType.REQUEST, Unit.MINUTE), (LimitType.TOKEN, Unit.MINUTE))
+FOUR = (*TWO, (LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
+SHAPES = {"2": (1, TWO), "4": (1, FOUR), "10": (5, TWO), "20": (5, FOUR)}
+
+EMPTY = "return 0"
+FIXED_WINDOWS = """
+local time = redis.call('TIME')
+local window = math.floor(time[1] / 60)
+local limits = #ARGV / 3
+for i = 1, limits do
+  local used = redis.call('HGET', KEYS[1], ARGV[i] .. ':' .. window)
+  if used and tonumber(used) >= tonumber(ARGV[limits + i]) then return 0 end
+end
+for i = 1, limits do
+  redis.call('HINCRBY', KEYS[1], ARGV[i] .. ':' .. window, ARGV[2 * limits + i])
+end
+return 1
+"""
+
+
+def plan_of(shape: str) -> Plan:
+    """Limits that refuse nothing, one level for 2 and 4, five levels for 10 and 20."""
+    levels, kinds = SHAPES[shape]
+    groups = [f"grp_01JD0000000000000000000{level}" for level in range(levels)]
+    bounds = tuple(Bound(Limit(*kind, ROOMY), group, group) for group in groups for kind in kinds)
+    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-{shape}}}", bounds)
+
+
+def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
+    """The arguments of the n-th batch of settlements, each by 100 tokens less than was reserved."""
+    held = {bound.counting_group: [b.limit for b in plan.bounds if b.counting_group == bound.counting_group]
+            for bound in plan.bounds}  # fmt: skip
+    tokens = [(group, [limit for limit in limits if limit.type is LimitType.TOKEN]) for group, limits in held.items()]
+    buckets = tuple((group, parts_of(limits)) for group, limits in tokens)
+
+    def arguments(call: int) -> list[Any]:
+        hold = Hold(plan.key, buckets, time.time_ns() // 1_000_000, 600)
+        numbers = range(call * batch + 1, call * batch + batch + 1)
+        return list(settle_arguments([Settlement(hold, number, 500) for number in numbers], f"b{batch}", LEASE_MS))
+
+    return arguments
+
+
+def taking(plan: Plan) -> Callable[[int], list[Any]]:
+    """The arguments of the n-th take, the ones before it answered."""
+
+    def arguments(call: int) -> list[Any]:
+        stamp = STAMP._replace(number=call + 1, answered=call)
+        return [*take_arguments(plan.bounds, LEASE_MS, stamp), 600]
+
+    return arguments
+
+
+def always(arguments: list[Any]) -> Callable[[int], list[Any]]:
+    return lambda _: arguments
+
+
+def redis_us(client: "redis.Redis", script: str, key: str, arguments: Callable[[int], list[Any]]) -> float:
+    """CPU µs per call by Redis' own account: the lower quartile of many short slices, so that a busy machine's
+    preemptions do not count and the dearer call that opens an entry each second does."""
+    raw: Any = client
+    sha = raw.script_load(script)
+    slices = []
+    for start in range(0, CALLS, SLICE):
+        raw.config_resetstat()
+        pipeline = raw.pipeline(transaction=False)
+        for call in range(start, start + SLICE):
+            pipeline.execute_command("EVALSHA", sha, 1, key, *arguments(call))
+        pipeline.execute()
+        slices.append(float(raw.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]))
+    return sorted(slices)[len(slices) // 4]
+
+
+def report_redis(server: RedisServer) -> None:
+    scripts = Scripts.load()
+    take, settle = scripts.take.text.decode(), scripts.settle.text.decode()
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        print(f"\nRedis {client.info()['redis_version']}: CPU µs per call")
+        print(
+            f"{'limits':>8} {'empty script':>14} {'take.lua':>10} {'fixed windows':>14} {'settle.lua':>11} {'of 16':>6}"
+        )
+        for shape in SHAPES:
+            plan = plan_of(shape)
+            ours: list[Any] = [*take_arguments(plan.bounds, LEASE_MS, STAMP), 600]
+            names = [f"{bound.counting_group}:{bound.limit.type[0]}{bound.limit.unit[0]}" for bound in plan.bounds]
+            costs = [1 if bound.limit.type is LimitType.REQUEST else 600 for bound in plan.bounds]
+            fixed: list[Any] = [*names, *[ROOMY] * len(names), *costs]
+            figures = (
+                redis_us(client, EMPTY, plan.key, always(ours)),
+                redis_us(client, take, plan.key, taking(plan)),
+                redis_us(client, FIXED_WINDOWS, plan.key + ":fixed", always(fixed)),
+                redis_us(client, settle, plan.key, settling(plan, 1)),
+                redis_us(client, settle, plan.key, settling(plan, 16)) / 16,
+            )
+            widths = zip(figures, (14, 10, 14, 11, 6), strict=True)
+            print(f"{shape:>8} " + " ".join(f"{figure:>{width}.2f}" for figure, width in widths))
+
+
+async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
+    """CPU µs of this process per check, `IN_FLIGHT` at a time: the best of the rounds."""
+
+    async def caller(times: int) -> None:
+        for _ in range(times):
+            await check()
+
+    best = float("inf")
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        await asyncio.gather(*(caller(CALLS // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+        best = min(best, (time.process_time() - started) / CALLS * 1e6)
+    return best
+
+
+async def report_python(server: RedisServer) -> None:
+    plans = [plan_of("4") for _ in range(IN_FLIGHT)]
+    arguments = [*take_arguments(plans[0].bounds, LEASE_MS, STAMP), b"600"]
+    path = str(server.socket_path)
+    scripts = Scripts.load()
+    print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
+
+    patient = WireOptions(deadline_s=5)  # a busy machine must not end the bench
+    wire = RedisWire(RedisAddress.parse(server.url), patient)
+    await wire.start()
+    request = (b"EVALSHA", scripts.take.sha, b"1", plans[0].key.encode(), *arguments)
+    await wire.ask(b"SCRIPT", b"LOAD", scripts.take.text)
+    print(f"{'thin client, command encoded anew':>44} {await python_us(lambda: wire.ask(*request)):>8.1f}")
+    print(f"{'(of which encoding)':>44} {_encoding_us(request):>8.1f}")
+    await wire.close()
+
+    counters = RedisCounters(server.url, "bench", options=CountersOptions(wire=patient))
+    await counters.start()
+    turn = iter(range(10**9))
+    apart = await python_us(lambda: counters.take(plans[next(turn) % IN_FLIGHT], 600))
+    print(f"{'counters.take, each plan alone':>44} {apart:>8.1f}")
+    merged = await python_us(lambda: counters.take(plans[0], 600))
+    print(f"{'counters.take, one hot plan (merged)':>44} {merged:>8.1f}")
+    await counters.close()
+
+    async with redis.asyncio.Redis(unix_socket_path=path) as own:
+        client: Any = own
+        sha, key = scripts.take.sha.decode(), plans[0].key
+        alone = await python_us(lambda: client.evalsha(sha, 1, key, *arguments))
+        print(f"{'redis-py asyncio':>44} {alone:>8.1f}")
+
+        async def tick() -> None:
+            pipeline = client.pipeline(transaction=False)
+            for _ in range(IN_FLIGHT):
+                pipeline.evalsha(sha, 1, key, *arguments)
+            await pipeline.execute()
+
+        print(f"{'redis-py asyncio, a pipeline per tick':>44} {await _per_tick_us(tick):>8.1f}")
+
+
+async def _per_tick_us(tick: Callable[[], Awaitable[None]]) -> float:
+    best = float("inf")
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        for _ in range(CALLS // IN_FLIGHT):
+            await tick()
+        best = min(best, (time.process_time() - started) / CALLS * 1e6)
+    return best
+
+
+def _encoding_us(request: tuple[bytes, ...]) -> float:
+    started = time.process_time()
+    for _ in range(CALLS):
+        encode(*request)
+    return (time.process_time() - started) / CALLS * 1e6
+
+
+def main() -> None:
+    for binary in REDIS_BINARIES:
+        with private_redis(binary=binary) as server:
+            report_redis(server)
+    with private_redis() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(report_python(server))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What counting costs: CPU per call in a worker and in the supervisor, and per scrape, by number of entities.
+
+`python -m bench.studies.meters_cost`; prints prometheus-client's multiprocess mode beside it.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import orjson
+
+from policy.billing import Tokens
+from proxy.capacity.worker_capacity import Capacity
+from proxy.edges.telemetry.metrics import PrometheusMeters
+from proxy.edges.telemetry.supervisor.totals import MeterTotals
+from proxy.stages.settle import Finished
+
+CALLS = 100_000
+FLUSH_EVERY = 1000
+
+
+class Line:
+    """Stands for the socketpair: encodes, decodes, adds up, and times its other end."""
+
+    congested = False
+
+    def __init__(self) -> None:
+        self.totals = MeterTotals(10_000, lambda: ())
+        self.supervisor_s = 0.0
+
+    def counted(self, counts: dict[str, Any]) -> None:
+        sent = orjson.dumps(counts)
+        started_s = time.process_time()
+        self.totals.add(0, orjson.loads(sent))
+        self.supervisor_s += time.process_time() - started_s
+
+
+async def ours(entities: int) -> None:
+    line = Line()
+    meters = PrometheusMeters(line)
+    capacity = Capacity()
+    meters.watch(capacity)
+    names = [f"customer-{number}" for number in range(entities)]
+    tokens = Tokens(100, 50, 20)
+    started_s = time.process_time()
+    for number in range(CALLS):
+        load = capacity.enter()
+        load.claim("ws", names[number % entities])
+        meters.limit_decision("admitted", "", "")
+        meters.redis_round_trip(0.0003)
+        meters.finished(
+            Finished(
+                0, "", "", "", 200, "", "ws", names[number % entities], "", "", "acme/a", 0, 0,
+                tokens, 0.03, 0.0002, 0.0298, 0.02,
+            )
+        )  # fmt: skip
+        load.leave()
+        if number % FLUSH_EVERY == 0:
+            meters.flush()
+    worker_s = time.process_time() - started_s - line.supervisor_s
+    started_s = time.perf_counter()
+    text = line.totals.text()
+    scrape_s = time.perf_counter() - started_s
+    meters.flush()
+    print(
+        f"{entities:6} entities: worker {worker_s / CALLS * 1e6:.2f} µs a call, "
+        f"supervisor {line.supervisor_s / CALLS * 1e6:.2f} µs, scrape {scrape_s:.3f} s for {len(text):,} bytes"
+    )
+
+
+def multiprocess_mode() -> None:
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+
+    registry = CollectorRegistry()
+    labels = ["workspace", "entity", "slug", "status"]
+    requests = Counter("requests", "r", labels, registry=registry).labels("ws", "e", "acme/a", "200")
+    counter = Counter("tokens", "t", labels, registry=registry)
+    tokens = [counter.labels("ws", "e", "acme/a", kind) for kind in "abc"]
+    spreads = [Histogram(f"spread_{n}", "s", registry=registry) for n in range(3)]
+    started_s = time.process_time()
+    for _ in range(CALLS):
+        requests.inc()
+        for child in tokens:
+            child.inc(50)
+        for spread in spreads:
+            spread.observe(0.03)
+    print(f"prometheus-client's multiprocess mode: {(time.process_time() - started_s) / CALLS * 1e6:.2f} µs a call")
+
+
+def main() -> None:
+    if "--multiprocess" in sys.argv:
+        multiprocess_mode()
+        return
+    for entities in (1, 1000, 10_000):
+        asyncio.run(ours(entities))
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
+        subprocess.run([sys.executable, "-m", "bench.studies.meters_cost", "--multiprocess"], env=environ, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What streams cost a gateway: CPU of a chunk, memory while thousands are open, and how late the first byte is."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.figures import Findings
+from bench.load import Call
+from bench.programs.peers import chat_body
+from bench.programs.processes import OTHER_CORE, BenchError, rss_mib
+from bench.programs.subjects import Subject, Upstream
+from bench.quiet import undisturbed
+
+MANY, FEW = 2000, 100
+FRAMES, INTERVAL_MS = 100, 100
+"""Ten seconds, so that all are open together."""
+ROUNDS = 3
+BEHIND = 500
+"""Streams that stay open while the first bytes of others are timed: 5 000 chunks a second."""
+STARTS, GAP_MS = 1500, 2
+
+
+def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
+    """Many streams at once through each gateway."""
+    for subject in subjects:
+        count = FEW if subject.is_python_or_node else MANY
+        print(f"  {subject.name:18} {count:4} streams at once", flush=True)
+        _run(_flood(subject.call, FEW, frames=20))
+        figures = found.figures[subject.name]
+        try:
+            figures.streams = _measure_flood(subject, upstream, count)
+        except BenchError as error:
+            if subject.name.startswith("tollgate"):
+                raise
+            found.missing[f"streams of {subject.name}"] = str(error)
+            continue
+        figures.loaded_mib = max(figures.loaded_mib, figures.streams["open_mib"])
+
+
+def _measure_flood(subject: Subject, upstream: Upstream, count: int) -> dict[str, float]:
+    heights = [_workers_mib(subject)]
+    seen, used = undisturbed(
+        lambda: _run(_flood(subject.call, count), lambda: heights.append(_workers_mib(subject))),
+        {**subject.parts, "upstream": upstream.program.pids},
+    )
+    return {
+        **seen,
+        "cpu_us_per_frame": (used["worker"] + used.get("supervisor", 0.0)) * 1e6 / max(seen["frames"], 1),
+        "before_mib": heights[0],
+        "open_mib": max(heights),
+        "kib_per_stream": (max(heights) - heights[0]) * 1024 / count,
+    }
+
+
+def note_what_was_kept(subjects: Sequence[Subject], found: Findings) -> None:
+    """How much of what open streams took a gateway still has, now that it was left alone for a while."""
+    for subject in subjects:
+        streams = found.figures[subject.name].streams
+        if streams:
+            taken_mib = max(streams["open_mib"] - streams["before_mib"], 0.1)
+            kept_mib = max(_workers_mib(subject) - streams["before_mib"], 0.0)
+            streams["kept_percent"] = kept_mib / taken_mib * 100
+
+
+def _workers_mib(subject: Subject) -> float:
+    return rss_mib(subject.parts["worker"]())
+
+
+def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
+    """How much later than by a direct connection the first byte comes, at p50 and p99, under load, in turn with it.
+
+    The streams behind keep a beat each (bench/programs/mock_upstream.py), for every gateway. An engine that sends a
+    frame of each of its streams at the same moment is not what is asked here: that is a herd, and its size would be the
+    figure.
+    """
+    added: dict[str, list[tuple[float, float]]] = {subject.name: [] for subject in subjects}
+    for turn in range(ROUNDS):
+        for subject in subjects:
+            print(f"  {subject.name:18} first bytes, round {turn + 1} of {ROUNDS}", flush=True)
+            plan = _in_turn(upstream.direct, subject.call)
+            (direct, ours), _ = undisturbed(
+                lambda plan=plan: _run(plan),  # type: ignore[misc]  # the default argument binds the loop's value
+                {**subject.parts, "upstream": upstream.program.pids},
+            )
+            lost = sum(seen["broken"] + seen["refused"] for seen in (direct, ours))
+            if lost:
+                raise BenchError(f"{lost:.0f} streams through {subject.name} did not end whole")
+            added[subject.name].append(
+                (
+                    ours["first_byte_p50_us"] - direct["first_byte_p50_us"],
+                    ours["first_byte_p99_us"] - direct["first_byte_p99_us"],
+                )
+            )
+    for name, rounds in added.items():
+        p50_us, p99_us = (statistics.median(column) for column in zip(*rounds, strict=True))
+        found.facts[f"first_byte_added_ms {name}"] = p99_us / 1000
+        found.notes.append(
+            f"time to first byte through {name}, above a direct connection's, {1000 / GAP_MS:.0f} starts/s with"
+            f" {BEHIND} streams open: p50 {p50_us:+,.0f} µs, p99 {p99_us:+,.0f} µs (median of {ROUNDS} rounds)"
+        )
+
+
+def _flood(call: Call, count: int, frames: int = FRAMES) -> Mapping[str, Any]:
+    return {"form": "flood", "ways": [_way(call, frames, INTERVAL_MS)], "count": count}
+
+
+def _in_turn(direct: Call, call: Call) -> Mapping[str, Any]:
+    short = [_way(direct, 3, 20), _way(call, 3, 20)]
+    background = _way(call, FRAMES, INTERVAL_MS)
+    return {"form": "paced", "ways": short, "background": background, "open": BEHIND, "count": STARTS, "gap_ms": GAP_MS}
+
+
+def _way(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
+    body = chat_body(call.model, stream=True, ending=f" [{frames} frames every {interval_ms} ms]")
+    asked = replace(call, body=body)
+    headers = dict(asked.headers)
+    return {"port": asked.port, "path": asked.path, "body": body, "headers": headers, "interval_ms": interval_ms}
+
+
+def _run(plan: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
+    """Run `bench.studies.streams` as a process of its own on the load's core, and `meanwhile` once a second."""
+    argv = ["taskset", "-c", str(OTHER_CORE), sys.executable, "-m", "bench.studies.streams"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        asked: bytes | None = json.dumps(plan).encode()
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                said, complaint = client.communicate(asked, timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                asked = None
+                meanwhile()
+            if time.monotonic() > deadline:
+                client.kill()
+    if client.returncode:
+        raise BenchError(f"the stream client failed: {complaint.decode().strip()[-300:]}")
+    return json.loads(said)

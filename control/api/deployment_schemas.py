@@ -1,0 +1,188 @@
+"""The models of the platform operations: what is asked and answered about models, deployments and environments."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from control.api.endpoints import ENVIRONMENT_PATTERN
+from control.api.protocol.schemas import (
+    INTEGRAL,
+    AnswerV1,
+    FormV1,
+    IdText,
+    Name,
+    PaginationResponseV1,
+    TimeText,
+    time_text,
+)
+from control.edges.sql.model_rows import DeploymentRecord, EnvironmentRecord, ModelRecord
+
+Status = Literal[
+    "BUILDING",
+    "DEPLOYING",
+    "LOADING_MODEL",
+    "ACTIVE",
+    "SCALED_TO_ZERO",
+    "WAKING_UP",
+    "UPDATING",
+    "UNHEALTHY",
+    "FAILED",
+    "DEPLOY_FAILED",
+    "DEACTIVATING",
+    "INACTIVE",
+]
+ReplicaUrl = Annotated[str, Field(min_length=1, max_length=2048, examples=["http://10.0.0.5:8000"])]
+_EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
+
+
+class CreateModelRequestV1(FormV1):
+    """A platform model."""
+
+    name: Name
+
+
+class CreateDeploymentRequestV1(FormV1):
+    """A deployment of a model."""
+
+    name: Name
+
+
+class SetReplicasRequestV1(FormV1):
+    """All replicas of a deployment, by base URL."""
+
+    replicas: Annotated[list[ReplicaUrl], Field(max_length=256)]
+
+
+class SetEnvironmentRequestV1(FormV1):
+    """The deployment that the environment points to."""
+
+    deployment_id: IdText
+
+
+class DeploymentLogsRequestV1(FormV1):
+    """Which log lines."""
+
+    start_epoch_millis: _EpochMs | None = None
+    end_epoch_millis: _EpochMs | None = None
+    direction: Literal["asc", "desc"] | None = None
+    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 500
+    min_level: Literal["debug", "info", "warning", "error"] | None = None
+    request_id: Name | None = None
+    includes: Annotated[list[Name], Field(max_length=32)] | None = None
+    excludes: Annotated[list[Name], Field(max_length=32)] | None = None
+
+
+class ModelV1(AnswerV1):
+    """A platform model."""
+
+    id: str
+    name: str
+    created_at: TimeText
+
+
+class DeploymentV1(AnswerV1):
+    """A deployment. `environment`: the first one by name that points here."""
+
+    id: str
+    name: str
+    model_id: str
+    status: Status
+    environment: str | None
+    active_replica_count: int
+    replicas: list[str]
+    created_at: TimeText
+    updated_at: TimeText
+
+
+class EnvironmentV1(AnswerV1):
+    """An environment of a model and the deployment it points to."""
+
+    name: str
+    model_id: str
+    deployment_id: str
+    created_at: TimeText
+    updated_at: TimeText
+
+
+class ModelsResponseV1(AnswerV1):
+    """One page of models."""
+
+    items: list[ModelV1]
+    pagination: PaginationResponseV1
+
+
+class DeploymentsResponseV1(AnswerV1):
+    """One page of deployments."""
+
+    items: list[DeploymentV1]
+    pagination: PaginationResponseV1
+
+
+class EnvironmentsResponseV1(AnswerV1):
+    """One page of environments."""
+
+    items: list[EnvironmentV1]
+    pagination: PaginationResponseV1
+
+
+class DeploymentChangedV1(AnswerV1):
+    """It was done."""
+
+    success: bool
+
+
+class DeploymentRetriedV1(AnswerV1):
+    """Whether a failed deployment is tried again; `reason` says why not."""
+
+    retried: bool
+    reason: str | None
+    deployment: DeploymentV1
+
+
+class LogLineV1(AnswerV1):
+    """One line of a deployment's log; `timestamp` in nanoseconds since the epoch, as text."""
+
+    timestamp: str
+    message: str
+    replica: str | None
+    request_id: str | None
+    level: str
+
+
+class DeploymentLogsResponseV1(AnswerV1):
+    """Log lines."""
+
+    logs: list[LogLineV1]
+
+
+EnvironmentName = Annotated[str, Field(pattern=ENVIRONMENT_PATTERN)]
+
+
+def shown_model(record: ModelRecord) -> ModelV1:
+    return ModelV1(id=record.id, name=record.name, created_at=time_text(record.created_at_ms))
+
+
+def shown_deployment(record: DeploymentRecord, environment: str | None) -> DeploymentV1:
+    return DeploymentV1.model_validate(
+        {
+            "id": record.id,
+            "name": record.name,
+            "model_id": record.model_id,
+            "status": record.status,
+            "environment": environment,
+            "active_replica_count": len(record.replicas) if record.status == "ACTIVE" else 0,
+            "replicas": list(record.replicas),
+            "created_at": time_text(record.created_at_ms),
+            "updated_at": time_text(record.updated_at_ms),
+        }
+    )
+
+
+def shown_environment(record: EnvironmentRecord) -> EnvironmentV1:
+    return EnvironmentV1(
+        name=record.name,
+        model_id=record.model_id,
+        deployment_id=record.deployment_id,
+        created_at=time_text(record.created_at_ms),
+        updated_at=time_text(record.updated_at_ms),
+    )

@@ -1,0 +1,267 @@
+"""From bytes to validated models: strict JSON, strict fields, and a 400 that names each offending field.
+
+JSON that two parsers could read differently is refused: duplicate names, NaN, lone surrogates, NUL, deep nesting. A
+body is bounded in bytes, values, members of one object, digits and depth, so that parsing one takes milliseconds; what
+follows is done in slices.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, NoReturn, get_args, get_origin
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from pydantic import BaseModel, ValidationError
+
+from control.api.protocol.errors import Detail, ProblemError, bad_request
+from control.time_slices import each, pause
+from policy.endpoints import PROVIDERS
+
+MAX_BODY_BYTES = 1_048_576
+MAX_NESTING = 32
+MAX_VALUES = 50_000
+"""In the whole body; a group of 1000 models with four limits each has 24 000."""
+MAX_MEMBERS = 100
+"""Of one object: what no form knows is told name by name."""
+MAX_DIGITS = 1000
+"""In a row, outside of strings: the time that a number takes grows with their square."""
+_MAX_DETAILS = 50
+_PORTION = 200
+"""Values that are looked at between two pauses."""
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+# Linear: no byte fits in two places, and a string without an end is one match too, not a search from each quote in it.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+@web.middleware
+async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """415, so that every bound on a body holds for what it becomes."""
+    coding = request.headers.get("Content-Encoding", "").strip().lower()
+    if coding not in ("", "identity") and request.body_exists:
+        raise ProblemError(415, "UNSUPPORTED_ENCODING", "Content-Encoding must be identity: send the body uncompressed")
+    return await handler(request)
+
+
+async def receive(request: web.Request) -> bytes:
+    """The body's bytes; 413 or 415 otherwise."""
+    if request.content_type != "application/json":
+        raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
+    return await request.read()
+
+
+async def read_body(sent: bytes, model: type[BaseModel] | None) -> BaseModel | None:
+    """The validated body; None where the operation has none. 400 otherwise."""
+    if model is None:
+        return None
+    await pause()
+    value = parse_json(sent)
+    await _check_values(value)
+    return await _validated(model, value, "body")
+
+
+async def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
+    """The validated query parameters. A field that is a list takes repeated ones; with a cursor nothing else counts."""
+    if model is None:
+        return None
+    cursor = request.query.getall("cursor", [])
+    given = {"cursor": cursor} if cursor and "cursor" in model.model_fields else _collected(request)
+    values: dict[str, Any] = {}
+    for name, texts in given.items():
+        many = name in model.model_fields and _takes_many(model, name)
+        if len(texts) > 1 and not many:
+            raise bad_request(f"{name} is given more than once", Detail(name, "given more than once"))
+        values[name] = texts if many else texts[0]
+    await _check_values(values)
+    return await _validated(model, values, "query")
+
+
+def _collected(request: web.Request) -> dict[str, list[str]]:
+    return {name: request.query.getall(name) for name in request.query}
+
+
+def _takes_many(model: type[BaseModel], name: str) -> bool:
+    annotation = model.model_fields[name].annotation
+    return "list[" in str(annotation) or "tuple[" in str(annotation)
+
+
+def parse_json(raw: bytes) -> Any:
+    """The value, whose parts `_check_values` has still to look at; 400 for what is not JSON."""
+    _check_count(raw)
+    _check_digits(raw)
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=_without_duplicates, parse_constant=_no_constants)
+    except (ValueError, RecursionError):
+        raise _not_json() from None
+
+
+def _check_count(raw: bytes) -> None:
+    """400 for too many values, before a parser makes an object of each.
+
+    Each value but the first follows a comma or a bracket, so counting these gives a bound from above; where that is too
+    much, strings are left out of it. Of strings there are no more than quotes that follow no backslash.
+    """
+    if _values_at_most(raw) <= MAX_VALUES:
+        return
+    quotes = raw.count(b'"') - raw.count(b'\\"')
+    if quotes > 2 * MAX_VALUES or _values_at_most(_STRINGS.sub(b"", raw)) > MAX_VALUES:
+        raise bad_request(f"The body has more than {MAX_VALUES} values", Detail("", f"more than {MAX_VALUES} values"))
+
+
+def _values_at_most(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{") + 1
+
+
+def _check_digits(raw: bytes) -> None:
+    if _has_long_number(raw) and _has_long_number(_STRINGS.sub(b"", raw)):
+        raise bad_request(f"A number of the body has more than {MAX_DIGITS} digits")
+
+
+def _has_long_number(text: bytes) -> bool:
+    return _LONG_NUMBER in text.translate(_AS_ZEROS)
+
+
+def _not_json() -> ProblemError:
+    return bad_request("The body is not valid JSON")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_MEMBERS:
+        raise bad_request(
+            f"An object of the body has more than {MAX_MEMBERS} members",
+            Detail(pairs[MAX_MEMBERS][0][:255], "one member too many"),
+        )
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _value in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise bad_request("A field is given twice", Detail(twice[:255], "given twice"))
+    return found
+
+
+def _no_constants(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+async def _check_values(value: Any) -> None:
+    """400 for what PostgreSQL or UTF-8 cannot hold, for numbers that no float can, and for too much nesting."""
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = list(chain.from_iterable(await each(_portions(level), _inside)))
+        if not level:
+            return
+    raise bad_request(f"The body is nested too deeply: more than {MAX_NESTING} levels")
+
+
+def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + _PORTION] for start in range(0, len(values), _PORTION))
+
+
+def _inside(values: Sequence[Any]) -> list[Any]:
+    """What is in these values; all of it is checked in its turn, names too."""
+    found: list[Any] = []
+    for value in values:
+        match value:
+            case str():
+                if "\0" in value or not _is_utf8(value):
+                    raise bad_request("Text must not contain NUL characters or lone surrogates")
+            case float():
+                if math.isinf(value):
+                    raise _not_json()
+            case dict():
+                found += value.keys()
+                found += value.values()
+            case list():
+                found += value
+    return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+async def _validated(model: type[BaseModel], value: Any, where: str) -> BaseModel:
+    """400 that tells what is wrong: the first fifty, and how many there are."""
+    forms, details, count = await _forms_read(model, value) if isinstance(value, dict) else ({}, [], 0)
+    await pause()
+    try:
+        whole = model.model_validate(value | forms if forms else value)
+    except ValidationError as error:
+        details = _details(error) + details
+        count += error.error_count()
+    if not count:
+        return whole
+    raise bad_request(_headline(details[0], count, where), *details[:_MAX_DETAILS])
+
+
+async def _forms_read(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
+    """The lists of forms in `value` as models, read form by form; what is wrong with them, and how often.
+
+    As a whole, a body can have so many faults that to tell them takes 30 ms.
+    """
+    read: dict[str, list[BaseModel]] = {}
+    details: list[Detail] = []
+    count = 0
+    for name, form in _lists_of_forms(model).items():
+        given = value.get(name)
+        for place, item in enumerate(given if isinstance(given, list) else ()):
+            await pause()
+            try:
+                valid = form.model_validate(item)
+            except ValidationError as error:
+                valid = form.model_construct()  # holds the place: the list's length is still to be checked
+                count += error.error_count()
+                if len(details) < _MAX_DETAILS:
+                    details += _details(error, name, place)
+            read.setdefault(name, []).append(valid)
+    return read, details, count
+
+
+@cache
+def _lists_of_forms(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
+    """The fields that are lists of models."""
+    found = {name: _listed_form(field.annotation) for name, field in model.model_fields.items()}
+    return {name: form for name, form in found.items() if form is not None}
+
+
+def _listed_form(annotation: Any) -> type[BaseModel] | None:
+    inner = get_args(annotation)
+    if get_origin(annotation) is list:
+        return inner[0] if isinstance(inner[0], type) and issubclass(inner[0], BaseModel) else None
+    return next((form for part in inner if (form := _listed_form(part)) is not None), None)
+
+
+def _details(error: ValidationError, *place: str | int) -> list[Detail]:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [_detail(item, (*place, *item["loc"])) for item in errors]
+
+
+def _detail(item: Any, place: Sequence[str | int]) -> Detail:
+    """The path of the field as the caller wrote it: without the tags that pydantic puts in for a union's choice."""
+    path = ".".join(str(part) for part in place if part not in PROVIDERS)[:255]
+    match item["type"]:
+        case "extra_forbidden" | "none_required":  # a field that its target's provider does not know
+            return Detail(path, "unknown field")
+        case "missing":
+            return Detail(path, "required")
+        case "union_tag_not_found":
+            return Detail(f"{path}.provider", "required")
+        case "union_tag_invalid":
+            return Detail(f"{path}.provider", f"must be one of {', '.join(PROVIDERS)}")
+        case _:
+            return Detail(path, str(item["msg"]).removeprefix("Value error, "))
+
+
+def _headline(first: Detail, count: int, where: str) -> str:
+    if not first.field:
+        return f"Invalid {where}: {first.message}"
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"Invalid {where}: {first.field}: {first.message}{more}"

@@ -1,0 +1,64 @@
+"""Counts and logs every answer, and shows the counts at `/metrics` to a metrics key.
+
+See docs/reference/metrics.md#access.
+"""
+
+import logging
+import time
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from control.api.protocol import authentication
+from control.api.protocol.dependencies import PARTS
+from control.api.protocol.errors import ProblemError
+from policy.credentials import may_export_metrics
+from runtime.log_schema import FIELDS
+
+ROUTINE_PATHS = ("/healthz", "/readyz", "/metrics")
+log = logging.getLogger(__name__)
+
+
+@web.middleware
+async def count_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Outside of `render_problems`, so that refusals are counted too."""
+    started_s = time.perf_counter()
+    answer = await handler(request)
+    resource = request.match_info.route.resource
+    route = resource.canonical if resource else "none"
+    method = request.method if resource else "any"  # no label that a caller can make up
+    duration_s = time.perf_counter() - started_s
+    request.app[PARTS].metrics.answered(method, route, answer.status, duration_s)
+    _log(request, route, answer.status, duration_s)
+    return answer
+
+
+def _log(request: web.Request, route: str, status: int, duration_s: float) -> None:
+    """With the members of the proxy's access log; the path as its template, since an operator may type a key into it.
+
+    What machines ask all the time is logged at DEBUG.
+    """
+    is_routine = route in ROUTINE_PATHS or route.startswith("/internal/")
+    fields = {
+        "method": request.method,
+        "path": route,
+        "status": status,
+        "total_ms": round(duration_s * 1e6) / 1000,
+    }
+    caller = request.get(authentication.CALLER)
+    if caller is not None:
+        fields |= {"workspace": caller.workspace_id, "key_prefix": caller.key_prefix}
+    log.log(logging.DEBUG if is_routine and status < 500 else logging.INFO, "request", extra={FIELDS: fields})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    caller = await authentication.authenticate(request, parts.store)
+    if not may_export_metrics(caller.kind):
+        raise ProblemError(
+            403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
+        )
+    return web.Response(body=parts.metrics.text(), headers={"Content-Type": parts.metrics.content_type})
+
+
+ROUTES = [web.get("/metrics", metrics)]

@@ -1,0 +1,186 @@
+"""The API's description, OpenAPI 3.1.0, made from the operations and the models that validate.
+
+See docs/reference/management-api.md#description.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from aiohttp import web
+from pydantic import BaseModel, Field
+from pydantic.json_schema import models_json_schema
+
+from control.api.endpoints import ENVIRONMENT_PATTERN
+from control.api.protocol.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING, MAX_VALUES
+from control.api.protocol.docs_page import docs_page
+from control.api.protocol.lists import PAGE_BYTES
+from control.api.protocol.operations import Operation
+from control.api.protocol.schemas import AnswerV1
+
+_REF = "#/components/schemas/{model}"
+Json = dict[str, Any]
+
+
+class ErrorDetailV1(AnswerV1):
+    """What is wrong with one field."""
+
+    field: str
+    message: str
+
+
+class ErrorV1(AnswerV1):
+    """Any answer but success. `details` with validation errors, `retry_after` (seconds) with 429."""
+
+    error: str
+    code: str
+    details: list[ErrorDetailV1] = Field(default_factory=list)
+    retry_after: int | None = None
+
+
+_ERRORS: dict[int, tuple[str, str, str]] = {
+    400: ("The request is malformed or breaks a rule.", "INVALID_REQUEST", "Invalid body: slug: required"),
+    401: ("No or malformed credentials.", "UNAUTHORIZED", "Unauthorized"),
+    403: (
+        "Unknown or revoked key, no management scope, a federated key, or a workspace that is not onboarded.",
+        "NOT_ONBOARDED",
+        "The workspace is not onboarded to the gateway",
+    ),
+    404: ("There is no such thing in this workspace.", "NOT_FOUND", "group not found"),
+    405: ("The path has no such method; see the Allow header.", "METHOD_NOT_ALLOWED", "Method Not Allowed"),
+    409: ("It conflicts with what is there.", "CONFLICT", "the slug is taken"),
+    413: ("The body is too large.", "REQUEST_ENTITY_TOO_LARGE", "Request Entity Too Large"),
+    415: ("The body is not declared as JSON.", "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json"),
+    429: ("Too many requests with this key.", "RATE_LIMITED", "Management API rate limit exceeded for this API key"),
+    503: ("A part of ours is away; try again.", "DATABASE_UNAVAILABLE", "The database cannot be reached"),
+}
+_ID: Json = {"type": "string", "minLength": 1}
+_PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
+_ALWAYS = (401, 403, 429, 503)
+
+
+def describe(operations: Sequence[Operation]) -> Json:
+    """The whole document."""
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tollgate management API",
+            "version": "1.0.0",
+            "description": "Endpoints, groups and limits, keys, secrets, platform models, and billing events. "
+            f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_VALUES} values, {MAX_MEMBERS} members in one object and "
+            f"{MAX_NESTING} levels. A page of a list ends early when it passes {PAGE_BYTES} bytes, after one item at "
+            "least: `has_more` and `cursor` say whether more follow, not the number of items.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {"apiKey": []}],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(operations),
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "The legacy form: `Api-Key <API_KEY>`.",
+                },
+            },
+        },
+    }
+
+
+def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
+    """`/v1/openapi.json` and `/docs`; neither needs credentials, neither loads anything from elsewhere."""
+    document = describe(operations)
+    text, page = orjson.dumps(document), docs_page(document).encode()
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+
+    async def openapi(_request: web.Request) -> web.Response:
+        return web.Response(body=text, content_type="application/json")
+
+    async def docs(_request: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": policy}
+        return web.Response(body=page, content_type="text/html", charset="utf-8", headers=headers)
+
+    return [web.get("/v1/openapi.json", openapi), web.get("/docs", docs)]
+
+
+def _operation(operation: Operation) -> Json:
+    found: Json = {
+        "operationId": _operation_id(operation),
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "responses": _responses(operation),
+    }
+    if operation.body is not None:
+        schema = {"$ref": _REF.format(model=operation.body.__name__)}
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return found
+
+
+def _operation_id(operation: Operation) -> str:
+    words = re.findall(r"[A-Za-z0-9]+", operation.summary.replace("'s", ""))
+    return "_".join(word.lower() for word in words if word.lower() not in ("a", "an", "the"))
+
+
+def _responses(operation: Operation) -> Json:
+    asks = operation.body is not None or operation.query is not None
+    statuses = {*operation.errors, *_ALWAYS, *((400,) if asks else ()), *((413, 415) if operation.body else ())}
+    answer = {"$ref": _REF.format(model=operation.answer.__name__)}
+    found: Json = {"200": {"description": "Done.", "content": {"application/json": {"schema": answer}}}}
+    return found | {str(status): _error(status) for status in sorted(statuses)}
+
+
+def _error(status: int) -> Json:
+    description, code, message = _ERRORS[status]
+    example: Json = {"error": message, "code": code}
+    answer: Json = {"description": description}
+    if status == 400:
+        example["details"] = [{"field": "slug", "message": "required"}]
+    if status == 429:
+        example["retry_after"] = 1
+        answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "required": True}}
+    schema = {"$ref": _REF.format(model="ErrorV1")}
+    return answer | {"content": {"application/json": {"schema": schema, "example": example}}}
+
+
+def _path_parameters(path: str) -> list[Json]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS.get(name, _ID)}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+
+
+def _query_parameters(query: type[BaseModel] | None) -> list[Json]:
+    if query is None:
+        return []
+    schema = query.model_json_schema(ref_template=_REF)
+    required = schema.get("required", [])
+    return [_query_parameter(name, field, name in required) for name, field in schema["properties"].items()]
+
+
+def _query_parameter(name: str, field: Json, required: bool) -> Json:
+    """A parameter is present or absent, never null: the null of an optional field says nothing here."""
+    field = {key: value for key, value in field.items() if key != "title" and not (key == "default" and value is None)}
+    choices = [choice for choice in field.pop("anyOf", []) if choice != {"type": "null"}]
+    if len(choices) == 1:
+        field |= choices[0]
+    elif choices:
+        field["anyOf"] = choices
+    description = field.pop("description", "")
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": field}
+
+
+def _schemas(operations: Sequence[Operation]) -> Json:
+    asked = {model for operation in operations if (model := operation.body) is not None}
+    answered = {operation.answer for operation in operations} | {ErrorV1}
+    wanted: list[Any] = [(model, "validation") for model in sorted(asked, key=lambda m: m.__name__)]
+    wanted += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
+    _, document = models_json_schema(wanted, ref_template=_REF)
+    schemas: Json = document["$defs"]
+    return schemas

@@ -1,0 +1,156 @@
+"""The data directory of one `tollgate up`: its lock, its two key files, and where each part keeps what it writes.
+
+Key files are made once, whole and readable by their owner only; an existing one is never overwritten. A directory whose
+database is there but whose secret key is not is refused: a new key could never open the secrets in it.
+"""
+
+import base64
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import secrets
+import tempfile
+import time
+from pathlib import Path
+
+from runtime.private_files import NotOursError, tighten_directory, told
+
+_SOCKET_PATH = re.compile(r"[A-Za-z0-9/._+-]{1,100}")
+"""A unix socket's path has at most 107 bytes (103 on macOS), and this one also stands in a URL."""
+LOCK_PATIENCE_S = 3.0
+log = logging.getLogger(__name__)
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used; the message says why."""
+
+
+class DataDirectoryBusyError(DataDirectoryError):
+    """Another `tollgate up` serves this data directory."""
+
+
+class DataDirectory:
+    """Paths below one directory, which is made on first use (mode 0700), or closed to other users."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        if "?" in str(self.path):
+            raise DataDirectoryError(f"{self.path}: a data directory's path must not contain '?'")
+        self.journal = self.path / "journal"
+        self.replica = self.path / "replica.db"
+        self.database = self.path / "control.db"
+        self.redis_log = self.path / "redis.log"
+
+    @property
+    def database_url(self) -> str:
+        return f"sqlite+aiosqlite:///{self.database}"
+
+    def make(self) -> None:
+        """Make it, or close one that is there to other users."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            opened = tighten_directory(self.path)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot make the data directory {self.path}: {error.strerror}") from error
+        except NotOursError as error:
+            raise DataDirectoryError(str(error)) from None
+        if opened:
+            log.warning("%s", told(opened))
+
+    def lock(self, patience_s: float = LOCK_PATIENCE_S) -> int:
+        """Take the directory for this process and the children that inherit the returned descriptor.
+
+        The lock lasts until the last of them is gone. After a `kill -9` that is a moment later: so a dead holder is
+        waited for, a living one is not.
+        """
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + patience_s
+        while not _try_lock(fd):
+            holder = _pid_in(fd)
+            if _is_alive(holder) or time.monotonic() > give_up_at:
+                os.close(fd)
+                raise DataDirectoryBusyError(f"{self.path} is in use by another `tollgate up` (pid {holder or '?'})")
+            time.sleep(0.05)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def internal_token(self) -> str:
+        """What proxy and control show each other; made on first use."""
+        return self._made_once("internal.token", secrets.token_urlsafe(32))
+
+    def secret_key(self) -> str:
+        """The key that seals this directory's secrets; made on first use, but never beside an older database."""
+        if self.database.exists() and not (self.path / "secret.key").exists():
+            raise DataDirectoryError(
+                f"{self.path} has a database but no secret.key: put the file back,"
+                " or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
+            )
+        return self._made_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
+
+    def redis_socket(self) -> Path:
+        """Where the embedded Redis listens: in this directory, by a short way where the path itself is too long."""
+        direct = self.path / "redis.sock"
+        return direct if _SOCKET_PATH.fullmatch(str(direct)) else self._short_way() / "redis.sock"
+
+    def _short_way(self) -> Path:
+        """A link to this directory from a private directory below /tmp; the socket itself still is in here."""
+        base = Path(tempfile.gettempdir()) / f"tollgate-{os.getuid()}"
+        base.mkdir(mode=0o700, exist_ok=True)
+        status = base.lstat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077 or base.is_symlink():
+            raise DataDirectoryError(f"{self.path} is too long for a unix socket, and {base} is not private: remove it")
+        link = base / hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        if not (link.is_symlink() and os.readlink(link) == str(self.path)):
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.path)
+        return link
+
+    def _made_once(self, name: str, content: str) -> str:
+        path = self.path / name
+        if not path.exists():
+            fd, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)  # mkstemp: mode 0600
+            try:
+                with os.fdopen(fd, "w") as file:
+                    file.write(content + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                _link_unless_there(temporary, path)
+            finally:
+                os.unlink(temporary)
+        path.chmod(0o600)
+        return path.read_text().strip()
+
+
+def _link_unless_there(source: str, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return  # another process made it in the meantime: its content counts
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pid_in(fd: int) -> int:
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _is_alive(pid: int) -> bool:
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

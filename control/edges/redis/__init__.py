@@ -1,0 +1,4 @@
+"""Redis as control uses it: hints, throttling, the day's usage.
+
+Must not charge a limit: the proxy's scripts do.
+"""

@@ -1,0 +1,38 @@
+"""Whether Redis does for control what it needs: usage, the management API's windows, hints. For `/readyz`."""
+
+import asyncio
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from control.edges.redis.hints import CHANNEL
+from control.edges.redis.throttle_windows import RedisWindows
+from control.edges.redis.usage_counters import Bucket, CountersUnavailableError, UsageCounters
+from control.throttle import Allowance
+
+_DEADLINE_S = 1.0
+_ALLOWANCE = Allowance("readiness", 1_000_000, 1_000)
+_BUCKET = Bucket("tg:{readiness}", "readiness")
+_CONSEQUENCE = "hints, usage figures or request limits shared by several control processes fail"
+_REMEDY = "Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its user"
+
+
+class RedisProbe:
+    """Does each thing once, on behalf of nobody."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._windows = RedisWindows(redis)
+        self._counters = UsageCounters(redis)
+
+    async def trouble(self, revision: int) -> str:
+        """What fails, what follows and what to do; "" when nothing fails. `revision` is hinted again: harmless."""
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._windows.ask("readiness", _ALLOWANCE)
+                await self._redis.publish(CHANNEL, str(revision))
+                await self._counters.day_usage([_BUCKET])
+        except (RedisError, OSError, TimeoutError, CountersUnavailableError) as error:
+            cause = str(error.__cause__ or error).partition("\n")[0] or "no answer in time"
+            return f"Redis is not usable ({cause}): {_CONSEQUENCE}. {_REMEDY}"
+        return ""

@@ -1,0 +1,199 @@
+"""Opening and migrating the database (SQLite or PostgreSQL), and telling its failures apart.
+
+Every failure that is not the caller's becomes `DatabaseAwayError`, which the API renders as 503. No parameter of a
+statement ever reaches a log or a message: they hold digests and ciphertext.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from alembic import command
+from alembic.config import Config as AlembicSettings
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from control.edges.sql.database_url import parse
+from runtime.private_files import tighten_files, told
+
+log = logging.getLogger(__name__)
+
+SQLITE_BUSY_TIMEOUT_MS = 5_000
+_MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
+_RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
+
+
+class DatabaseAwayError(Exception):
+    """The database cannot be reached at the moment; try again."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+    @property
+    def reason(self) -> str:
+        """What the driver or the server said, in one line: `password authentication failed for user "tollgate"`."""
+        cause: BaseException | None = self.__cause__
+        while isinstance(cause, DBAPIError) and cause.orig is not None:
+            cause = cause.orig
+        if isinstance(cause, TimeoutError | PoolTimeoutError):
+            return "no answer in time"
+        # A PostgresError's first line quotes no values; the rest of it might.
+        return str(cause).partition("\n")[0].rpartition("'>: ")[2] or type(cause).__name__
+
+
+class SchemaTooNewError(Exception):
+    """The database was written by a newer Tollgate: run that version, or restore a backup from before the upgrade."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{self.__doc__} (schema {found} is not known to this version)")
+
+
+class TakenError(Exception):
+    """Another row has that value already, and only one may."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(self.__doc__)
+        self.constraint = constraint
+
+    def is_about(self, column: str) -> bool:
+        """PostgreSQL names the constraint, SQLite the columns; our constraints are named after their columns."""
+        return column in self.constraint
+
+
+class DanglingError(Exception):
+    """A row refers to one that is not there, or one that others refer to was to be deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+def open_engine(database_url: str) -> AsyncEngine:
+    """An engine for any URL that `database_url.parse` accepts. Connects when first used."""
+    url, connect_args = parse(database_url)
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url)
+    return create_async_engine(
+        url, hide_parameters=True, pool_pre_ping=True, pool_timeout=5, pool_recycle=1800, connect_args=connect_args
+    )
+
+
+def _open_sqlite(url: URL) -> AsyncEngine:
+    if url.database and url.database != ":memory:":
+        file = Path(url.database)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if opened := tighten_files(*(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm"))):
+            log.warning("%s", told(opened))
+    engine = create_async_engine(url, hide_parameters=True, pool_timeout=30)
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver starts no transactions of its own; `_begin_sqlite` does
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={SQLITE_BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",  # an acknowledged write survives a power cut
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the one write lock at once: a read lock that is upgraded later fails instead of waiting."""
+    immediate = connection.get_execution_options().get("tollgate_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+async def migrate(engine: AsyncEngine) -> None:
+    """Bring the database up to date, all steps in one transaction. Several processes may do this at once."""
+    await _alembic(engine, command.upgrade, "head")
+
+
+async def migrate_down(engine: AsyncEngine, to: str = "base") -> None:
+    """Take the steps after `to` back, in one transaction."""
+    await _alembic(engine, command.downgrade, to)
+
+
+async def _alembic(engine: AsyncEngine, move: Callable[[AlembicSettings, str], None], to: str) -> None:
+    with failures_told_apart():
+        async with engine.connect() as connection:
+            connection = await connection.execution_options(tollgate_writes=True)
+            async with connection.begin():
+                if engine.dialect.name == "postgresql":
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                await connection.run_sync(_run_steps, move, to)
+
+
+def _run_steps(connection: Connection, move: Callable[[AlembicSettings, str], None], to: str) -> None:
+    alembic = AlembicSettings(attributes={"connection": connection})
+    alembic.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    alembic.set_main_option("path_separator", "os")
+    _check_schema_is_known(connection, ScriptDirectory.from_config(alembic))
+    move(alembic, to)
+
+
+def _check_schema_is_known(connection: Connection, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    for found in MigrationContext.configure(connection).get_current_heads():
+        if found not in known:
+            raise SchemaTooNewError(found)
+
+
+@contextmanager
+def failures_told_apart() -> Iterator[None]:
+    """Turn what the drivers raise into `DatabaseAwayError` where the database, not the statement, is at fault."""
+    try:
+        yield
+    except (TimeoutError, PoolTimeoutError, OSError, asyncpg.InterfaceError) as error:
+        raise DatabaseAwayError from error
+    except asyncpg.PostgresError as error:
+        if _is_away_sqlstate(error.sqlstate):
+            raise DatabaseAwayError from error
+        raise
+    except IntegrityError as error:
+        raise _broken_rule(error) from error
+    except DBAPIError as error:
+        if is_away(error):
+            raise DatabaseAwayError from error
+        raise
+
+
+def _broken_rule(error: IntegrityError) -> Exception:
+    message = str(error.orig).partition("\n")[0]  # what PostgreSQL says after the first line quotes values
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate == "23505" or "UNIQUE constraint failed" in message:
+        return TakenError(message)
+    if sqlstate == "23503" or "FOREIGN KEY constraint failed" in message:
+        return DanglingError()
+    return error
+
+
+def is_away(error: DBAPIError) -> bool:
+    """Whether the database is at fault, not the statement."""
+    if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+        return True
+    return _is_away_sqlstate(getattr(error.orig, "sqlstate", None))
+
+
+def _is_away_sqlstate(sqlstate: str | None) -> bool:
+    return sqlstate is not None and sqlstate.startswith(_AWAY_SQLSTATE_CLASSES)
+
+
+def is_retryable(error: DBAPIError) -> bool:
+    """Whether the same transaction may succeed when it is tried again from its start."""
+    if getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES:
+        return True
+    return isinstance(error, OperationalError) and "database is locked" in str(error.orig)

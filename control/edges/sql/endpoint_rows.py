@@ -1,0 +1,94 @@
+"""Queries on `endpoints`: slug → target. A slug is unique over all workspaces because the database says so."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case, delete, insert, select, update
+
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import endpoints
+from policy.endpoints import Target
+from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRecord:
+    """One endpoint."""
+
+    id: str
+    workspace_id: str
+    slug: str
+    target: Target
+    created_at_ms: int
+    updated_at_ms: int
+
+
+async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
+    values = {
+        "id": record.id,
+        "workspace_id": record.workspace_id,
+        "slug": record.slug,
+        "created_at_ms": record.created_at_ms,
+        "updated_at_ms": record.updated_at_ms,
+    }
+    await tx.conn.execute(insert(endpoints).values(**values, **_target_columns(record.target)))
+    _publish(tx, record)
+
+
+async def update_target(tx: WriteTx, workspace_id: str, endpoint_id: str, target: Target) -> EndpointRecord | None:
+    """The endpoint with its new target and a later `updated_at`; None when there is none."""
+    seen = endpoints.c.updated_at_ms
+    later = case((seen >= tx.now_ms, seen + 1), else_=tx.now_ms)
+    statement = update(endpoints).where(*_is(workspace_id, endpoint_id)).values(updated_at_ms=later)
+    statement = statement.values(**_target_columns(target)).returning(*endpoints.c)
+    row = (await tx.conn.execute(statement)).one_or_none()
+    if row is None:
+        return None
+    record = _record(row)
+    _publish(tx, record)
+    return record
+
+
+async def delete_endpoint(tx: WriteTx, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
+    statement = delete(endpoints).where(*_is(workspace_id, endpoint_id)).returning(*endpoints.c)
+    row = (await tx.conn.execute(statement)).one_or_none()
+    if row is None:
+        return None
+    record = _record(row)
+    tx.publish(RowKind.ENDPOINT, record.slug, None)
+    return record
+
+
+async def find_endpoint(conn: Connection, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
+    row = (await conn.execute(select(endpoints).where(*_is(workspace_id, endpoint_id)))).one_or_none()
+    return _record(row) if row else None
+
+
+async def list_endpoints(
+    conn: Connection, workspace_id: str, after: str | None, limit: int
+) -> Sequence[EndpointRecord]:
+    query = select(endpoints).where(endpoints.c.workspace_id == workspace_id).order_by(endpoints.c.id).limit(limit)
+    if after is not None:
+        query = query.where(endpoints.c.id > after)
+    return [_record(row) for row in await conn.execute(query)]
+
+
+def _is(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:
+    return endpoints.c.id == endpoint_id, endpoints.c.workspace_id == workspace_id
+
+
+def _target_columns(target: Target) -> dict[str, str | None]:
+    wire = json.dumps(target_to_wire(target), ensure_ascii=False, separators=(",", ":"))
+    return {"target": wire, "secret_id": target.secret_id, "model_id": target.model_id}
+
+
+def _record(row: Any) -> EndpointRecord:
+    target = target_from_wire(json.loads(row.target))
+    return EndpointRecord(row.id, row.workspace_id, row.slug, target, row.created_at_ms, row.updated_at_ms)
+
+
+def _publish(tx: WriteTx, record: EndpointRecord) -> None:
+    row = EndpointRow(record.slug, record.id, record.workspace_id, record.target)
+    tx.publish(RowKind.ENDPOINT, record.slug, row.to_wire())

@@ -1,0 +1,169 @@
+"""Takes billing events into the database: each once, none into a window that was already served.
+
+An event's timestamp is the end of its call, but never earlier than *clock − holdback / 2*; a transaction that takes
+longer than holdback / 4 is aborted and tried again. `event_clock.py` says why that keeps the promise.
+
+See docs/reference/events-and-webhooks.md#the-holdback.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import bindparam, or_, select, text, update
+
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.one_of import one_of
+from control.edges.sql.store import Connection, Store, WriteTx
+from control.edges.sql.tables import api_keys, events
+from control.time_slices import each
+from policy.billing import BillingEvent
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+SHORTEST_HOLDBACK_S = 0.2
+"""Below that a deadline of a quarter of it could never be kept; such a holdback promises nothing, and is for tests."""
+LONGEST_STATEMENT_S = 600.0
+LAST_USED_TOLERANCE_MS = 10_000
+_COLUMNS = [column.name for column in events.columns]
+
+Outbox = Callable[[WriteTx, Sequence[dict[str, Any]]], Awaitable[None]]
+"""Told of each new event's row, inside the transaction that brings it in."""
+
+
+class IngestTooSlowError(Exception):
+    """The transaction took longer than a quarter of the holdback; its timestamps could have been overtaken."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class EventsLostError(Exception):
+    """The event that was committed before is not in this database: it was restored or replaced."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """The way in. Any number of processes may take the same events at the same time."""
+
+    store: Store
+    holdback_s: float
+    clock: EventClock
+    outbox: Outbox | None = None
+
+    async def take(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
+        """Commit these; how many of them were new. `IngestTooSlowError` when the database cannot keep the deadline.
+
+        `after`: the key of an event that the sender knows to be committed; `EventsLostError` when it is not here.
+        """
+        if not batch:
+            async with self.store.read() as conn:
+                await _find(conn, after)
+            return 0
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self.store.transact(lambda tx: self._within_deadline(tx, batch, after))
+            except IngestTooSlowError:
+                log.warning("an ingest of %d events was too slow and is tried again", len(batch))
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
+        """Looked at when all is done rather than cancelled on the way: a statement that is torn away from SQLite may
+        hold its lock on. PostgreSQL itself ends a statement that hangs."""
+        began_s, deadline_s = time.monotonic(), self.holdback_s / 4
+        await _find(tx.conn, after)
+        if self.holdback_s < SHORTEST_HOLDBACK_S:
+            return await self._insert(tx, batch)
+        if tx.conn.dialect.name == "postgresql":
+            limit_ms = str(int(min(deadline_s, LONGEST_STATEMENT_S) * 1000))
+            await tx.conn.execute(text("SELECT set_config('statement_timeout', :ms, true)"), {"ms": limit_ms})
+        new = await self._insert(tx, batch)
+        if time.monotonic() - began_s > deadline_s:
+            raise IngestTooSlowError
+        return new
+
+    async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
+        now_ms = (await self.clock.look_to_stamp(tx)).now_ms
+        earliest_ms = now_ms - int(self.holdback_s * 500)
+        made = await each(batch, lambda event: _row(event, earliest_ms, now_ms))
+        rows = {row["idempotency_key"]: row for row in made}
+        # In the order of their keys, so that two transactions with the same events cannot wait for each other.
+        sent = orjson.dumps([list(rows[key].values()) for key in sorted(rows)]).decode()
+        inserted = await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": sent})
+        new = [rows[key] for key in inserted.scalars()]
+        if new:
+            await _mark_keys_used(tx, new)
+            if self.outbox is not None:
+                await self.outbox(tx, new)
+        return len(new)
+
+
+async def _find(conn: Connection, key: str | None) -> None:
+    """Raise `EventsLostError` when there is no such event."""
+    if key is None:
+        return
+    known = select(events.c.idempotency_key).where(events.c.idempotency_key == key)
+    if (await conn.execute(known)).first() is None:
+        raise EventsLostError
+
+
+def _row(event: BillingEvent, earliest_ms: int, now_ms: int) -> dict[str, Any]:
+    """In the order of the table's columns."""
+    metadata = event.request_metadata
+    return {
+        "idempotency_key": event.idempotency_key,
+        "workspace_id": event.workspace_id,
+        "group_id": event.group_id,
+        "external_entity_id": event.external_entity_id,
+        "api_key_prefix": event.api_key_prefix,
+        "request_id": event.request_id,
+        "model_slug": event.model_slug,
+        "timestamp_ms": max(event.ended_at_ms, earliest_ms),
+        "input_tokens": event.tokens.input,
+        "output_tokens": event.tokens.output,
+        "cached_input_tokens": event.tokens.cached_input,
+        "status": event.status,
+        "request_metadata": None if metadata is None else orjson.dumps(metadata).decode(),
+        "ingested_at_ms": now_ms,
+    }
+
+
+def _insert_text(value: str, source: str) -> str:
+    """One statement and one parameter for any number of rows: binding each value would cost more than the insert."""
+    values = [value.format(place=place, type=_type_of(place)) for place in range(len(_COLUMNS))]
+    return (
+        f"INSERT INTO events ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM {source} WHERE true"  # noqa: S608
+        " ON CONFLICT (idempotency_key) DO NOTHING RETURNING idempotency_key"
+    )
+
+
+def _type_of(place: int) -> str:
+    return "text" if events.columns[_COLUMNS[place]].type.python_type is str else "bigint"
+
+
+_INSERTS = {
+    "sqlite": _insert_text("json_extract(value, '$[{place}]')", "json_each(:rows)"),
+    "postgresql": _insert_text("CAST(r ->> {place} AS {type})", "json_array_elements(CAST(:rows AS json)) AS r"),
+}
+
+
+async def _mark_keys_used(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
+    """`last_used_at`, to within ten seconds, so that a busy key is not a row that every transaction waits for."""
+    used: dict[str, int] = {}
+    for row in rows:
+        used[row["api_key_prefix"]] = max(used.get(row["api_key_prefix"], 0), row["timestamp_ms"])
+    stale = or_(api_keys.c.last_used_at_ms.is_(None), api_keys.c.last_used_at_ms < tx.now_ms - LAST_USED_TOLERANCE_MS)
+    query = select(api_keys.c.prefix).where(one_of(api_keys.c.prefix, used), stale).order_by(api_keys.c.prefix)
+    prefixes = (await tx.conn.execute(query.with_for_update(key_share=True))).scalars().all()
+    if prefixes:
+        change = update(api_keys).where(api_keys.c.prefix == bindparam("of")).values(last_used_at_ms=bindparam("at_ms"))
+        await tx.conn.execute(change, [{"of": prefix, "at_ms": used[prefix]} for prefix in prefixes])

@@ -1,0 +1,188 @@
+"""Queries on `groups`. A tree is locked by its root's row, so that checks across it cannot be overtaken."""
+
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+
+from control.edges.sql.one_of import one_of
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import api_keys, groups
+from control.time_slices import each
+from policy.exact_json import array_items
+from policy.groups import Enforcement, Group
+from policy.limits.limit import SlugLimits
+from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
+
+_CHARS_AT_ONCE = 32_768
+"""JSON that is decoded in one go; a millisecond."""
+_FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group as the rules see it, and what only the API shows. `path`: ids from the root to itself, each with `/`."""
+
+    group: Group
+    name: str | None
+    path: str
+    created_at_ms: int
+    updated_at_ms: int
+
+    @property
+    def counting_owner(self) -> str:
+        """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
+        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
+
+    @property
+    def ancestor_ids(self) -> list[str]:
+        """Parent first, root last."""
+        return self.path.split("/")[-3::-1]
+
+
+async def find_group(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord | None:
+    query = select(groups).where(groups.c.id == group_id, groups.c.workspace_id == workspace_id)
+    row = (await conn.execute(query)).one_or_none()
+    return await _record(row) if row else None
+
+
+async def list_groups(
+    conn: Connection, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
+) -> list[GroupRecord]:
+    """At most `limit` groups, oldest first, from behind the id `after`."""
+    query = select(groups).where(groups.c.workspace_id == workspace_id).order_by(groups.c.id).limit(limit)
+    if external_entity_id is not None:
+        query = query.where(groups.c.external_entity_id == external_entity_id)
+    if after is not None:
+        query = query.where(groups.c.id > after)
+    return await _records((await conn.execute(query)).all())
+
+
+async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
+    """The groups with these ids; at most a page and its ancestors."""
+    query = select(groups).where(one_of(groups.c.id, ids))
+    return {record.group.id: record.group for record in await _records((await conn.execute(query)).all())}
+
+
+async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:
+    """The group, with its tree locked against every other change until the transaction ends; None when it is gone."""
+    seen = await find_group(tx.conn, workspace_id, group_id)
+    if seen is None:
+        return None
+    root_id = seen.path.partition("/")[0]
+    # Not FOR UPDATE: minting a key, which refers to a group, need not wait.
+    await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
+    return await find_group(tx.conn, workspace_id, group_id)
+
+
+async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
+    """Parent first, root last."""
+    found = await load_groups(conn, record.ancestor_ids)
+    return [found[id] for id in record.ancestor_ids]
+
+
+async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
+    """All groups below, in batches: a tree may be large, and so may each of its groups."""
+    async for rows in _rows_below(conn, record):
+        yield [found.group for found in await _records(rows)]
+
+
+async def entries_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Any]:
+    """Each entry of `models` of each group below, as JSON has it: a tree may have 100 000 groups."""
+    async for rows in _rows_below(conn, record):
+        for row in rows:
+            for entry in array_items(row.models) if len(row.models) > _CHARS_AT_ONCE else orjson.loads(row.models):
+                yield entry
+
+
+async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Any]]:
+    after, batch = record.path, _FIRST_BATCH
+    while True:
+        inside = and_(groups.c.path > after, _below(record.path)[1])
+        rows = (await conn.execute(select(groups).where(inside).order_by(groups.c.path).limit(batch))).all()
+        if not rows:
+            return
+        yield rows
+        after = rows[-1].path
+        chars = 1 + sum(len(row.models) for row in rows) // len(rows)
+        batch = max(_SMALLEST_BATCH, min(_LARGEST_BATCH, _BATCH_CHARS // chars))
+
+
+async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
+    group, models = record.group, await _models_text(record.group)
+    values = {
+        "id": group.id,
+        "workspace_id": group.workspace_id,
+        "parent_id": group.parent_id,
+        "root_id": record.path.partition("/")[0],
+        "path": record.path,
+        "enforcement": group.enforcement.value,
+        "external_entity_id": group.external_entity_id,
+        "name": record.name,
+        "models": models,
+        "created_at_ms": record.created_at_ms,
+        "updated_at_ms": record.updated_at_ms,
+    }
+    await tx.conn.execute(insert(groups).values(**values))
+    _publish(tx, group, models)
+
+
+async def update_group(tx: WriteTx, record: GroupRecord) -> None:
+    """Write the name and the models of a group whose tree is locked."""
+    models = await _models_text(record.group)
+    values = {"name": record.name, "models": models, "updated_at_ms": record.updated_at_ms}
+    await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
+    _publish(tx, record.group, models)
+
+
+async def delete_subtree(tx: WriteTx, record: GroupRecord) -> int:
+    """Delete the group, all below it, and all their keys, with tombstones; how many groups.
+
+    The rows are locked first: a key that is being minted meanwhile is either seen here or refused there.
+    """
+    inside = and_(*_below(record.path))
+    ids = select(groups.c.id).where(inside)
+    locked = select(groups.c.id).where(inside).with_for_update().subquery()
+    doomed: int = (await tx.conn.execute(select(func.count()).select_from(locked))).scalar_one()
+    theirs = api_keys.c.group_id.in_(ids)
+    await tx.bury(RowKind.KEY, api_keys.c.digest, theirs)
+    await tx.bury(RowKind.GROUP, groups.c.id, inside)
+    await tx.conn.execute(delete(api_keys).where(theirs))
+    await tx.conn.execute(delete(groups).where(inside))
+    return doomed
+
+
+def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """A path and all that begin with it. Paths end in `/`, and `0` is the character after it."""
+    return groups.c.path >= path, groups.c.path < f"{path[:-1]}0"
+
+
+async def _models_text(group: Group) -> str:
+    entries = await each(group.models, lambda entry: orjson.dumps(models_entry_to_wire(entry)))
+    return f"[{b','.join(entries).decode()}]"
+
+
+def _publish(tx: WriteTx, group: Group, models: str) -> None:
+    """`models`: as JSON text, made once for both tables."""
+    wire = group_to_wire(replace(group, models=())) | {"models": orjson.Fragment(models)}
+    tx.publish_text(RowKind.GROUP, group.id, orjson.dumps(wire).decode())
+
+
+async def _models(text: str) -> tuple[SlugLimits, ...]:
+    """In slices where it is long, entry by entry: 40 000 of them, as groups had before there was a bound, take 1 s."""
+    if len(text) <= _CHARS_AT_ONCE:
+        return tuple(models_entry_from_wire(entry) for entry in json.loads(text))
+    return tuple(await each(array_items(text), models_entry_from_wire))
+
+
+async def _records(rows: Sequence[Any]) -> list[GroupRecord]:
+    return [await _record(row) for row in rows]
+
+
+async def _record(row: Any) -> GroupRecord:
+    models = await _models(row.models)
+    group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
+    return GroupRecord(group, row.name, row.path, row.created_at_ms, row.updated_at_ms)

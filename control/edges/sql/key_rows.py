@@ -1,0 +1,83 @@
+"""Queries on `api_keys`: workspace keys and federated keys alike. Digests go in; only prefixes come out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, insert, select, tuple_
+
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import api_keys, workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key without its digest. `group_id` None: a key of the workspace itself."""
+
+    prefix: str
+    kind: str
+    workspace_id: str
+    group_id: str | None
+    name: str | None
+    created_at_ms: int
+    last_used_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """What the guard must know of the key that a request presents."""
+
+    prefix: str
+    kind: str
+    workspace_id: str
+    onboarded: bool
+
+
+_RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
+
+
+async def find_by_digest(conn: Connection, digest: str) -> KeyHolder | None:
+    query = (
+        select(api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, workspaces.c.onboarded)
+        .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
+        .where(api_keys.c.digest == digest)
+    )
+    row = (await conn.execute(query)).one_or_none()
+    return KeyHolder(*row) if row else None
+
+
+async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
+    values = {name: getattr(key, name) for name in KeyRecord.__dataclass_fields__}
+    await tx.conn.execute(insert(api_keys).values(digest=digest, **values))
+
+
+async def get_key(conn: Connection, workspace_id: str, group_id: str | None, prefix: str) -> KeyRecord | None:
+    query = select(*_RECORD).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
+    row = (await conn.execute(query)).one_or_none()
+    return _record(row) if row else None
+
+
+async def list_keys(
+    conn: Connection, workspace_id: str, group_id: str | None, after: tuple[int, str] | None, limit: int
+) -> Sequence[KeyRecord]:
+    """At most `limit` keys, oldest first, from behind `after` (created_at_ms, prefix)."""
+    order = (api_keys.c.created_at_ms, api_keys.c.prefix)
+    query = select(*_RECORD).where(*_scope(workspace_id, group_id)).order_by(*order).limit(limit)
+    if after is not None:
+        query = query.where(tuple_(*order) > after)
+    return [_record(row) for row in await conn.execute(query)]
+
+
+async def delete_key(tx: WriteTx, workspace_id: str, group_id: str | None, prefix: str) -> str | None:
+    """The digest of the key that was deleted, for its tombstone; None when there was none."""
+    gone = delete(api_keys).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
+    return (await tx.conn.execute(gone.returning(api_keys.c.digest))).scalar_one_or_none()
+
+
+def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]:
+    owned = api_keys.c.group_id.is_(None) if group_id is None else api_keys.c.group_id == group_id
+    return [api_keys.c.workspace_id == workspace_id, owned]
+
+
+def _record(row: Any) -> KeyRecord:
+    return KeyRecord(*row)

@@ -1,0 +1,48 @@
+"""When the workspace's own keys were last used here: noted in memory, written now and then, never in a request's way.
+
+Federated keys are used at the proxies: theirs comes with the billing events. A crash forgets what was not written yet.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from sqlalchemy import and_, bindparam, or_, update
+
+from control.edges.sql.database import DatabaseAwayError
+from control.edges.sql.store import Store, now_ms
+from control.edges.sql.tables import api_keys
+
+INTERVAL_S = 30.0
+
+
+class LastUsed:
+    """Notes uses by key prefix."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._noted: dict[str, int] = {}
+
+    def note(self, key_prefix: str) -> None:
+        self._noted[key_prefix] = now_ms()
+
+    async def write_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was noted since the last time; it stays noted while the database is away."""
+        if self._noted:
+            with suppress(DatabaseAwayError):
+                await self._write()
+
+    async def _write(self) -> None:
+        noted = [{"key": prefix, "used_ms": used_ms} for prefix, used_ms in self._noted.items()]
+        seen = api_keys.c.last_used_at_ms
+        earlier = or_(seen.is_(None), seen < bindparam("used_ms"))
+        statement = update(api_keys).where(and_(api_keys.c.prefix == bindparam("key"), earlier))
+        async with self._store.write() as tx:
+            await tx.conn.execute(statement.values(last_used_at_ms=bindparam("used_ms")), noted)
+        for use in noted:
+            if self._noted.get(str(use["key"])) == use["used_ms"]:
+                del self._noted[str(use["key"])]

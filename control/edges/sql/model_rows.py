@@ -1,0 +1,164 @@
+"""Queries on `models`, `deployments` and `environments`. Changes lock the model's row, so its snapshot row is whole."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import func, insert, select, update
+
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import deployments, environments, models, published
+from policy.snapshot import Deployment, ModelRow, RowKind, same_name
+
+MAX_MODEL_BYTES = 1024 * 1024
+"""Of what is published of one model, all of it with each change. A model of before the bound may shrink."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A platform model."""
+
+    id: str
+    workspace_id: str
+    name: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRecord:
+    """One deployment of a model and its replicas' base URLs."""
+
+    id: str
+    model_id: str
+    name: str
+    status: str
+    replicas: tuple[str, ...]
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRecord:
+    """Which deployment an environment of a model points to."""
+
+    model_id: str
+    name: str
+    deployment_id: str
+    created_at_ms: int
+    updated_at_ms: int
+
+
+async def model_exists(conn: Connection, workspace_id: str, model_id: str) -> bool:
+    return await find_model(conn, workspace_id, model_id) is not None
+
+
+async def find_model(conn: Connection, workspace_id: str, model_id: str) -> ModelRecord | None:
+    query = select(models).where(models.c.id == model_id, models.c.workspace_id == workspace_id)
+    row = (await conn.execute(query)).one_or_none()
+    return ModelRecord(*row) if row else None
+
+
+async def lock_model(tx: WriteTx, workspace_id: str, model_id: str) -> ModelRecord | None:
+    query = select(models).where(models.c.id == model_id, models.c.workspace_id == workspace_id)
+    row = (await tx.conn.execute(query.with_for_update(key_share=True))).one_or_none()
+    return ModelRecord(*row) if row else None
+
+
+async def list_models(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelRecord]:
+    query = select(models).where(models.c.workspace_id == workspace_id).order_by(models.c.id).limit(limit)
+    if after is not None:
+        query = query.where(models.c.id > after)
+    return [ModelRecord(*row) for row in await conn.execute(query)]
+
+
+async def insert_model(tx: WriteTx, record: ModelRecord) -> None:
+    values = {name: getattr(record, name) for name in ModelRecord.__dataclass_fields__}
+    await tx.conn.execute(insert(models).values(**values))
+
+
+async def find_deployment(conn: Connection, model_id: str, deployment_id: str) -> DeploymentRecord | None:
+    query = select(deployments).where(deployments.c.id == deployment_id, deployments.c.model_id == model_id)
+    row = (await conn.execute(query)).one_or_none()
+    return _deployment(row) if row else None
+
+
+async def list_deployments(
+    conn: Connection, model_id: str, after: str | None, limit: int | None = None
+) -> Sequence[DeploymentRecord]:
+    query = select(deployments).where(deployments.c.model_id == model_id).order_by(deployments.c.id).limit(limit)
+    if after is not None:
+        query = query.where(deployments.c.id > after)
+    return [_deployment(row) for row in await conn.execute(query)]
+
+
+async def insert_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
+    values = {name: getattr(record, name) for name in DeploymentRecord.__dataclass_fields__}
+    values["replicas"] = json.dumps(record.replicas)
+    await tx.conn.execute(insert(deployments).values(**values))
+
+
+async def update_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
+    values = {"status": record.status, "replicas": json.dumps(record.replicas), "updated_at_ms": record.updated_at_ms}
+    await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**values))
+
+
+async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
+    """By its name without regard to case; of several, which only older versions let be, the one that is spelled so."""
+    alike = func.lower(environments.c.name) == same_name(name)
+    rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
+    found = {row.name: EnvironmentRecord(*row) for row in rows}
+    return found.get(name) or next(iter(found.values()), None)
+
+
+async def list_environments(
+    conn: Connection, model_id: str, after: str | None, limit: int | None = None
+) -> Sequence[EnvironmentRecord]:
+    query = select(environments).where(environments.c.model_id == model_id).order_by(environments.c.name).limit(limit)
+    if after is not None:
+        query = query.where(environments.c.name > after)
+    return [EnvironmentRecord(*row) for row in await conn.execute(query)]
+
+
+async def put_environment(tx: WriteTx, record: EnvironmentRecord, exists: bool) -> None:
+    """Insert or re-point; the model's row is locked, so `exists` still holds."""
+    values = {name: getattr(record, name) for name in EnvironmentRecord.__dataclass_fields__}
+    if not exists:
+        await tx.conn.execute(insert(environments).values(**values))
+        return
+    is_it = (environments.c.model_id == record.model_id, environments.c.name == record.name)
+    await tx.conn.execute(update(environments).where(*is_it).values(**values))
+
+
+class ModelFullError(Exception):
+    """The model's deployments, replicas and environments would take more than 1 MiB in the proxies' copy of policy."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+async def publish_model(tx: WriteTx, model: ModelRecord) -> None:
+    """Publish the model as it stands in this transaction. `ModelFullError` when it grows beyond `MAX_MODEL_BYTES`."""
+    found = await list_deployments(tx.conn, model.id, None)
+    pointers = await list_environments(tx.conn, model.id, None)
+    row = ModelRow(
+        model.id,
+        model.workspace_id,
+        {d.id: Deployment(d.id, d.status, d.replicas) for d in found},
+        {environment.name: environment.deployment_id for environment in pointers},
+    )
+    text = orjson.dumps(row.to_wire()).decode()
+    if len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
+        raise ModelFullError
+    tx.publish_text(RowKind.MODEL, model.id, text)
+
+
+async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
+    is_it = (published.c.kind == RowKind.MODEL.value, published.c.id == model.id)
+    return (await tx.conn.execute(select(func.length(published.c.body)).where(*is_it))).scalar() or 0
+
+
+def _deployment(row: Any) -> DeploymentRecord:
+    replicas = tuple(json.loads(row.replicas))
+    return DeploymentRecord(row.id, row.model_id, row.name, row.status, replicas, row.created_at_ms, row.updated_at_ms)

@@ -1,0 +1,154 @@
+"""Transactions: `read` sees one moment, `write` is all or nothing and stamps what it publishes with a new revision.
+
+The revision row is updated last and so stays locked until the commit: who reads revision R sees all of R. Each revision
+bears a random nonce: a number alone may come again after a restore. After the commit the hint goes out. Rules and
+queries live elsewhere.
+
+See docs/reference/management-api.md#internal-api.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, ColumnElement, bindparam, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from control.edges.sql.database import failures_told_apart, is_retryable, open_engine
+from control.edges.sql.tables import published, revision, revision_nonces
+from policy.snapshot import RowKind
+
+T = TypeVar("T")
+Connection = AsyncConnection
+ATTEMPTS = 4
+_CHUNK = 500
+
+
+def now_ms() -> int:
+    """Wall-clock time; only ever stored, never measured with."""
+    return time.time_ns() // 1_000_000
+
+
+class WriteTx:
+    """One write transaction: `conn` for statements, `publish` for what the proxies must learn of it."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self.conn = conn
+        self.now_ms = now_ms()
+        self.revision: int | None = None
+        self._rows: dict[tuple[str, str], str | None] = {}
+
+    def publish(self, kind: RowKind, id: str, body: Mapping[str, Any] | None) -> None:
+        """Put (kind, id) into the snapshot; None takes it out. The last word of a transaction counts."""
+        encoded = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        self.publish_text(kind, id, encoded)
+
+    def publish_text(self, kind: RowKind, id: str, encoded: str | None) -> None:
+        """The same for a body that is JSON text already."""
+        self._rows[(kind.value, id)] = encoded
+
+    async def bury(self, kind: RowKind, ids: Column[str], *where: ColumnElement[bool]) -> None:
+        """Publish a tombstone for every id that is found now, however many. Call it before they are deleted."""
+        revision_ = await self._next_revision()
+        dead = select(literal(kind.value), ids, literal(revision_), literal(self.now_ms)).where(*where)
+        columns = ["kind", "id", "revision", "published_at_ms"]
+        await self.conn.execute(self._upsert(self._insert().from_select(columns, dead)))
+
+    async def finish(self) -> int | None:
+        """Write what was published under the next revision; None when nothing was."""
+        if not self._rows:
+            return self.revision
+        stamp = {"revision": await self._next_revision(), "published_at_ms": self.now_ms}
+        rows = [{"kind": kind, "id": id, "body": body, **stamp} for (kind, id), body in self._rows.items()]
+        columns = ("kind", "id", "revision", "body", "published_at_ms")
+        statement = self._upsert(self._insert().values({name: bindparam(name) for name in columns}))
+        for start in range(0, len(rows), _CHUNK):
+            await self.conn.execute(statement, rows[start : start + _CHUNK])
+        return self.revision
+
+    async def _next_revision(self) -> int:
+        if self.revision is None:
+            bump = update(revision).values(value=revision.c.value + 1).returning(revision.c.value)
+            self.revision = (await self.conn.execute(bump)).scalar_one()
+            stamp = {"revision": self.revision, "nonce": secrets.token_hex(8), "published_at_ms": self.now_ms}
+            await self.conn.execute(insert(revision_nonces).values(stamp))
+        return self.revision
+
+    def _insert(self) -> Any:
+        return (sqlite if self.conn.dialect.name == "sqlite" else postgresql).insert(published)
+
+    @staticmethod
+    def _upsert(insert: Any) -> Any:
+        new = {name: insert.excluded[name] for name in ("revision", "body", "published_at_ms")}
+        return insert.on_conflict_do_update(index_elements=["kind", "id"], set_=new)
+
+
+class Store:
+    """The database as transactions. `on_published` is told each new revision, after its commit; it must not block."""
+
+    def __init__(self, engine: AsyncEngine, on_published: Callable[[int], None] | None = None) -> None:
+        self.engine = engine
+        self._on_published = on_published
+        # SQLite has one writer: waiting here is fair and costs nothing, waiting in SQLite polls.
+        self._turn = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+
+    @classmethod
+    def at(cls, database_url: str, on_published: Callable[[int], None] | None = None) -> "Store":
+        """A store on the database at that URL. Nothing connects before the first transaction."""
+        return cls(open_engine(database_url), on_published)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A connection that sees one moment of the database throughout."""
+        with failures_told_apart():
+            async with self.engine.connect() as conn:
+                if conn.dialect.name == "postgresql":
+                    conn = await conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+                async with conn.begin():
+                    yield conn
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[WriteTx]:
+        """A transaction that commits when the block ends well. On PostgreSQL it may fail retryably: see `transact`."""
+        with failures_told_apart():
+            async with self._write() as tx:
+                yield tx
+
+    async def transact(self, work: Callable[[WriteTx], Awaitable[T]]) -> T:
+        """Run `work` in a write transaction; from the start again when the database broke it for concurrency's sake."""
+        with failures_told_apart():
+            for attempt in range(ATTEMPTS):
+                try:
+                    async with self._write() as tx:
+                        return await work(tx)
+                except DBAPIError as error:
+                    if attempt == ATTEMPTS - 1 or not is_retryable(error):
+                        raise
+                    await asyncio.sleep(0.02 * 2**attempt)
+            raise AssertionError("the loop returns or raises")
+
+    @asynccontextmanager
+    async def _write(self) -> AsyncIterator[WriteTx]:
+        async with self._turn, self.engine.connect() as conn:
+            conn = await conn.execution_options(tollgate_writes=True)
+            async with conn.begin():
+                tx = WriteTx(conn)
+                yield tx
+                await tx.finish()
+        if tx.revision is not None and self._on_published is not None:
+            self._on_published(tx.revision)
+
+
+async def current_revision(conn: AsyncConnection) -> int:
+    """The revision of the moment that `conn` sees."""
+    value: int = (await conn.execute(select(revision.c.value))).scalar_one()
+    return value

@@ -1,0 +1,233 @@
+"""Queries on `webhooks` and `webhook_deliveries`. Claims are leases: a row is one process's until its time is up.
+
+Every claim of one webhook takes turns with the others, so that its concurrency holds over all processes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal_column, select, update
+
+from control.edges.sql.one_of import one_of
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import events, webhook_deliveries, webhooks
+
+PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
+# Spelt out, not bound: only then does a planner see that the partial indexes fit.
+_IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """One endpoint of a customer. Secrets are sealed."""
+
+    id: str
+    workspace_id: str
+    url: str
+    description: str | None
+    enabled: bool
+    secret: str
+    previous_secret: str | None
+    previous_until_ms: int | None
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """One message to one webhook, through all its attempts."""
+
+    id: str
+    webhook_id: str
+    type: str
+    event_keys: str
+    status: str
+    attempts: int
+    attempt_log: str
+    created_at_ms: int
+    retry_since_ms: int
+    next_attempt_at_ms: int
+    lease: str | None
+    leased_until_ms: int
+    ended_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who takes deliveries of which webhook, how many at most are under way at once, and for how long they are his."""
+
+    webhook_id: str
+    lease: str
+    most: int
+    lease_ms: int
+
+
+# --- the resource ----------------------------------------------------------------------------------------------------
+
+
+async def insert_webhook(tx: WriteTx, record: WebhookRecord) -> None:
+    values = {name: getattr(record, name) for name in WebhookRecord.__dataclass_fields__}
+    await tx.conn.execute(insert(webhooks).values(**values))
+
+
+async def find_webhook(conn: Connection, workspace_id: str, webhook_id: str) -> WebhookRecord | None:
+    row = (await conn.execute(_of(workspace_id, webhook_id))).one_or_none()
+    return WebhookRecord(*row) if row else None
+
+
+async def lock_webhook(tx: WriteTx, workspace_id: str, webhook_id: str) -> WebhookRecord | None:
+    row = (await tx.conn.execute(_of(workspace_id, webhook_id).with_for_update())).one_or_none()
+    return WebhookRecord(*row) if row else None
+
+
+def _of(workspace_id: str, webhook_id: str) -> Any:
+    return select(webhooks).where(webhooks.c.id == webhook_id, webhooks.c.workspace_id == workspace_id)
+
+
+async def list_webhooks(conn: Connection, workspace_id: str, after: str | None, limit: int) -> list[WebhookRecord]:
+    query = select(webhooks).where(webhooks.c.workspace_id == workspace_id).order_by(webhooks.c.id).limit(limit)
+    if after is not None:
+        query = query.where(webhooks.c.id > after)
+    return [WebhookRecord(*row) for row in await conn.execute(query)]
+
+
+async def count_webhooks(tx: WriteTx, workspace_id: str) -> int:
+    query = select(func.count()).select_from(webhooks).where(webhooks.c.workspace_id == workspace_id)
+    found: int = (await tx.conn.execute(query)).scalar_one()
+    return found
+
+
+async def update_webhook(tx: WriteTx, webhook_id: str, values: Mapping[str, Any]) -> None:
+    await tx.conn.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(**values))
+
+
+async def delete_webhook(tx: WriteTx, webhook_id: str) -> None:
+    await tx.conn.execute(delete(webhook_deliveries).where(webhook_deliveries.c.webhook_id == webhook_id))
+    await tx.conn.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
+
+
+async def lock_all(tx: WriteTx) -> list[WebhookRecord]:
+    query = select(webhooks).order_by(webhooks.c.id).with_for_update()
+    return [WebhookRecord(*row) for row in await tx.conn.execute(query)]
+
+
+# --- deliveries ------------------------------------------------------------------------------------------------------
+
+
+async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> list[tuple[str, str]]:
+    """(workspace, webhook) of all that are to be told of these workspaces' events."""
+    theirs = one_of(webhooks.c.workspace_id, workspace_ids)
+    query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
+    return [(row.workspace_id, row.id) for row in await tx.conn.execute(query.order_by(webhooks.c.id))]
+
+
+async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> None:
+    names = DeliveryRecord.__dataclass_fields__
+    if records:
+        await tx.conn.execute(
+            insert(webhook_deliveries), [{name: getattr(one, name) for name in names} for one in records]
+        )
+
+
+async def lock_delivery(tx: WriteTx, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
+    query = select(webhook_deliveries).where(
+        webhook_deliveries.c.id == delivery_id, webhook_deliveries.c.webhook_id == webhook_id
+    )
+    row = (await tx.conn.execute(query.with_for_update())).one_or_none()
+    return DeliveryRecord(*row) if row else None
+
+
+async def list_deliveries(
+    conn: Connection, webhook_id: str, status: str | None, before: str | None, limit: int
+) -> list[DeliveryRecord]:
+    """Newest first."""
+    table = webhook_deliveries
+    query = select(table).where(table.c.webhook_id == webhook_id).order_by(table.c.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(table.c.status == status)
+    if before is not None:
+        query = query.where(table.c.id < before)
+    return [DeliveryRecord(*row) for row in await conn.execute(query)]
+
+
+async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
+    """Those that have something to be sent now."""
+    return list((await conn.execute(due_webhooks_query(now_ms))).scalars())
+
+
+def due_webhooks_query(now_ms: int) -> Select[Any]:
+    """One look into the index per webhook, however much waits; with EXISTS a planner may read all that waits."""
+    waiting = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
+    one = select(webhook_deliveries.c.id).where(waiting).limit(1).correlate(webhooks).scalar_subquery()
+    return select(webhooks.c.id).where(webhooks.c.enabled, one.is_not(None))
+
+
+def due_query(webhook_id: str, now_ms: int, limit: int) -> Select[Any]:
+    """The deliveries of one webhook that are to be sent now, longest due first."""
+    due = select(webhook_deliveries.c.id).where(webhook_deliveries.c.webhook_id == webhook_id, _is_due(now_ms))
+    return due.order_by(webhook_deliveries.c.next_attempt_at_ms).limit(limit)
+
+
+def _is_due(now_ms: int) -> ColumnElement[bool]:
+    return and_(_IS_PENDING, webhook_deliveries.c.next_attempt_at_ms <= now_ms)
+
+
+def leased_query(webhook_id: str, now_ms: int) -> Select[Any]:
+    """How many of a webhook's deliveries are under way, in all processes."""
+    table = webhook_deliveries
+    leased = and_(table.c.webhook_id == webhook_id, _IS_PENDING, table.c.leased_until_ms > now_ms)
+    return select(func.count()).select_from(table).where(leased)
+
+
+async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[WebhookRecord, list[DeliveryRecord]] | None:
+    """Lease what is due, as far as the webhook's concurrency allows; None when the webhook is gone, off or taken."""
+    query = select(webhooks).where(webhooks.c.id == claim.webhook_id, webhooks.c.enabled)
+    row = (await tx.conn.execute(query.with_for_update(skip_locked=True))).one_or_none()
+    if row is None:
+        return None
+    table = webhook_deliveries
+    under_way: int = (await tx.conn.execute(leased_query(claim.webhook_id, now_ms))).scalar_one()
+    due = due_query(claim.webhook_id, now_ms, max(0, claim.most - under_way))
+    until_ms = now_ms + claim.lease_ms
+    # PostgreSQL looks only at the outer conditions again where it waited for a row that somebody was just changing.
+    taken = update(table).where(table.c.id.in_(due.scalar_subquery()), _is_due(now_ms))
+    taken = taken.values(
+        lease=claim.lease, leased_until_ms=until_ms, next_attempt_at_ms=until_ms, attempts=table.c.attempts + 1
+    )
+    found = [DeliveryRecord(*row) for row in await tx.conn.execute(taken.returning(*table.c))]
+    return WebhookRecord(*row), sorted(found, key=lambda delivery: delivery.id)
+
+
+async def finish_attempt(tx: WriteTx, delivery: DeliveryRecord, values: Mapping[str, Any]) -> bool:
+    """Write what came of a leased delivery; False when the lease ran out and somebody else has it."""
+    table = webhook_deliveries
+    mine = update(table).where(table.c.id == delivery.id, table.c.lease == delivery.lease, _IS_PENDING)
+    return (await tx.conn.execute(mine.values(lease=None, leased_until_ms=0, **values))).rowcount == 1
+
+
+async def update_delivery(tx: WriteTx, delivery_id: str, values: Mapping[str, Any]) -> None:
+    await tx.conn.execute(update(webhook_deliveries).where(webhook_deliveries.c.id == delivery_id).values(**values))
+
+
+async def events_of(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
+    """The events of these deliveries by their keys, as far as they are still kept."""
+    keys = (key for delivery in deliveries for key in orjson.loads(delivery.event_keys))
+    query = select(events).where(one_of(events.c.idempotency_key, keys))
+    return {row.idempotency_key: row for row in await conn.execute(query)}
+
+
+async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int) -> int:
+    """Delete at most `limit` deliveries that ended so before then; how many."""
+    table = webhook_deliveries
+    ended = and_(table.c.status == status, table.c.ended_at_ms < before_ms)
+    old = select(table.c.id).where(ended).limit(limit)
+    # Told again outside for PostgreSQL, as in `claim_deliveries`: what is being sent again meanwhile stays.
+    return (await tx.conn.execute(delete(table).where(table.c.id.in_(old), ended))).rowcount
+
+
+async def forget_orphans(tx: WriteTx) -> int:
+    """Delete what an ingest wrote for a webhook while that was being deleted."""
+    gone = ~exists().where(webhooks.c.id == webhook_deliveries.c.webhook_id)
+    return (await tx.conn.execute(delete(webhook_deliveries).where(gone))).rowcount

@@ -1,0 +1,40 @@
+"""Control's log: JSON lines on standard error, in the schema of both planes (`runtime/log_schema.py`)."""
+
+import logging
+import sys
+
+from runtime.log_schema import log_line
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return log_line(record)
+
+
+def log_to_stderr(level: str) -> None:
+    """All logging of this process from `level` on; a migration's steps only from WARNING on."""
+    out = logging.StreamHandler(sys.stderr)
+    out.setFormatter(_JsonFormatter())
+    logging.basicConfig(level=level, handlers=[out])
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+class OutageLog:
+    """Logs an outage when it begins, when its cause changes and when it ends; never once for each failed try."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self.cause = ""
+        """The message of the outage that lasts; "" while there is none."""
+
+    def begins(self, message: str) -> None:
+        """May be called for every failure. `message`: cause, consequence, remedy."""
+        if message != self.cause:
+            self.cause = message
+            self._log.warning("%s", message)
+
+    def ends(self, message: str) -> None:
+        """May be called for every success."""
+        if self.cause:
+            self.cause = ""
+            self._log.info("%s", message)

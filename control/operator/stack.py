@@ -1,0 +1,331 @@
+"""`tollgate up`: the whole product on one machine, as children of one process, in one data directory.
+
+Starts Redis, control and proxy in that order and stops them in reverse, the proxy drained first. Until `ready` is
+printed a part that dies is the end; after that it is started again. Serves no request itself.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from control.edges.process.data_directory import DataDirectory
+from control.edges.process.embedded_redis import EmbeddedRedis
+from control.edges.process.redis_binary import choose, set_stray_file_aside
+from control.edges.sql import database_url
+from control.stopping import done_unless
+from runtime.child_process import Child, Launch, accepts, answers_ok, can_bind, free_ports
+from runtime.setting_names import is_unknown, warnings_of
+
+START_TIMEOUT_S = 60.0
+PORT_PATIENCE_S = 1.0
+"""The processes of an `up` that was killed a moment ago may hold its ports a moment longer."""
+_PYTHON_MODULE = (sys.executable, "-P", "-m")
+"""`-P`: no module of the working directory takes the place of an installed one."""
+_POLL_S = 0.05
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
+_STEADY_S = 30.0
+"""A part that ran this long before it died starts again without the delays of its earlier deaths."""
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
+"""A terminal sends these to the whole group: the planes wait for our SIGTERM, so that the order of stopping holds."""
+
+Say = Callable[[str], None]
+
+
+class StackError(Exception):
+    """The product could not be started; the message says which part and why."""
+
+
+class PortTakenError(StackError):
+    """A port that the product needs is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the three surfaces listen; 0 asks for a free port."""
+
+    proxy: int
+    control: int
+    admin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `tollgate up` was asked for. `redis_url` None: embedded; `database_url` None: SQLite in `data`."""
+
+    data: Path
+    host: str
+    admin_host: str
+    ports: Ports
+    workers: int
+    redis_url: str | None
+    database_url: str | None
+    environment: Mapping[str, str]
+    drain_timeout_s: float
+
+    @property
+    def proxy_url(self) -> str:
+        return _url(self.host, self.ports.proxy)
+
+    @property
+    def control_url(self) -> str:
+        return _url(self.host, self.ports.control)
+
+    @property
+    def admin_url(self) -> str:
+        return _url(self.admin_host, self.ports.admin)
+
+    def host_of(self, port_name: str) -> str:
+        return self.admin_host if port_name == "admin" else self.host
+
+
+def _url(host: str, port: int) -> str:
+    """How this machine reaches one of our ports."""
+    host = _reachable(host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reachable(host: str) -> str:
+    """An address to connect to, for one to listen on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One child: how it starts, when it is ready, how it is asked to stop and how long that may take."""
+
+    name: str
+    launch: Launch
+    is_ready: Callable[[], Awaitable[bool]]
+    stop: Callable[[Child], Awaitable[None]]
+    grace_s: float
+
+
+async def up(options: Options, say: Say, announce: Say) -> None:
+    """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
+    stop_asked = _stop_event(say, options.drain_timeout_s)
+    if options.database_url:
+        database_url.parse(options.database_url)
+    for warning in warnings_of(options.environment):
+        say(warning)
+    directory = DataDirectory(options.data)
+    directory.make()
+    lock = directory.lock()
+    options = replace(options, ports=await _settle_ports(options))
+    keepers: list[Keeper] = []
+    try:
+        for part in _parts(options, directory, lock, say):
+            keepers.append(Keeper(part, say))
+            if not await done_unless(stop_asked, keepers[-1].start()):
+                return
+        announce(_ready_line(options))
+        await stop_asked.wait()
+    finally:
+        for keeper in keepers:
+            keeper.leave()
+        for keeper in reversed(keepers):
+            await keeper.stop()
+        os.close(lock)
+        say("all parts stopped")
+
+
+def _ready_line(options: Options) -> str:
+    return f"ready proxy={options.proxy_url} control={options.control_url} admin={options.admin_url}"
+
+
+class Keeper:
+    """Keeps one part running from `start` until `stop`."""
+
+    def __init__(self, part: Part, say: Say) -> None:
+        self._part = part
+        self._say = say
+        self.child: Child | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._spawning = asyncio.Lock()
+        self._leave = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the part and return when it is ready; StackError when it dies before, or takes too long."""
+        name, began = self._part.name, time.monotonic()
+        self._say(f"starting {name}")
+        child = self.child = await Child.start(self._part.launch)
+        died = asyncio.create_task(child.wait())
+        while not await self._part.is_ready():
+            if died.done():
+                raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its own words above")
+            if time.monotonic() - began > START_TIMEOUT_S:
+                raise StackError(f"{name} is not ready after {START_TIMEOUT_S:.0f} s")
+            await asyncio.wait({died}, timeout=_POLL_S)
+        self._say(f"{name} is ready (pid {child.pid}, {time.monotonic() - began:.1f} s)")
+        self._watch = asyncio.create_task(self._keep(child))
+
+    def leave(self) -> None:
+        """From now on a death is not mended."""
+        self._leave.set()
+
+    async def stop(self) -> None:
+        """Ask the part to stop, wait as long as it may take, then make it."""
+        self.leave()
+        async with self._spawning:
+            child, part = self.child, self._part
+        if child is None:
+            return
+        self._say(f"stopping {part.name}")
+        try:
+            await asyncio.wait_for(part.stop(child), part.grace_s)
+            await asyncio.wait_for(child.wait(), part.grace_s)
+        except TimeoutError:
+            self._say(f"{part.name} did not stop within {part.grace_s:.0f} s: killed")
+            child.kill()
+            await child.wait()
+        if self._watch is not None:
+            await self._watch
+
+    async def _keep(self, child: Child) -> None:
+        delay_s = _FIRST_DELAY_S
+        while True:
+            began = time.monotonic()
+            status = await child.wait()
+            if self._leave.is_set():
+                return
+            if time.monotonic() - began > _STEADY_S:
+                delay_s = _FIRST_DELAY_S
+            self._say(f"{self._part.name} {_how_it_ended(status)}; starting it again in {delay_s:.1f} s")
+            if await _is_set_within(self._leave, delay_s):
+                return
+            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+            async with self._spawning:  # a stop that comes now waits, so that it sees the new child
+                child = self.child = await Child.start(self._part.launch)
+
+
+def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:
+    """What to run, in the order of starting; reversed, it is the order of stopping."""
+    environment = {name: value for name, value in options.environment.items() if not is_unknown(name)}
+    redis = None if options.redis_url else _embedded_redis(directory, environment, say)
+    ours = environment | _settings(options, directory, redis)
+    parts = [] if redis is None else [_redis_part(redis, environment, lock)]
+    return [*parts, _control_part(options, ours, lock), _proxy_part(options, ours, lock)]
+
+
+def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis | None) -> dict[str, str]:
+    """The environment by which both planes find their places and each other."""
+    given = options.environment
+    return {
+        "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
+        "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
+        "TOLLGATE_CONTROL_URL": options.control_url,
+        "TOLLGATE_INTERNAL_TOKEN": given.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
+        "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
+        "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
+        "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+        "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no balancer stands before one machine
+    }
+
+
+def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], say: Say) -> EmbeddedRedis:
+    if (done := set_stray_file_aside(directory.path)) is not None:
+        say(done)
+    server = choose(directory.path, environment)
+    say(f"the counters are kept by {server}")
+    return EmbeddedRedis(directory, server)
+
+
+def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> Part:
+    return Part("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0)
+
+
+def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+    port = options.ports.control
+    argv = [*_PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
+    ready_url = options.control_url + "/readyz"
+    return Part(
+        "control",
+        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        lambda: answers_ok(ready_url),
+        _terminate,
+        15.0,
+    )
+
+
+def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Part:
+    ports = options.ports
+    flags = {
+        "host": options.host,
+        "proxy-port": ports.proxy,
+        "admin-host": options.admin_host,
+        "admin-port": ports.admin,
+        "workers": options.workers,
+    }
+    argv = [
+        *_PYTHON_MODULE,
+        "proxy",
+        *(word for flag, value in flags.items() for word in (f"--{flag}", str(value))),
+    ]
+    ready_url = options.admin_url + "/readyz"
+
+    async def is_ready() -> bool:
+        return await answers_ok(ready_url) and await accepts(_reachable(options.host), ports.proxy)
+
+    return Part(
+        "proxy",
+        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        is_ready,
+        _terminate,
+        options.drain_timeout_s + 5.0,
+    )
+
+
+async def _terminate(child: Child) -> None:
+    child.terminate()
+
+
+async def _settle_ports(options: Options) -> Ports:
+    """The ports asked for, free ones in the place of zeros; PortTakenError when one is taken."""
+    asked = {name: port for name, port in asdict(options.ports).items() if port}
+    for port, times in Counter(asked.values()).items():
+        if times > 1:
+            raise StackError(f"port {port} is asked for twice: proxy, control and admin need one each")
+    give_up_at = asyncio.get_running_loop().time() + PORT_PATIENCE_S
+    for name, port in asked.items():
+        host = options.host_of(name)
+        while not can_bind(host, port):
+            if asyncio.get_running_loop().time() >= give_up_at:
+                raise PortTakenError(f"port {port} on {host} is taken; choose another with --{name}-port")
+            await asyncio.sleep(_POLL_S)
+    chosen = asdict(options.ports)
+    for name, port in chosen.items():
+        if not port:
+            chosen[name] = free_ports(options.host_of(name), 1, besides=chosen.values())[0]
+    return Ports(**chosen)
+
+
+def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
+    event = asyncio.Event()
+
+    def ask(name: str) -> None:
+        if not event.is_set():
+            say(f"{name}: draining (at most {drain_timeout_s:.0f} s), then stopping")
+        event.set()
+
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, ask, number.name)
+    return event
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _how_it_ended(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

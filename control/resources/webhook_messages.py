@@ -1,0 +1,172 @@
+"""The messages of webhooks: what is told, how it is signed, when it is tried again.
+
+At least once: a message keeps its id and its bytes over all its attempts, and its events keep their keys. Which
+messages there are is written by `outbox`, in the transaction that brings the events in; sending is the sender's.
+
+See docs/reference/events-and-webhooks.md#webhook-messages.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from standardwebhooks import Webhook
+
+from control.api.protocol.schemas import time_text
+from control.edges.sql import webhook_rows
+from control.edges.sql.events.clock import database_ms
+from control.edges.sql.store import WriteTx
+from control.edges.sql.webhook_rows import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
+from control.resources.ids import new_id
+from policy.billing import EVENT_TYPE
+from policy.sealing import unseal
+
+EVENTS_PER_MESSAGE = 100
+METADATA_CHARS_PER_MESSAGE = 256 * 1024
+RETRY_FOR_MS = 3 * 86_400_000
+FIRST_DELAY_MS = 5_000
+LONGEST_DELAY_MS = 8 * 3_600_000
+LOGGED_ATTEMPTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one try. `retry_after_ms`: what the receiver asked for."""
+
+    at_ms: int
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    retry_after_ms: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status_code is not None and 200 <= self.status_code < 300
+
+
+async def outbox(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a message for each webhook that is to hear of these new events, with the events or not at all."""
+    by_workspace: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_workspace.setdefault(row["workspace_id"], []).append(row)
+    told = await webhook_rows.enabled_webhooks(tx, sorted(by_workspace))
+    now_ms = await database_ms(tx.conn) if told else 0
+    messages = [
+        new_delivery(webhook_id, EVENT_TYPE, keys, now_ms)
+        for workspace_id, webhook_id in told
+        for keys in _messages_of(by_workspace[workspace_id])
+    ]
+    await webhook_rows.insert_deliveries(tx, messages)
+
+
+def _messages_of(rows: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """Keys of events, as many as one message carries; in the order of the list."""
+    messages: list[list[str]] = []
+    size = METADATA_CHARS_PER_MESSAGE + 1
+    for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["idempotency_key"])):
+        size += len(row["request_metadata"] or "")
+        if not messages or size > METADATA_CHARS_PER_MESSAGE or len(messages[-1]) >= EVENTS_PER_MESSAGE:
+            messages.append([])
+            size = len(row["request_metadata"] or "")
+        messages[-1].append(row["idempotency_key"])
+    return messages
+
+
+def new_delivery(webhook_id: str, type: str, event_keys: Sequence[str], now_ms: int) -> DeliveryRecord:
+    keys = orjson.dumps(list(event_keys)).decode()
+    return DeliveryRecord(
+        id=new_id("msg"),
+        webhook_id=webhook_id,
+        type=type,
+        event_keys=keys,
+        status=PENDING,
+        attempts=0,
+        attempt_log="[]",
+        created_at_ms=now_ms,
+        retry_since_ms=now_ms,
+        next_attempt_at_ms=now_ms,
+        lease=None,
+        leased_until_ms=0,
+        ended_at_ms=None,
+    )
+
+
+def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
+    """The message: the same bytes on each attempt."""
+    told = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
+    message = {
+        "type": delivery.type,
+        "timestamp": time_text(delivery.created_at_ms),
+        "data": {"events": [_event(row) for row in told]},
+    }
+    return orjson.dumps(message)
+
+
+def _event(row: Any) -> dict[str, Any]:
+    """As in the list, with the request's metadata."""
+    return {
+        "type": EVENT_TYPE,
+        "idempotencyKey": row.idempotency_key,
+        "timestamp": time_text(row.timestamp_ms),
+        "requestId": row.request_id,
+        "modelSlug": row.model_slug,
+        "externalEntityId": row.external_entity_id,
+        "apiKeyPrefix": row.api_key_prefix,
+        "tokens": {
+            "inputTokens": row.input_tokens,
+            "outputTokens": row.output_tokens,
+            "cachedInputTokens": row.cached_input_tokens,
+        },
+        "requestMetadata": orjson.Fragment(row.request_metadata) if row.request_metadata is not None else None,
+    }
+
+
+def signed_headers(message_id: str, body: bytes, now_ms: int, valid_secrets: Sequence[str]) -> dict[str, str]:
+    """Standard Webhooks. One signature per valid secret: the receiver may know either."""
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    text = body.decode()
+    signatures = [Webhook(secret).sign(message_id, moment, text) for secret in valid_secrets]
+    return {
+        "Content-Type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(now_ms // 1000),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def valid_secrets(record: WebhookRecord, keys: Sequence[bytes], now_ms: int) -> list[str]:
+    """The current secret, and the one before while the overlap lasts."""
+    found = [unseal(keys, record.id, record.secret)]
+    if record.previous_secret is not None and now_ms < (record.previous_until_ms or 0):
+        found.append(unseal(keys, record.id, record.previous_secret))
+    return found
+
+
+def after_attempt(
+    delivery: DeliveryRecord, attempt: Attempt, chance: float, retry_for_ms: int = RETRY_FOR_MS
+) -> dict[str, Any]:
+    """What the delivery becomes: delivered, tried again later, or dead when its time is up. `chance`: from [0, 1)."""
+    ended_ms = attempt.at_ms + attempt.duration_ms
+    entry = [attempt.at_ms, attempt.duration_ms, attempt.status_code, attempt.error]
+    log = [*orjson.loads(delivery.attempt_log), entry][-LOGGED_ATTEMPTS:]
+    written = {"attempt_log": orjson.dumps(log).decode()}
+    if attempt.succeeded:
+        return {**written, "status": DELIVERED, "ended_at_ms": ended_ms}
+    give_up_at_ms = delivery.retry_since_ms + retry_for_ms
+    if ended_ms >= give_up_at_ms:
+        return {**written, "status": DEAD, "ended_at_ms": ended_ms}
+    delay_ms = max(delay_ms_after(delivery.attempts, chance), min(attempt.retry_after_ms, LONGEST_DELAY_MS))
+    return {**written, "next_attempt_at_ms": min(ended_ms + delay_ms, give_up_at_ms)}
+
+
+def delay_ms_after(attempts: int, chance: float) -> int:
+    """Exponential, spread over the upper half, so that what failed together does not return together."""
+    ceiling = min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** min(attempts - 1, 32))
+    return int(ceiling * (0.5 + chance / 2))
+
+
+def chance() -> float:
+    return random.random()  # noqa: S311 (spread, not secrecy)

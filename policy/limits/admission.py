@@ -1,0 +1,285 @@
+"""Counts + cost + limits → admitted, or the limit that refused: the reference for the three scripts of the counters.
+
+Same rules in plain Python, no I/O and no clock; property tests hold the two together. It also serves as the counters of
+a worker that has lost Redis (`local` mode) and as the in-memory twin in tests. A `Book` is one Redis hash.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from policy.limits.counter_layout import KIND_NUMBER, KINDS, has_part, is_exact_part
+from policy.limits.effective import Bound
+from policy.limits.limit import Limit, LimitType, Unit
+from policy.limits.settlement import Settlement
+from policy.limits.take_numbers import Stamp, TakeLog, TakeRecord
+from policy.limits.windows import RollingLog, day_of, granule_ms, is_exact, until_midnight_ms, window_ms
+
+Kind = tuple[LimitType, Unit]
+_DAY_TOKENS = (LimitType.TOKEN, Unit.DAY)
+_DAY_REQUESTS = (LimitType.REQUEST, Unit.DAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counters of one counting group. The log of (TOKEN, DAY) is that of reservations not yet settled."""
+
+    last_ms: int = 0
+    day: int = 0
+    day_requests: int = 0
+    day_tokens: int = 0
+    logs: Mapping[Kind, RollingLog] = field(default_factory=dict)
+
+    def log(self, kind: Kind) -> RollingLog:
+        return self.logs.get(kind) or RollingLog()
+
+    def with_log(self, kind: Kind, log: RollingLog) -> "Counts":
+        return replace(self, logs={**self.logs, kind: log})
+
+    def used(self, kind: Kind) -> int:
+        """What `kind` has used of its threshold, reservations included."""
+        if kind == _DAY_REQUESTS:
+            return self.day_requests
+        return self.log(kind).total + (self.day_tokens if kind == _DAY_TOKENS else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One hash: the counters of its groups, and per worker incarnation the last settlement that was applied and the
+    takes that were not answered yet.
+
+    The three dictionaries are all that `admit`, `settle` and `revoke` change.
+    """
+
+    lease_ms: int
+    groups: dict[str, Counts] = field(default_factory=dict)
+    applied: dict[str, int] = field(default_factory=dict)
+    takes: dict[str, TakeLog] = field(default_factory=dict)
+
+    def at(self, group: str, now_ms: int) -> Counts:
+        """A group's counters as they stand at `now_ms`: what has left its window is gone, a new day starts at zero."""
+        counts = self.groups.get(group) or Counts()
+        logs = {kind: log.live(window_ms(kind[1], self.lease_ms), now_ms) for kind, log in counts.logs.items()}
+        day = day_of(now_ms)
+        if counts.day != day:
+            return Counts(now_ms, day, 0, 0, logs)
+        return Counts(now_ms, day, counts.day_requests, counts.day_tokens, logs)
+
+    def time(self, groups: Iterable[str], clock_ms: int) -> int:
+        """Never earlier than the last time stored: a clock that steps back brings nothing back."""
+        return max([clock_ms, *(self.groups[group].last_ms for group in groups if group in self.groups)])
+
+
+@dataclass(frozen=True, slots=True)
+class Tightest:
+    """Of the limits of one type, the one with the least room: its place among the bounds, its room, when it is idle."""
+
+    bound: int
+    remaining: int
+    reset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many of the requests, in order, were admitted at `now_ms`; for the rest, which bound refused.
+
+    `retry_after_ms`: when one would be admitted if nothing else happened. `counted_retry_after_ms`: when, if all token
+    reservations were settled at zero now. `hard_retry_after_ms`: until then nothing that can happen admits one (0: a
+    settlement or a give-back may lift the refusal at any moment).
+    """
+
+    now_ms: int
+    admitted: int
+    refused_by: int | None
+    retry_after_ms: int = 0
+    counted_retry_after_ms: int = 0
+    hard_retry_after_ms: int = 0
+    requests: Tightest | None = None
+    tokens: Tightest | None = None
+
+    @property
+    def too_late(self) -> bool:
+        """The take refused itself: no bound refused, and nothing moved."""
+        return not self.admitted and self.refused_by is None
+
+
+def admit(
+    book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int, stamp: Stamp | None = None
+) -> Decision:
+    """Admit the requests one after the other, each against all bounds at once, until a bound refuses.
+
+    A token bound admits while used + reserved is below its threshold, whatever the estimate: a first call is never
+    refused. Refused requests move nothing, nor does a take that comes too late.
+    """
+    if stamp is not None and book.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
+        return Decision(clock_ms, 0, None)
+    groups = dict.fromkeys(bound.counting_group for bound in bounds)
+    now_ms = book.time(groups, clock_ms)
+    state = {group: book.at(group, now_ms) for group in groups}
+    rooms = [bound.limit.threshold - state[bound.counting_group].used(_kind(bound.limit)) for bound in bounds]
+    admitted = 0
+    for estimate in estimates:
+        if min(rooms) < 1:
+            break
+        admitted += 1
+        rooms = [room - _cost(bound.limit, 1, estimate) for bound, room in zip(bounds, rooms, strict=True)]
+    if admitted:
+        _charge(state, bounds, admitted, sum(estimates[:admitted]), now_ms)
+        book.groups.update(state)
+        if stamp is not None:
+            known = book.takes.get(stamp.incarnation, TakeLog())
+            book.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
+    refused_by = None
+    if admitted < len(estimates):
+        refused_by = next(index for index, room in enumerate(rooms) if room < 1)
+    refusing = [bound for bound, room in zip(bounds, rooms, strict=True) if refused_by is not None and room < 1]
+    return Decision(
+        now_ms=now_ms,
+        admitted=admitted,
+        refused_by=refused_by,
+        retry_after_ms=max((_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0),
+        counted_retry_after_ms=max(
+            (_counted_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0
+        ),
+        hard_retry_after_ms=max((_hard_wait_ms(state, bound, now_ms) for bound in refusing), default=0),
+        requests=_tightest(state, bounds, rooms, LimitType.REQUEST, now_ms),
+        tokens=_tightest(state, bounds, rooms, LimitType.TOKEN, now_ms),
+    )
+
+
+def charge(book: Book, bounds: Sequence[Bound], requests: int, tokens: int, clock_ms: int) -> None:
+    """Count what was admitted without asking this book."""
+    groups = dict.fromkeys(bound.counting_group for bound in bounds)
+    now_ms = book.time(groups, clock_ms)
+    state = {group: book.at(group, now_ms) for group in groups}
+    _charge(state, bounds, requests, tokens, now_ms)
+    book.groups.update(state)
+
+
+def revoke(book: Book, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
+    """Let no take up to `through` run any more; which takes have run that nobody may have heard of, newest first."""
+    log = book.takes.get(incarnation, TakeLog()).revoked(through)
+    book.takes[incarnation] = log
+    return log.records
+
+
+def settle(book: Book, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
+    """Replace estimates by the truth, and say how many settlements were new.
+
+    Numbers rise within a batch; one that is not above the mark has been applied before and is skipped.
+    """
+    groups = dict.fromkeys(group for settlement in settlements for group, _ in settlement.hold.buckets)
+    now_ms = book.time(groups, clock_ms)
+    fresh = 0
+    for settlement in settlements:
+        if settlement.number <= book.applied.get(incarnation, 0):
+            continue
+        fresh += 1
+        book.applied[incarnation] = settlement.number
+        for group, parts in settlement.hold.buckets:
+            counts = _correct_requests(book.at(group, now_ms), parts, settlement, now_ms)
+            book.groups[group] = _correct_tokens(counts, parts, settlement, now_ms)
+    return fresh
+
+
+def _kind(limit: Limit) -> Kind:
+    return limit.type, limit.unit
+
+
+def _cost(limit: Limit, requests: int, tokens: int) -> int:
+    return requests if limit.type is LimitType.REQUEST else tokens
+
+
+def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, tokens: int, now_ms: int) -> None:
+    for bound in bounds:
+        counts, kind = state[bound.counting_group], _kind(bound.limit)
+        if kind == _DAY_REQUESTS:
+            counts = replace(counts, day_requests=counts.day_requests + requests)
+        else:
+            granule = granule_ms(bound.limit.unit, is_exact(bound.limit))
+            log = counts.log(kind).charged(_cost(bound.limit, requests, tokens), granule, now_ms)
+            counts = counts.with_log(kind, log)
+        state[bound.counting_group] = counts
+
+
+def _wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
+    """How long until this bound has room, if nothing happens until then."""
+    counts, kind, threshold = state[bound.counting_group], _kind(bound.limit), bound.limit.threshold
+    midnight = until_midnight_ms(now_ms)
+    if kind == _DAY_REQUESTS:
+        return midnight
+    if kind != _DAY_TOKENS:
+        return counts.log(kind).room_at_ms(threshold, window_ms(bound.limit.unit, lease_ms)) - now_ms
+    reservations = counts.log(kind)
+    after_midnight = max(midnight, reservations.room_at_ms(threshold, lease_ms) - now_ms)
+    if counts.day_tokens >= threshold:
+        return after_midnight
+    return min(after_midnight, reservations.room_at_ms(threshold - counts.day_tokens, lease_ms) - now_ms)
+
+
+def _counted_wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
+    """How long this bound has no room for what is counted there, reservations of tokens left out."""
+    if bound.limit.type is LimitType.REQUEST:
+        return _wait_ms(state, bound, lease_ms, now_ms)
+    return _hard_wait_ms(state, bound, now_ms)
+
+
+def _hard_wait_ms(state: dict[str, Counts], bound: Bound, now_ms: int) -> int:
+    """How long nothing can lift this refusal: a request may be given back, settled DAY tokens never."""
+    if _kind(bound.limit) == _DAY_TOKENS and state[bound.counting_group].day_tokens >= bound.limit.threshold:
+        return until_midnight_ms(now_ms)
+    return 0
+
+
+def _tightest(
+    state: dict[str, Counts], bounds: Sequence[Bound], rooms: Sequence[int], type: LimitType, now_ms: int
+) -> Tightest | None:
+    """The first of the bounds of `type` with the least room."""
+    candidates = [index for index, bound in enumerate(bounds) if bound.limit.type is type]
+    if not candidates:
+        return None
+    index = min(candidates, key=lambda candidate: rooms[candidate])
+    bound = bounds[index]
+    reset_ms = until_midnight_ms(now_ms)
+    if bound.limit.is_rate:
+        log = state[bound.counting_group].log(_kind(bound.limit))
+        reset_ms = max(0, log.empty_at_ms(window_ms(bound.limit.unit, 0)) - now_ms)
+    return Tightest(index, max(0, rooms[index]), reset_ms)
+
+
+def _correct_requests(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
+    """A request that was given back is returned; one that was admitted without Redis is charged, where still due."""
+    admitted_at = settlement.hold.admitted_at_ms
+    if not (settlement.given_back or settlement.hold.local):
+        return counts
+    for kind in KINDS[:2]:
+        number, log = KIND_NUMBER[kind], counts.log(kind)
+        if not has_part(parts, number):
+            continue
+        if settlement.given_back:
+            counts = counts.with_log(kind, log.refunded(1, admitted_at))
+        elif admitted_at + window_ms(kind[1], 0) >= now_ms:
+            granule = granule_ms(kind[1], is_exact_part(parts, number))
+            counts = counts.with_log(kind, log.charged(1, granule, now_ms))
+    if has_part(parts, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
+        counts = replace(counts, day_requests=max(0, counts.day_requests + (-1 if settlement.given_back else 1)))
+    return counts
+
+
+def _correct_tokens(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
+    """A refund goes to the entry that holds the admission and to no other; an excess is charged now."""
+    hold = settlement.hold
+    reserved = 0 if hold.local else hold.reserved_tokens
+    excess = settlement.actual_tokens - reserved
+    for kind in KINDS[2:4]:
+        number, log = KIND_NUMBER[kind], counts.log(kind)
+        if not has_part(parts, number):
+            continue
+        if excess < 0:
+            counts = counts.with_log(kind, log.refunded(-excess, hold.admitted_at_ms))
+        elif not hold.local or hold.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
+            granule = granule_ms(kind[1], is_exact_part(parts, number))
+            counts = counts.with_log(kind, log.charged(excess, granule, now_ms))
+    if has_part(parts, KIND_NUMBER[_DAY_TOKENS]):
+        counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, hold.admitted_at_ms))
+        counts = replace(counts, day_tokens=counts.day_tokens + settlement.actual_tokens)
+    return counts

@@ -1,0 +1,88 @@
+"""Walk the tree: which limits bind (group, slug), each with its source group.
+
+Control renders `effective_models` from this and the proxy admits by it: one function, so they cannot differ.
+
+See docs/reference/limits.md#which-limits-bind.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from policy.groups import Enforcement, Group
+from policy.limits.counter_layout import KIND_NUMBER, bucket_key
+from policy.limits.limit import Limit, LimitType, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit as it binds a call: what it says, who wrote it, and whose bucket counts it."""
+
+    limit: Limit
+    source_group: str
+    counting_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that admission of one (group, slug) needs. `bounds` are in the order in which they are tried."""
+
+    slug: str
+    group_id: str
+    key: str
+    bounds: tuple[Bound, ...]
+
+
+def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
+    """The limits that bind a call of `path[0]` to `slug`, in order of trial.
+
+    `path` is the group itself, then its parent, and so on to the root. Whether the group may call the slug at all is
+    not asked here: ancestors add limits, never access.
+    """
+    return _bounds(path, [_limits(group, slug) for group in path])
+
+
+def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ...]]]:
+    """Each slug of `path[0]` with its `bounds_of`, at a cost that is linear in the entries of the path."""
+    levels = [{entry.slug: entry.limits for entry in group.models} for group in path]
+    for entry in path[0].models:
+        yield entry.slug, _bounds(path, [level.get(entry.slug, ()) for level in levels])
+
+
+def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
+    """`levels`: what each group of the path says of the slug."""
+    if path[0].enforcement is Enforcement.CASCADING:
+        found = [
+            Bound(limit, group.id, group.id) for group, limits in zip(path, levels, strict=True) for limit in limits
+        ]
+    else:
+        found = _nearest(path, levels)
+    rank = {group.id: depth for depth, group in enumerate(path)}
+    found.sort(key=lambda b: (rank[b.counting_group], KIND_NUMBER[b.limit.type, b.limit.unit]))
+    return tuple(found)
+
+
+def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
+    """The plan of a call of `path[0]` to `slug`; None when the group's own `models` does not name the slug."""
+    caller = path[0]
+    if caller.entry(slug) is None:
+        return None
+    return Plan(slug, caller.id, bucket_key(counting_owner(path).id, slug), bounds_of(path, slug))
+
+
+def counting_owner(path: Sequence[Group]) -> Group:
+    """The group that the counters' hash of a call of `path[0]` is named after."""
+    return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
+
+
+def _nearest(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
+    """INDEPENDENT: for each (type, unit) the nearest group that configures it; the caller's own bucket counts."""
+    chosen: dict[tuple[LimitType, Unit], Bound] = {}
+    for group, limits in zip(path, levels, strict=True):
+        for limit in limits:
+            chosen.setdefault((limit.type, limit.unit), Bound(limit, group.id, path[0].id))
+    return list(chosen.values())
+
+
+def _limits(group: Group, slug: str) -> tuple[Limit, ...]:
+    entry = group.entry(slug)
+    return entry.limits if entry else ()

@@ -1,0 +1,117 @@
+"""An instant → its window: the rolling second or minute, the UTC day; and the log that counts a rolling window.
+
+Instants are whole milliseconds of Redis' clock. The reference for `proxy/edges/redis/log.lua`: same rules, no I/O, no
+clock.
+"""
+
+from dataclasses import dataclass, replace
+
+from policy.limits.limit import Limit, Unit
+
+DAY_MS = 86_400_000
+EXACT_UP_TO = 64
+"""Up to this threshold a log merges nothing but events of one millisecond: capacity returns to the millisecond."""
+LEASE_GRANULE_MS = 20_000
+LEASE_SLACK_MS = 60_000
+"""A reservation for DAY tokens that nobody settles outlives the request timeout by at most this."""
+
+_WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
+_GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000}
+
+
+def window_ms(unit: Unit, lease_ms: int) -> int:
+    """How long an entry of a log counts after its last event; `lease_ms` for the log of DAY reservations."""
+    return _WINDOW_MS.get(unit, lease_ms)
+
+
+def granule_ms(unit: Unit, exact: bool) -> int:
+    """Events this close together may share an entry; 1 is the exact log."""
+    if unit is Unit.DAY:
+        return LEASE_GRANULE_MS
+    return 1 if exact else _GRANULE_MS[unit]
+
+
+def is_exact(limit: Limit) -> bool:
+    """Whether this limit's log is the exact one."""
+    return limit.is_rate and limit.threshold <= EXACT_UP_TO
+
+
+def lease_ms(request_timeout_s: float) -> int:
+    """The window of DAY reservations: with its granule it ends `LEASE_SLACK_MS` after the request timeout."""
+    return int(request_timeout_s * 1000) + LEASE_SLACK_MS - LEASE_GRANULE_MS
+
+
+def day_of(now_ms: int) -> int:
+    """The UTC day, counted from 1970-01-01."""
+    return now_ms // DAY_MS
+
+
+def until_midnight_ms(now_ms: int) -> int:
+    """How long the UTC day of `now_ms` still lasts; the next one starts exactly then."""
+    return DAY_MS - now_ms % DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`count` events between `first_ms` and `last_ms`, which all leave the window when the last one does."""
+
+    first_ms: int
+    last_ms: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollingLog:
+    """What happened within a rolling window, oldest entry first. Never counts less than the truth."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(entry.count for entry in self.entries)
+
+    def live(self, window_ms: int, now_ms: int) -> "RollingLog":
+        """Without the entries that have left. Strictly: both ends of the distance are truncated to the millisecond."""
+        return RollingLog(tuple(entry for entry in self.entries if entry.last_ms + window_ms >= now_ms))
+
+    def charged(self, count: int, granule_ms: int, now_ms: int) -> "RollingLog":
+        """With `count` events at `now_ms`, in the newest entry if that is of the same granule."""
+        if count == 0:
+            return self
+        if not self.entries:
+            return RollingLog((Entry(now_ms, now_ms, count),))
+        newest = self.entries[-1]
+        if newest.count == 0:
+            return RollingLog((*self.entries[:-1], Entry(now_ms, now_ms, count)))
+        if newest.last_ms // granule_ms == now_ms // granule_ms:
+            joined = Entry(newest.first_ms, now_ms, newest.count + count)
+            return RollingLog((*self.entries[:-1], joined))
+        return RollingLog((*self.entries, Entry(now_ms, now_ms, count)))
+
+    def refunded(self, count: int, at_ms: int) -> "RollingLog":
+        """With up to `count` events less in the entry that holds `at_ms`; unchanged when it has left.
+
+        An emptied entry goes, but for the newest: the time of the last event stays known.
+        """
+        kept: list[Entry] = []
+        for index, entry in enumerate(self.entries):
+            if entry.first_ms <= at_ms <= entry.last_ms:
+                entry = replace(entry, count=max(0, entry.count - count))
+            if entry.count or index == len(self.entries) - 1:
+                kept.append(entry)
+        return RollingLog(tuple(kept))
+
+    def room_at_ms(self, threshold: int, window_ms: int) -> int:
+        """The first instant at which the total is below `threshold`, if nothing happens until then; 0: it is now."""
+        total = self.total
+        room_at = 0
+        for entry in self.entries:
+            if total < threshold:
+                break
+            total -= entry.count
+            room_at = entry.last_ms + window_ms + 1
+        return room_at
+
+    def empty_at_ms(self, window_ms: int) -> int:
+        """The first instant at which nothing counts any more, if nothing happens until then; 0: nothing counts now."""
+        return self.entries[-1].last_ms + window_ms + 1 if self.total else 0

@@ -1,0 +1,258 @@
+"""What a journal's records mean: which calls to bill, what to settle, what a crash left open.
+
+Pure: the records go in, in order; events and settlements come out, the same ones on each replay. An open and its close
+hold the two halves of the event as ingest takes it, so nothing is decoded to be shipped. Who reads the disk, ships the
+events and talks to Redis is `edges/journal/supervisor/shipper.py`.
+
+See docs/reference/events-and-webhooks.md#crashes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from policy.billing import Tokens
+from policy.limits.settlement import Hold, Settlement
+from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
+
+ORPHAN_STATUS = 502
+"""The status of a call that died with its worker."""
+
+ORPHAN_NUMBERS_FROM = 1 << 40
+"""Settlement numbers of orphans: above any that a live worker gave, and the same on each replay."""
+
+PAYERS_KEPT = 4096
+"""(key, slug) pairs of whose events the fields that do not change are kept encoded, about 300 bytes each."""
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """An admitted call that is about to be dispatched: all that billing and settling it after a crash needs."""
+
+    event_key: str
+    """A ULID: the records are read by its length."""
+    workspace_id: str
+    group_id: str
+    external_entity_id: str
+    api_key_prefix: str
+    request_id: str
+    model_slug: str
+    request_metadata: Mapping[str, Any] | None
+    opened_at_ms: int
+    estimate: Tokens
+    holds: tuple[Hold, ...] = ()
+
+
+@dataclass(slots=True)
+class CloseCall:
+    """How a call ended. `numbers`: the settlement numbers of its holds, one each, in their order."""
+
+    event_key: str
+    status: int
+    tokens: Tokens
+    ended_at_ms: int
+    numbers: tuple[int, ...] = ()
+
+
+Halves = tuple[bytes, bytes]
+"""A call that ended: the payloads of its open and of its close."""
+
+_OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # to look a member up costs as much as a checksum
+_KEY_BYTES = 26
+_KEY_AT = len(b'{"idempotency_key":"')
+_KEY_TO = _KEY_AT + _KEY_BYTES
+_REST_AT = _KEY_BYTES + len(b"\n")
+_TIME_AT = _REST_AT + len(b'"ended_at_ms":')
+
+
+def open_record(call: OpenCall) -> bytes:
+    """Two lines: the event as far as it is known, its key first; then the time, the estimate and what is held."""
+    metadata = call.request_metadata
+    payload = b"".join(
+        (
+            b'{"idempotency_key":"',
+            call.event_key.encode(),
+            b'",',
+            _payer(call.workspace_id, call.group_id, call.external_entity_id, call.api_key_prefix, call.model_slug),
+            b',"request_id":',
+            orjson.dumps(call.request_id),
+            b',"request_metadata":',
+            b"null" if metadata is None else orjson.dumps(metadata),
+            b"\n",
+            orjson.dumps((call.opened_at_ms, call.estimate, call.holds), default=tuple),  # it takes no named tuples
+        )
+    )
+    return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
+
+
+@lru_cache(PAYERS_KEPT)
+def _payer(workspace_id: str, group_id: str, entity_id: str, prefix: str, slug: str) -> bytes:
+    """What all events of one key through one slug have in common, as members of a JSON object."""
+    shared = {
+        "workspace_id": workspace_id,
+        "group_id": group_id,
+        "external_entity_id": entity_id,
+        "api_key_prefix": prefix,
+        "model_slug": slug,
+    }
+    return orjson.dumps(shared)[1:-1]
+
+
+def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
+    """Two lines, like a close's: the key, then when how much had been delivered."""
+    payload = b'%b\n"ended_at_ms":%d,"tokens":[%d,%d,%d]}' % (event_key.encode(), now_ms, *tokens)
+    return pack_head(_PROGRESS.magic, len(payload), crc32(payload, _PROGRESS.seed)) + payload
+
+
+def close_record(call: CloseCall) -> bytes:
+    """Three lines: the key, the rest of the event, the numbers."""
+    payload = b'%b\n"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}\n%b' % (
+        call.event_key.encode(),
+        call.ended_at_ms,
+        call.status,
+        *call.tokens,
+        orjson.dumps(call.numbers),
+    )
+    return pack_head(_CLOSE.magic, len(payload), crc32(payload, _CLOSE.seed)) + payload
+
+
+def events_of(calls: Iterable[Halves]) -> list[bytes]:
+    """What these are billed, as ingest takes it: both halves of each, put together."""
+    return [b"%b,%b" % (opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
+
+
+def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:
+    """What these hold, put right, in the order of the calls."""
+    return [settlement for opened, closed in calls for settlement in _settlements(opened, closed)]
+
+
+def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
+    _, _, holds = _opening(opened)
+    _, rest, numbers = closed.split(b"\n", 2)
+    total = Tokens(*orjson.loads(b"{" + rest)["tokens"]).total
+    pairs = zip(holds, orjson.loads(numbers), strict=False)
+    return [Settlement(Hold.from_wire(hold), number, total) for hold, number in pairs]
+
+
+def _opening(opened: bytes) -> list[Any]:
+    """The open record's second line: the time, the estimate, the holds."""
+    opening: list[Any] = orjson.loads(opened.partition(b"\n")[2])
+    return opening
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The calls of one worker incarnation that have been opened and not closed, as its records are read in order."""
+
+    open: dict[bytes, bytes] = field(default_factory=dict)
+    """By event key, the payload as it stands in the journal."""
+    answered: dict[bytes, bytes] = field(default_factory=dict)
+    """By event key, what the last progress record says; empty where an older worker has only marked the answer."""
+    latest_ms: int = 0
+    """The time of the last record that bears one: when an orphan is taken to have ended."""
+    last_number: int = 0
+    """The highest settlement number that an end has borne: they rise, as the ends do."""
+    unmatched: int = 0
+    """Closes whose open is missing: only damage in the middle of a journal can do that."""
+
+    def feed(self, data: bytes, ended: list[Halves], limit: int) -> tuple[int, bool]:
+        """Take the records at the start of `data`, until `ended`, which grows, holds `limit` calls.
+
+        How far that went, and whether the journal goes on in its next segment.
+        """
+        first, offset, over, timed = len(ended), 0, False, None
+        calls, answered = self.open, self.answered
+        for kind, payload, following in frames(data):
+            if kind is _OPEN:
+                calls[payload[_KEY_AT:_KEY_TO]] = timed = payload
+            elif kind is _CLOSE:
+                key, timed = payload[:_KEY_BYTES], payload
+                answered.pop(key, None)
+                if (opened := calls.pop(key, None)) is not None:
+                    ended.append((opened, payload))
+                else:
+                    self.unmatched += 1
+            elif kind is _PROGRESS:
+                timed = payload
+                if (key := payload[:_KEY_BYTES]) in calls:
+                    answered[key] = payload[_REST_AT:]
+            elif kind is Kind.ANSWERED:
+                if payload in calls:
+                    answered[payload] = b""
+            else:
+                over = True
+                break
+            offset = following
+            if len(ended) >= limit:
+                break
+        self._note(timed, ended[first:])
+        return offset, over
+
+    def _note(self, timed: bytes | None, ended: list[Halves]) -> None:
+        """Keep what a look at the last of some records tells of them all."""
+        if timed is not None:
+            self.latest_ms = _time_of(timed)
+        for _, closed in reversed(ended):
+            if numbers := orjson.loads(closed.rpartition(b"\n")[2]):
+                self.last_number = max(numbers)
+                return
+
+    def orphans(self) -> list[Halves]:
+        """The calls that died with their worker, in the order of their keys; the same on each replay.
+
+        Billed zero when nothing was answered, else what the last progress record says.
+        """
+        given, ended = dict[str, int](), []
+        for event_key, opened in sorted(self.open.items()):
+            _, estimate, holds = _opening(opened)
+            tokens = _last_known(self.answered.get(event_key), estimate)
+            numbers = tuple(_next_number(given, Hold.from_wire(hold).key) for hold in holds)
+            end = CloseCall(event_key.decode(), ORPHAN_STATUS, tokens, self.latest_ms, numbers)
+            ended.append((opened, close_record(end)[HEAD_BYTES:]))
+        return ended
+
+    def to_wire(self) -> dict[str, Any]:
+        """All that a reader must keep to go on from here after a restart."""
+        opened = []
+        for event_key, payload in self.open.items():
+            progress = self.answered.get(event_key)
+            opened.append((payload.decode(), None if progress is None else progress.decode()))
+        return {"open": opened, "latest_ms": self.latest_ms}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Ledger":
+        """Of an older proxy too, which only noted whether an answer had begun."""
+        ledger = cls(latest_ms=wire["latest_ms"])
+        for text, progress in wire["open"]:
+            opened = text.encode()
+            event_key = opened[_KEY_AT:_KEY_TO]
+            ledger.open[event_key] = opened
+            if isinstance(progress, str):
+                ledger.answered[event_key] = progress.encode()
+            elif progress:
+                ledger.answered[event_key] = b""
+        return ledger
+
+
+def _last_known(progress: bytes | None, estimate: list[int]) -> Tokens:
+    """What an orphan is billed. `progress`: the rest of its last progress record; empty: an older worker's mark."""
+    if progress is None:
+        return Tokens()
+    if not progress:  # its output was never counted; of the estimate only the input is no expectation
+        return Tokens(estimate[0])
+    return Tokens(*orjson.loads(b"{" + progress)["tokens"])
+
+
+def _time_of(payload: bytes) -> int:
+    """When a call was opened or ended."""
+    start = payload.index(b"\n[") + len(b"\n[") if payload.startswith(b"{") else _TIME_AT
+    return int(payload[start : payload.index(b",", start)])
+
+
+def _next_number(given: dict[str, int], key: str) -> int:
+    given[key] = given.get(key, ORPHAN_NUMBERS_FROM) + 1
+    return given[key]

@@ -1,0 +1,252 @@
+"""Who is in flight where, what is held in memory, what must be shed: bookkeeping only, pure.
+
+The caller brings time and chance. Nothing here waits: parking is `stages/dispatch.py`'s.
+
+See docs/reference/inference.md#capacity.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from proxy.capacity.circuit_breaker import Breaker, Event, State
+from proxy.refusals import ShedError
+
+Choose = Callable[[int], int]
+"""A whole number below its argument, at random: `random.randrange`."""
+
+
+IN_FLIGHT, MEMORY, PARKED = "in_flight", "memory", "parked"
+"""What can run out."""
+WORKER, WORKSPACE, KEY = "worker", "workspace", "key"
+"""Whose bound refuses: there is no more of it, or no more for this workspace, or for this key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLimits:
+    """What one worker takes on before it sheds, and how much of that one workspace may have (decision 0015)."""
+
+    max_in_flight: int = 10_000
+    max_parked: int = 5_000
+    max_held_bytes: int = 1 << 30
+    """Request bodies, and answers that are no streams, in memory: all calls together."""
+    workspace_share: float = 0.75
+    """Of each of the three, what a workspace may have that is alone; above 0, below 1."""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What the calls of one workspace, or of one key, have now."""
+
+    in_flight: int = 0
+    parked: int = 0
+    held_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Capacity:
+    """One worker's books. Workspaces and keys are in them as long as they have calls in flight.
+
+    A workspace may have `share / (1 - share)` times of what is still free, and each of its keys as many times of what
+    the workspace may still have: so the first ones are bounded while others come, and something is free for the next.
+    The first call of a workspace or key, and the only body, may have whatever is free.
+    """
+
+    limits: CapacityLimits = field(default_factory=CapacityLimits)
+    in_flight: int = 0
+    parked: int = 0
+    held_bytes: int = 0
+    workspaces: dict[str, Holdings] = field(default_factory=dict)
+    keys: dict[str, Holdings] = field(default_factory=dict)
+    unknown: Holdings = field(default_factory=Holdings)
+    """Of callers that are not known yet, who may hold nothing."""
+    _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
+    _times: float = 0.0
+    ample_in_flight: float = 0.0
+    ample_held_bytes: float = 0.0
+    """Up to here nobody needs to be checked, since one key alone might have it all."""
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self._times = times = limits.workspace_share / (1 - limits.workspace_share)
+        ample = times * times / (1 + times + times * times)
+        self.ample_in_flight = ample * limits.max_in_flight
+        self.ample_held_bytes = ample * limits.max_held_bytes
+
+    def enter(self) -> "CallLoad":
+        """One call more; its caller is not known yet."""
+        if self.in_flight >= self.limits.max_in_flight:
+            raise self._shed(IN_FLIGHT, WORKER)
+        self.in_flight += 1
+        return CallLoad(self)
+
+    def check(self, what: str, free: int, more: int, *held: int) -> None:
+        """Raise `ShedError` unless `more` of `what` may be had while `free` is free.
+
+        `held`: what of it the call's workspace, its key and the call itself have.
+        """
+        of_workspace, of_key, of_call = held
+        if not more:
+            return
+        if more > free:
+            raise self._shed(what, WORKER)
+        before_last = more - 1  # as if they were taken one by one
+        left = self._times * (free - before_last) - of_workspace - before_last
+        if left < 1 and of_workspace > of_call:
+            raise self._shed(what, WORKSPACE)
+        if of_key + more > self._times * left and of_key > of_call:
+            raise self._shed(what, KEY)
+
+    def taken_sheds(self) -> dict[tuple[str, str], int]:
+        """How many calls were shed since this was last asked, by (what, whose bound)."""
+        sheds, self._sheds = self._sheds, {}
+        return sheds
+
+    def _shed(self, what: str, whose: str) -> ShedError:
+        self._sheds[what, whose] = self._sheds.get((what, whose), 0) + 1
+        return ShedError()
+
+
+class CallLoad:
+    """One call's entries in the books: the stages' `Load`."""
+
+    __slots__ = ("_books", "_key", "_key_name", "_workspace", "_workspace_name", "held_bytes")
+
+    def __init__(self, books: Capacity) -> None:
+        self._books = books
+        self._workspace_name = self._key_name = ""
+        self._workspace = self._key = books.unknown
+        self.held_bytes = 0
+
+    def claim(self, workspace: str, key: str) -> None:
+        books = self._books
+        of_workspace = books.workspaces.get(workspace) or Holdings()
+        of_key = books.keys.get(key) or Holdings()
+        if books.in_flight > books.ample_in_flight:
+            free = books.limits.max_in_flight - books.in_flight + 1  # this call has entered already
+            books.check(IN_FLIGHT, free, 1, of_workspace.in_flight, of_key.in_flight, 0)
+        of_workspace.in_flight += 1
+        of_key.in_flight += 1
+        books.workspaces[workspace] = self._workspace = of_workspace
+        books.keys[key] = self._key = of_key
+        self._workspace_name, self._key_name = workspace, key
+
+    def expect(self, size_bytes: int) -> None:
+        books, own = self._books, self.held_bytes
+        if books.held_bytes + size_bytes > books.ample_held_bytes:
+            free = books.limits.max_held_bytes - books.held_bytes
+            books.check(MEMORY, free, size_bytes, self._workspace.held_bytes, self._key.held_bytes, own)
+
+    def hold(self, size_bytes: int) -> None:
+        self.expect(size_bytes)
+        self._count_held(size_bytes)
+
+    def drop(self) -> None:
+        if self.held_bytes:
+            self._count_held(-self.held_bytes)
+
+    def park(self) -> None:
+        books = self._books
+        free = books.limits.max_parked - books.parked
+        books.check(PARKED, free, 1, self._workspace.parked, self._key.parked, 0)
+        self._count_parked(1)
+
+    def unpark(self) -> None:
+        self._count_parked(-1)
+
+    def leave(self) -> None:
+        books, workspace, key = self._books, self._workspace, self._key
+        self.drop()
+        books.in_flight -= 1
+        if workspace is books.unknown:
+            return
+        workspace.in_flight -= 1
+        if not workspace.in_flight:
+            del books.workspaces[self._workspace_name]
+        key.in_flight -= 1
+        if not key.in_flight:
+            del books.keys[self._key_name]
+
+    def _count_held(self, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        self._books.held_bytes += size_bytes
+        self._workspace.held_bytes += size_bytes
+        self._key.held_bytes += size_bytes
+
+    def _count_parked(self, calls: int) -> None:
+        self._books.parked += calls
+        self._workspace.parked += calls
+        self._key.parked += calls
+
+
+@dataclass(slots=True)
+class Replica:
+    """One server of a deployment: how many calls it has of this worker, and its breaker."""
+
+    url: str
+    in_flight: int = 0
+    breaker: Breaker = field(default_factory=Breaker)
+
+    @property
+    def idle(self) -> bool:
+        """Whether forgetting it loses nothing."""
+        return self.in_flight == 0 and self.breaker.state is State.CLOSED and self.breaker.failures == 0
+
+
+@dataclass(slots=True)
+class Seat:
+    """One call's place at a replica. Left exactly once; what was never told is told as abandoned."""
+
+    replica: Replica
+    told: bool = False
+    left: bool = False
+
+    def tell(self, event: Event, now: float) -> None:
+        self.told = True
+        self.replica.breaker.tell(event, now)
+
+    def leave(self) -> None:
+        if self.left:
+            return
+        self.left = True
+        self.replica.in_flight -= 1
+        if not self.told:
+            self.replica.breaker.tell(Event.ABANDONED, 0.0)
+
+
+class Fleet:
+    """The replicas that this worker has met, by base URL."""
+
+    def __init__(self, choose: Choose, max_known: int = 4096) -> None:
+        self._choose = choose
+        self._max_known = max_known
+        self._known: dict[str, Replica] = {}
+
+    def seat(self, urls: Sequence[str], now: float) -> Seat | None:
+        """A place at the less loaded of two random healthy replicas; None when none is healthy."""
+        healthy = [replica for replica in map(self.replica, urls) if replica.breaker.ready(now)]
+        if not healthy:
+            return None
+        replica = self._less_loaded(healthy)
+        replica.breaker.begin()
+        replica.in_flight += 1
+        return Seat(replica)
+
+    def replica(self, url: str) -> Replica:
+        replica = self._known.get(url)
+        if replica is None:
+            self._forget_idle()
+            replica = self._known[url] = Replica(url)
+        return replica
+
+    def _less_loaded(self, healthy: list[Replica]) -> Replica:
+        count = len(healthy)
+        if count == 1:
+            return healthy[0]
+        one = self._choose(count)
+        other = (one + 1 + self._choose(count - 1)) % count
+        return min(healthy[one], healthy[other], key=lambda replica: replica.in_flight)
+
+    def _forget_idle(self) -> None:
+        """Replicas come and go; the dict must not grow with all that ever were."""
+        if len(self._known) >= self._max_known:
+            self._known = {url: replica for url, replica in self._known.items() if not replica.idle}

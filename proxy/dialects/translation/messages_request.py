@@ -1,0 +1,158 @@
+"""A Messages request, asked of a target that speaks Chat Completions.
+
+Pure. Translated or refused, never quietly weakened; cache marks, service tiers and past thinking are left out.
+"""
+
+import orjson
+
+from proxy.dialects.translation.field_reading import Json, a_choice, a_list, a_text, an_object, only_known
+from proxy.dialects.upstream_request import UntranslatableError
+
+_SAMPLING = ("max_tokens", "temperature", "top_p", "stop_sequences", "stream")
+_TRANSLATED = frozenset(("model", "system", "messages", "metadata", "tools", "tool_choice", *_SAMPLING))
+_LEFT_OUT = frozenset(("service_tier",))
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "thinking": ({"type": "disabled"},),
+    "mcp_servers": ([],),
+}
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "function"}
+_PAST_THOUGHTS = ("thinking", "redacted_thinking")
+
+
+def chat_request(asked: Json, model: str, cap: str) -> Json:
+    """What to ask of `model` in Chat Completions. `cap`: what the target calls its output cap."""
+    only_known(asked, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
+    chat: Json = {"model": model, "messages": _system(asked.get("system"))}
+    for number, entry in enumerate(a_list(asked.get("messages"), "messages")):
+        chat["messages"] += _turn(an_object(entry, f"messages.{number}"), f"messages.{number}")
+    if asked.get("max_tokens") is not None:
+        chat[cap] = asked["max_tokens"]
+    chat |= {name: asked[name] for name in ("temperature", "top_p") if asked.get(name) is not None}
+    if asked.get("stop_sequences"):
+        chat["stop"] = a_list(asked["stop_sequences"], "stop_sequences")
+    if asked.get("stream") is True:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    user = an_object(asked.get("metadata") or {}, "metadata").get("user_id")
+    if user is not None:
+        chat["user"] = a_text(user, "metadata.user_id")
+    return chat | _tools(asked)
+
+
+def _system(system: object) -> list[Json]:
+    if not system:
+        return []
+    if isinstance(system, str):
+        return [{"role": "system", "content": system}]
+    return [{"role": "system", "content": _joined_text(system, "system")}]
+
+
+def _turn(message: Json, field: str) -> list[Json]:
+    """One turn as messages: what tools returned stands in messages of its own, before what the user says."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant"):
+        raise UntranslatableError(f"{field}.role")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    blocks = [
+        (an_object(block, f"{field}.content.{number}"), f"{field}.content.{number}")
+        for number, block in enumerate(a_list(content, f"{field}.content"))
+    ]
+    return _said(blocks) if role == "assistant" else _heard(blocks)
+
+
+def _heard(blocks: list[tuple[Json, str]]) -> list[Json]:
+    results = [_tool_result(block, field) for block, field in blocks if block.get("type") == "tool_result"]
+    parts = [_part(block, field) for block, field in blocks if block.get("type") != "tool_result"]
+    if not parts:
+        return results
+    plain = all(part["type"] == "text" for part in parts)
+    content = "\n".join(part["text"] for part in parts) if plain else parts
+    return [*results, {"role": "user", "content": content}]
+
+
+def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
+    texts: list[str] = []
+    calls: list[Json] = []
+    for block, field in blocks:
+        if block.get("type") == "text":
+            texts.append(a_text(block.get("text"), f"{field}.text"))
+        elif block.get("type") == "tool_use":
+            calls.append(_tool_call(block, field))
+        elif block.get("type") not in _PAST_THOUGHTS:
+            raise UntranslatableError(f"{field}.type")
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts else None}
+    return [message | {"tool_calls": calls}] if calls else [message] if texts else []
+
+
+def _tool_call(block: Json, field: str) -> Json:
+    try:
+        arguments = orjson.dumps(an_object(block.get("input"), f"{field}.input")).decode()
+    except orjson.JSONEncodeError:  # it reads deeper than it writes
+        raise UntranslatableError(f"{field}.input", "nested too deeply to be written anew") from None
+    function = {"name": a_text(block.get("name"), f"{field}.name"), "arguments": arguments}
+    return {"id": a_text(block.get("id"), f"{field}.id"), "type": "function", "function": function}
+
+
+def _tool_result(block: Json, field: str) -> Json:
+    content = block.get("content") or ""
+    text = content if isinstance(content, str) else _joined_text(content, f"{field}.content")
+    return {"role": "tool", "tool_call_id": a_text(block.get("tool_use_id"), f"{field}.tool_use_id"), "content": text}
+
+
+def _joined_text(blocks: object, field: str) -> str:
+    """Text blocks as one text; a block of another kind cannot go where only text can."""
+    texts: list[str] = []
+    for number, entry in enumerate(a_list(blocks, field)):
+        block = an_object(entry, f"{field}.{number}")
+        if block.get("type") != "text":
+            raise UntranslatableError(f"{field}.{number}.type")
+        texts.append(a_text(block.get("text"), f"{field}.{number}.text"))
+    return "\n".join(texts)
+
+
+def _part(block: Json, field: str) -> Json:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": a_text(block.get("text"), f"{field}.text")}
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": _url(block, field)}}
+    if kind == "document" and an_object(block.get("source"), f"{field}.source").get("type") == "base64":
+        name = block.get("title") or "document.pdf"
+        return {"type": "file", "file": {"filename": name, "file_data": _url(block, field)}}
+    raise UntranslatableError(f"{field}.type")
+
+
+def _url(block: Json, field: str) -> str:
+    source = an_object(block.get("source"), f"{field}.source")
+    if source.get("type") == "url":
+        return a_text(source.get("url"), f"{field}.source.url")
+    if source.get("type") != "base64":
+        raise UntranslatableError(f"{field}.source.type")
+    media = a_text(source.get("media_type"), f"{field}.source.media_type")
+    return f"data:{media};base64,{a_text(source.get('data'), f'{field}.source.data')}"
+
+
+def _tools(asked: Json) -> Json:
+    chat: Json = {}
+    if asked.get("tools"):
+        chat["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(a_list(asked["tools"], "tools"))]
+    if asked.get("tool_choice") is None:
+        return chat
+    choice = an_object(asked["tool_choice"], "tool_choice")
+    kind = a_choice(choice.get("type"), "tool_choice.type", _TOOL_CHOICES)
+    named = {"name": a_text(choice.get("name"), "tool_choice.name")} if kind == "function" else None
+    chat["tool_choice"] = {"type": "function", "function": named} if named else kind
+    if choice.get("disable_parallel_tool_use") is True:
+        chat["parallel_tool_calls"] = False
+    return chat
+
+
+def _tool(entry: object, field: str) -> Json:
+    tool = an_object(entry, field)
+    if tool.get("type", "custom") not in ("custom", None):
+        raise UntranslatableError(f"{field}.type")
+    schema = an_object(tool.get("input_schema"), f"{field}.input_schema")
+    function: Json = {"name": a_text(tool.get("name"), f"{field}.name"), "parameters": schema}
+    if tool.get("description") is not None:
+        function["description"] = tool["description"]
+    return {"type": "function", "function": function}

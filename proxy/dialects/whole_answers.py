@@ -1,0 +1,145 @@
+"""Answers in the caller's own dialect that are no stream: a JSON body is held whole, whatever else it is passes.
+
+Pure. Above `MAX_BODY_BYTES`, or with very many values, only a body's ends are looked at, where model and usage stand.
+"""
+
+import re
+from collections.abc import Generator
+from itertools import accumulate
+
+import orjson
+
+from proxy.accounting.metering import NOTHING_REPORTED, Reported
+from proxy.dialects.failures import is_failure
+from proxy.dialects.usage import Meter
+from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
+from proxy.json_text.json_edit import edit, edit_one, last_object_called
+from proxy.json_text.large_json import Outline
+from proxy.json_text.segmented_body import Spliced
+from proxy.json_text.sliced_json import Read, reading
+from proxy.time_slices import at_once
+
+MAX_BODY_BYTES = 32 << 20
+ENDS_BYTES = 64 << 10
+
+_MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*+"model"\s*+:\s*+("[^"\\]*+")')
+_MODEL_LAST = re.compile(rb'.*[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")', re.DOTALL)
+
+
+class Untouched:
+    """Bytes that are none of our business: errors, and what is not JSON. Only the last ones wait for `end`."""
+
+    __slots__ = ("_last",)
+    reported: Reported = NOTHING_REPORTED
+    failed = False
+    streams = True
+
+    def __init__(self) -> None:
+        self._last = b""
+
+    def feed(self, data: bytes) -> bytes:
+        passed, self._last = self._last, data
+        return passed
+
+    def reading(self) -> Generator[None, None, None]:
+        yield from ()
+
+    def end(self) -> bytes:
+        return self._last
+
+
+class Body:
+    """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
+
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "_told", "failed")
+    streams = False
+
+    def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
+        self._held: list[bytes] = []
+        self._size = 0
+        self._limit = limit
+        self._passing = False
+        self._renamed = False
+        self._slug = orjson.dumps(slug)
+        self._meter = meter
+        self._told: bytes | None = None
+        self.failed = False
+
+    @property
+    def reported(self) -> Reported:
+        return self._meter
+
+    def feed(self, data: bytes) -> bytes:
+        self._held.append(data)
+        self._size += len(data)
+        if self._size <= (2 * ENDS_BYTES if self._passing else self._limit):
+            return b""
+        return self._pass_on()
+
+    def reading(self) -> Generator[None, None, None]:
+        """Raises nothing: what is no JSON passes as it is."""
+        if self._passing:
+            return
+        raw = yield from Spliced(*self._held).joining()
+        self._held.clear()
+        try:
+            told = self._tell(raw, *(yield from reading(raw)))
+        except TooManyValuesError:
+            head, tail = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]), self._read_tail(raw[-ENDS_BYTES:])
+            told = Spliced(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
+        except orjson.JSONDecodeError:
+            told = raw
+        self._told = told if isinstance(told, bytes) else (yield from told.joining())
+
+    def end(self) -> bytes:
+        if self._told is None and self._size > SMALL_BYTES:
+            at_once(self.reading())
+        if self._told is not None:
+            return self._told
+        raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        return self._read_tail(raw) if self._passing else bytes(self._tell(raw, *_read(raw)))
+
+    def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | Spliced:
+        if not isinstance(answer, dict):
+            return raw
+        self._meter.see(answer)
+        self.failed = is_failure(answer)
+        if "model" not in answer:
+            return raw
+        if outline is None:
+            return edit_one(raw, answer, "model", self._slug)
+        return edit(raw, answer, {"model": self._slug}, outline)
+
+    def _pass_on(self) -> bytes:
+        """What is long is copied once."""
+        going, last = self._held, b""
+        while len(last) < ENDS_BYTES:  # more than that is held
+            last = going.pop() + last
+        going.append(last[:-ENDS_BYTES])
+        self._held, self._size = [last[-ENDS_BYTES:]], ENDS_BYTES
+        if not self._passing:
+            self._passing = True
+            count = 1 + sum(size < ENDS_BYTES for size in accumulate(map(len, going)))
+            first = b"".join(going[:count])
+            going[:count] = self._rename(_MODEL_FIRST, first[:ENDS_BYTES]), first[ENDS_BYTES:]
+        return b"".join(going)
+
+    def _read_tail(self, tail: bytes) -> bytes:
+        usage = last_object_called(tail, b"usage")
+        if usage is not None:
+            self._meter.see_usage(usage)
+        return tail if self._renamed else self._rename(_MODEL_LAST, tail)
+
+    def _rename(self, pattern: re.Pattern[bytes], part: bytes) -> bytes:
+        match = pattern.match(part)
+        if match is None:
+            return part
+        self._renamed = True
+        return part[: match.start(1)] + self._slug + part[match.end(1) :]
+
+
+def _read(raw: bytes) -> Read:
+    try:
+        return orjson.loads(raw), None
+    except orjson.JSONDecodeError:
+        return None, None

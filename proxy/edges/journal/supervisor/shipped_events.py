@@ -1,0 +1,266 @@
+"""The events that control has committed, kept for a day: a control database restored from a backup lacks some of them.
+
+Files of compressed batches beside the journals, about 75 bytes per call. They hold events only, nothing to settle. They
+are worth less than room for new calls: age, size and a disk that fills up all delete the oldest file. Blocks on the
+disk, so it is called from a thread, one call at a time. It posts nothing: see `delivery.py`.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from proxy.edges.journal.supervisor.journal_reader import replace_durably
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_NAME = ".shipped"
+FILE_SUFFIX = ".events"
+RESEND_NAME = "resend.json"
+"""The files that are still to be sent again; there only while a restored database is brought up to date."""
+_HEAD = struct.Struct("<4sII")
+_MAGIC = b"TGS1"
+_LEVEL = 1
+_TIDY_INTERVAL_S = 10.0
+_TELL_INTERVAL_S = 600.0
+_Record = tuple[int, int, bytes]
+"""Where it starts and ends in its file, and its compressed events."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedOptions:
+    """`retention_s` 0 keeps nothing. With less than `keep_free_bytes` of free disk the oldest events go first."""
+
+    retention_s: float = 86_400.0
+    max_bytes: int = 8 * 1024**3
+    keep_free_bytes: int = 256 * 1024**2
+    file_bytes: int = 64 * 1024**2
+    file_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events that one request brought to control, and where they are kept."""
+
+    file: str
+    start: int
+    end: int
+    events: list[bytes]
+
+
+class ShippedEvents:
+    """What was shipped from one journal directory. `open` before all else; `last_key` is of the newest event."""
+
+    def __init__(self, directory: Path, options: ShippedOptions | None = None) -> None:
+        self._directory = directory
+        self._options = options or ShippedOptions()
+        self._fd = -1
+        self._size = 0
+        self._began_at_s = self._tidied_at_s = 0.0
+        self._left: list[str] = []
+        self._offset = 0
+        self._last: Batch | None = None
+        self._short = False
+        self._told_at_s = float("-inf")
+        self.last_key: str | None = None
+        """The idempotency key of the event that control committed last; None while nothing is kept."""
+        self.bytes = 0
+
+    @property
+    def keeps(self) -> bool:
+        return self._options.retention_s > 0
+
+    @property
+    def resending(self) -> bool:
+        """Whether some of it is still to be sent again."""
+        return bool(self._left)
+
+    def open(self) -> None:
+        """Find what an earlier process left."""
+        if not self.keeps:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            return
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._left = orjson.loads((self._directory / RESEND_NAME).read_bytes())["files"]
+        self._tidy()
+        if self._left:
+            return  # the event that was committed last may be any: nothing is asked until all have been sent again
+        for name in reversed(self._names()):
+            if newest := deque(self._records(name, 0), maxlen=1):
+                self.last_key = key_of(_batch(name, newest[0]).events[-1])
+                return
+
+    def keep(self, events: Sequence[bytes]) -> None:
+        """Control has committed these, one or more. A disk that does not take them costs only the chance to send them
+        again."""
+        if not self.keeps:
+            return
+        self.last_key = key_of(events[-1])
+        self.make_room()
+        if self._short:
+            return
+        payload = zlib.compress(b"\n".join(events), _LEVEL)
+        try:
+            self._append(_HEAD.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload)
+        except OSError as error:
+            self._close_file()
+            log.error(
+                "Shipped events cannot be kept (%s): a restore of the control database would lose them."
+                " Check the disk of TOLLGATE_JOURNAL_DIR.",
+                error.strerror,
+            )
+
+    def begin_resend(self) -> None:
+        """Control lacks what it had committed: all that is kept is to be sent again, after a restart of ours too."""
+        self._close_file()
+        self.last_key, self._offset, self._last = None, 0, None
+        self._note_left(self._names())
+        log.warning(
+            "Control no longer has the last events it committed: its database was restored or replaced. The events of"
+            " the last %g hours are sent again, %d MB in %d files; control ignores those that it has.",
+            self._options.retention_s / 3600,
+            self.bytes // 1_000_000,
+            len(self._left),
+        )
+
+    def next_to_resend(self) -> Batch | None:
+        """What to send again next; None when all was."""
+        while self._left:
+            for record in self._records(self._left[0], self._offset):
+                return _batch(self._left[0], record)
+            self._note_left(self._left[1:])
+            self._offset = 0
+            if not self._left:
+                self._resent_all()
+        return None
+
+    def resent(self, batch: Batch) -> None:
+        """Control has committed it again."""
+        self.last_key = key_of(batch.events[-1])
+        if self._left and (batch.file, batch.start) == (self._left[0], self._offset):
+            self._offset, self._last = batch.end, batch
+
+    def make_room(self) -> None:
+        """Where the disk fills up, the oldest events go first: the journals need the room for new calls."""
+        if not self.keeps:
+            return
+        if time.monotonic() - self._tidied_at_s >= _TIDY_INTERVAL_S:
+            self._tidy()
+        lacking = self._short = self._free_bytes() < self._options.keep_free_bytes
+        while self._short and self._drop_oldest():
+            self._short = self._free_bytes() < self._options.keep_free_bytes
+        if lacking and time.monotonic() - self._told_at_s > _TELL_INTERVAL_S:
+            self._told_at_s = time.monotonic()
+            log.warning(
+                "Less than %d MB are free on the disk of %s: shipped events are dropped, oldest first. A restore of the"
+                " control database would lose them. Free some space, or lower TOLLGATE_SHIPPED_MAX_BYTES.",
+                self._options.keep_free_bytes // 1024**2,
+                self._directory.parent,
+            )
+
+    def close(self) -> None:
+        self._close_file()
+
+    def _resent_all(self) -> None:
+        """The batch that was committed last becomes the newest one, by which the next process asks."""
+        log.warning("All shipped events that were kept have been sent again.")
+        if self._last is not None:
+            self.keep(self._last.events)
+
+    def _append(self, record: bytes) -> None:
+        now_s = time.monotonic()
+        if self._size >= self._options.file_bytes or now_s - self._began_at_s >= self._options.file_s:
+            self._close_file()
+        if self._fd < 0:
+            path = self._directory / f"{time.time_ns():020d}{FILE_SUFFIX}"
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._size, self._began_at_s = 0, now_s
+        written = 0
+        while written < len(record):
+            written += os.write(self._fd, record[written:])
+        os.fdatasync(self._fd)
+        self._size += len(record)
+        self.bytes += len(record)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size = -1, 0
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in os.listdir(self._directory) if name.endswith(FILE_SUFFIX))
+
+    def _records(self, name: str, offset: int) -> Iterator[_Record]:
+        """What one file holds from there on, up to its end or to a record that a crash tore."""
+        with contextlib.suppress(FileNotFoundError), (self._directory / name).open("rb") as file:
+            file.seek(offset)
+            while head := file.read(_HEAD.size):
+                magic, size, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
+                payload = file.read(size)
+                if magic != _MAGIC or len(payload) < size or zlib.crc32(payload) != checksum:
+                    log.warning("%s ends in a torn record at byte %d", self._directory / name, offset)
+                    return
+                start, offset = offset, file.tell()
+                yield start, offset, payload
+
+    def _note_left(self, names: list[str]) -> None:
+        self._left = names
+        path = self._directory / RESEND_NAME
+        if names:
+            replace_durably(path, orjson.dumps({"files": names}))
+        else:
+            path.unlink(missing_ok=True)
+
+    def _tidy(self) -> None:
+        """What is too old, or too much, goes; but not what is still to be sent again."""
+        self._tidied_at_s = time.monotonic()
+        sizes = dict(self._sizes())
+        self.bytes = sum(size for size, _ in sizes.values())
+        oldest_s = time.time() - self._options.retention_s
+        for name, (size, written_s) in sorted(sizes.items()):
+            if written_s < oldest_s or self.bytes > self._options.max_bytes:
+                if name in self._left:
+                    continue
+                self._drop(name, size)
+
+    def _sizes(self) -> Iterator[tuple[str, tuple[int, float]]]:
+        for name in self._names():
+            with contextlib.suppress(FileNotFoundError):
+                status = (self._directory / name).stat()
+                yield name, (status.st_size, status.st_mtime)
+
+    def _drop_oldest(self) -> bool:
+        for name, (size, _) in self._sizes():
+            self._drop(name, size)
+            return True
+        return False
+
+    def _drop(self, name: str, size: int) -> None:
+        if name == next(iter(reversed(self._names())), None):
+            self._close_file()
+        (self._directory / name).unlink(missing_ok=True)
+        self.bytes -= size
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize
+
+
+def _batch(name: str, record: _Record) -> Batch:
+    start, end, payload = record
+    return Batch(name, start, end, zlib.decompress(payload).split(b"\n"))
+
+
+def key_of(event: bytes) -> str:
+    key: str = orjson.loads(event)["idempotency_key"]
+    return key

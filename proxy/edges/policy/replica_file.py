@@ -1,0 +1,65 @@
+"""The replica's files as every process sees them: their paths, the stamp, and a connection that can only read.
+
+The supervisor writes the replica (`supervisor/replica.py`); nothing here changes a row.
+"""
+
+import mmap
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+_STAMP_BYTES = 16
+
+
+class Stamp:
+    """Two numbers in a file that all processes of a proxy map: which picture is current, and when it was confirmed.
+
+    Both are written by the supervisor alone, as aligned 8-byte stores. The clock is `time.monotonic`, which is one for
+    the whole machine.
+    """
+
+    def __init__(self, path: Path, *, writable: bool = False) -> None:
+        fd = os.open(path, (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+        try:
+            if writable:
+                os.ftruncate(fd, _STAMP_BYTES)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(fd, _STAMP_BYTES, access=access)
+        finally:
+            os.close(fd)
+        self.picture_cell = memoryview(self._map)[:8].cast("Q")
+        """Its one number: which picture is current. Another than last time: what was read before may be outdated."""
+        self._confirmed = memoryview(self._map)[8:].cast("d")
+
+    @property
+    def confirmed_at_s(self) -> float:
+        """`time.monotonic` of the last answer from control; 0 before the first."""
+        return self._confirmed[0]
+
+    def turn(self) -> None:
+        # Wall-clock based, so that the number differs from every one before a restart too.
+        self.picture_cell[0] = max(self.picture_cell[0] + 1, time.time_ns())
+
+    def confirm(self, now_s: float) -> None:
+        self._confirmed[0] = now_s
+
+    def close(self) -> None:
+        self.picture_cell.release()
+        self._confirmed.release()
+        self._map.close()
+
+
+def stamp_path(replica: Path) -> Path:
+    return replica.with_name(replica.name + ".stamp")
+
+
+def lock_path(replica: Path) -> Path:
+    return replica.with_name(replica.name + ".lock")
+
+
+def connect_readonly(path: Path) -> sqlite3.Connection:
+    """A connection that can only read; sqlite3.OperationalError when there is no file."""
+    conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    conn.execute("PRAGMA cache_size = -1024")
+    return conn

@@ -1,0 +1,53 @@
+"""Control's pages of policy over HTTP: `GET /internal/v1/snapshot`, all since a revision.
+
+The supervisor's only. It promises one of two outcomes per page, a decoded `Delta` or `ControlUnreachableError`; it
+must not apply anything, and its errors never carry the token.
+"""
+
+import aiohttp
+import orjson
+
+from policy.snapshot import Delta
+from proxy.supervisor.refresher import ControlUnreachableError, Standing
+
+PATH = "/internal/v1/snapshot"
+PAGE_ROWS = 5000
+_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=2, sock_read=10)
+
+
+class ControlFeed:
+    """A client of one control plane."""
+
+    def __init__(self, control_url: str, internal_token: str) -> None:
+        self._url = control_url + PATH
+        self._headers = {"Authorization": f"Bearer {internal_token}"}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def page(self, since: Standing, after: str | None) -> Delta:
+        """One page of the changes since `since`; `after` is the `next` of the page before."""
+        query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
+        if after is not None:
+            query["after"] = after
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+        try:
+            async with self._session.get(self._url, params=query, allow_redirects=False) as answer:
+                body = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ControlUnreachableError(f"control at {self._url}: {type(error).__name__}") from None
+        return _decoded(answer.status, body)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def _decoded(status: int, body: bytes) -> Delta:
+    if status in (401, 403):
+        raise ControlUnreachableError(f"control refuses our TOLLGATE_INTERNAL_TOKEN ({status}): is it the same there?")
+    if status != 200:
+        raise ControlUnreachableError(f"control answered {status} to a request for policy")
+    try:
+        return Delta.from_wire(orjson.loads(body))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ControlUnreachableError(f"control's answer is not a page of policy: {type(error).__name__}") from None

@@ -1,0 +1,120 @@
+"""The replica as a whole, for whoever looks at it by hand: how far it is, what it holds, a key by its prefix.
+
+Read only, from outside the running proxy. Slow by design (it may read every row): nothing on a request's path uses it.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from policy.sealing import SealedWithUnknownKeyError, unseal
+from policy.snapshot import KeyRow, RowKind, SecretRow
+from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.replica_file import Stamp, connect_readonly, lock_path, stamp_path
+from proxy.supervisor.refresher import Standing
+
+
+class NoReplicaError(Exception):
+    """There is no replica of policy that can be read; has a proxy on this machine reached control yet?"""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: {self.__doc__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """The stamp of a picture that does not turn while it is looked at."""
+
+    picture_cell: tuple[int] = (0,)
+
+
+class Nobody:
+    """Nothing to confirm with, nobody to tell."""
+
+    async def confirm(self) -> bool:
+        return False
+
+    def report_damage(self) -> None:
+        pass
+
+
+class Catalogue:
+    """An open replica. `directory`: the look-ups that the proxy itself makes."""
+
+    def __init__(self, path: Path, keys: Sequence[bytes]) -> None:
+        self._path = path
+        try:
+            self._conn = connect_readonly(path)
+            row = self._conn.execute("SELECT epoch, revision FROM standing").fetchone()
+        except sqlite3.DatabaseError:
+            raise NoReplicaError(path) from None
+        if row is None:
+            raise NoReplicaError(path)
+        self.standing = Standing(*row)
+        self.directory = SnapshotDirectory(path, keys, Still(), Nobody())
+
+    def close(self) -> None:
+        self.directory.close()
+        self._conn.close()
+
+    def rows(self) -> dict[str, int]:
+        return dict(self._conn.execute("SELECT kind, count(*) FROM rows GROUP BY kind").fetchall())
+
+    def key_with(self, prefix: str) -> KeyRow | None:
+        query = "SELECT id, body FROM rows WHERE kind = ? AND json_extract(CAST(body AS TEXT), '$.prefix') = ?"
+        found = self._conn.execute(query, (RowKind.KEY.value, prefix)).fetchone()
+        return KeyRow.from_wire(found[0], orjson.loads(found[1])) if found else None
+
+    def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        """How many secrets none of these keys opens, and how many there are."""
+        rows = self._conn.execute("SELECT id, body FROM rows WHERE kind = ?", (RowKind.SECRET.value,))
+        opened = [_opens(keys, SecretRow.from_wire(id, orjson.loads(body))) for id, body in rows]
+        return opened.count(False), len(opened)
+
+    def confirmed_ago_s(self) -> float | None:
+        """How long ago control confirmed this picture; None when no proxy runs here, or it has not reached control."""
+        if not _is_locked(lock_path(self._path)):
+            return None
+        stamp = Stamp(stamp_path(self._path))
+        try:
+            return time.monotonic() - stamp.confirmed_at_s if stamp.confirmed_at_s else None
+        finally:
+            stamp.close()
+
+
+@contextlib.contextmanager
+def open_catalogue(path: Path, keys: Sequence[bytes]) -> Iterator[Catalogue]:
+    catalogue = Catalogue(path, keys)
+    try:
+        yield catalogue
+    finally:
+        catalogue.close()
+
+
+def _opens(keys: Sequence[bytes], secret: SecretRow) -> bool:
+    try:
+        unseal(keys, secret.id, secret.ciphertext)
+    except SealedWithUnknownKeyError:
+        return False
+    return True
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

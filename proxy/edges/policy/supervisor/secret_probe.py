@@ -1,0 +1,39 @@
+"""Whether the keys of TOLLGATE_SECRET_KEY open the secrets in the machine's replica of policy. The supervisor's."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaError, open_catalogue
+from proxy.supervisor.readiness import OK, Finding
+from proxy.supervisor.refresher import Standing
+
+REMEDY = "Set TOLLGATE_SECRET_KEY to the key list that control has"
+
+
+class SecretProbe:
+    """Tries every secret once per revision of policy: some microseconds each, in a thread."""
+
+    def __init__(self, replica_path: Path, keys: Sequence[bytes]) -> None:
+        self._replica_path = replica_path
+        self._keys = keys
+        self._seen = Standing()
+        self._finding = OK
+
+    async def finding(self, standing: Standing) -> Finding:
+        """A fault when no secret opens, degraded when some do not. `standing`: what the replica holds now."""
+        if standing != self._seen:
+            self._finding = await asyncio.to_thread(self._look)
+            self._seen = standing
+        return self._finding
+
+    def _look(self) -> Finding:
+        try:
+            with open_catalogue(self._replica_path, self._keys) as catalogue:
+                unopened, total = catalogue.unopened_secrets(self._keys)
+        except NoReplicaError:  # no policy yet: another check's business
+            return OK
+        if not unopened:
+            return OK
+        text = f"{unopened} of {total} stored secrets cannot be opened. {REMEDY}"
+        return Finding(fault=text) if unopened == total else Finding(degraded=text)

@@ -1,0 +1,50 @@
+"""Log lines to standard error, as JSON, from a thread of their own: a slow terminal or pipe never delays a request."""
+
+import contextlib
+import logging
+import logging.handlers
+import queue
+import sys
+from collections.abc import Iterator
+
+from runtime.log_schema import DEFAULT_LEVEL, log_line
+
+MAX_QUEUED = 10_000
+"""Lines that may wait for the thread; further ones are dropped rather than kept."""
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return log_line(record)
+
+
+class _DroppingHandler(logging.handlers.QueueHandler):
+    """A full queue drops the line: logging must not take the memory that requests need."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Only the message is made here, since its arguments may change; the thread formats the rest."""
+        record.msg, record.args = record.getMessage(), None
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+
+@contextlib.contextmanager
+def log_off_the_loop(level: str = DEFAULT_LEVEL) -> Iterator[None]:
+    """Within the block, logging of this process from `level` on goes to standard error through a queue and a thread."""
+    out = logging.StreamHandler(sys.stderr)
+    out.setFormatter(_JsonFormatter())
+    lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)
+    handler = _DroppingHandler(lines)
+    listener = logging.handlers.QueueListener(lines, out)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level)
+    listener.start()
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        listener.stop()

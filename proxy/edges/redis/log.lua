@@ -1,0 +1,133 @@
+-- The counters of one hash: how they are packed, and the rolling log whose entries are merged per granule.
+-- take.lua and settle.lua follow this text. Same rules in plain Python: policy/limits/windows.py, policy/limits/admission.py.
+--
+-- Field <group>: a header of five numbers' width and six per log, here a flat table h:
+--   h[1] last time, h[2] day, h[3] requests of the day, h[4] settled tokens of the day, then per log at i = 5, 11, ...
+--   h[i] kind, h[i+1] total, h[i+2] oldest closed entry's last time (0: no closed entries),
+--   h[i+3] open entry's last time, h[i+4] its span, h[i+5] its count.
+-- Field <group>:<kind>: the closed entries (last time, span, count), oldest first; to be ignored while h[i+2] is 0.
+-- Kinds, in order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no log),
+-- 6 TOKEN DAY (its log is that of reservations with a lease).
+-- Redis hashes each byte of each string that Lua sees: few calls and short strings decide what this costs.
+
+local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
+local DAY = 86400000
+local GRANULE = {20, 1000, 20, 1000, 0, 20000}
+local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- the last one is the lease, an argument
+local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
+local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then time, number, admitted
+
+-- The header's struct format, by its length: logs are added as they are needed. (A table of these would be made anew
+-- in each call.)
+local function format(bytes)
+  if bytes == 81 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7' end
+  if bytes == 110 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7' end
+  if bytes == 52 then return '<I6I3I7I7BI7I6I6I2I7' end
+  if bytes == 139 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7' end
+  if bytes == 23 then return '<I6I3I7I7' end
+  return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7'
+end
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + floor(time[2] / 1000)
+end
+
+local function read(header)
+  if not header then return {0, 0, 0, 0} end
+  local h = {unpack_(format(#header), header)}
+  h[#h] = nil  -- struct.unpack's position
+  return h
+end
+
+local function packed(h)
+  return pack(format(23 + 29 * (#h - 4) / 6), unpack(h))
+end
+
+-- Where the log of this kind stands in h; made empty where there is none.
+local function log_at(h, kind)
+  local n = #h
+  for i = 5, n, 6 do
+    if h[i] == kind then return i end
+  end
+  h[n + 1], h[n + 2], h[n + 3], h[n + 4], h[n + 5], h[n + 6] = kind, 0, 0, 0, 0, 0
+  return n + 1
+end
+
+-- Groups go by their place g; both scripts have their names from ARGV[3] on.
+-- closed: entries by field, read or changed in this call. changed: those to be written.
+local closed, changed = {}, {}
+
+local function closed_of(g, kind)
+  local field = ARGV[2 + g] .. ':' .. kind
+  local entries = closed[field]
+  if not entries then
+    entries = redis.call('HGET', key, field) or ''
+    closed[field] = entries
+  end
+  return entries, field
+end
+
+local function write_closed(field, entries)
+  closed[field], changed[field] = entries, entries
+end
+
+-- Drops what has left the window: strictly, both ends of the distance being truncated to the millisecond.
+local function expire(g, h, i, now)
+  local edge = now - WINDOW[h[i]]
+  if h[i + 3] < edge then
+    h[i + 1], h[i + 2], h[i + 3], h[i + 4], h[i + 5] = 0, 0, 0, 0, 0
+  elseif h[i + 2] > 0 and h[i + 2] < edge then
+    local entries, field = closed_of(g, h[i])
+    local at, oldest = 1, 0
+    while at <= #entries do
+      local last, _, count = unpack_(ENTRY, entries, at)
+      if last >= edge then
+        oldest = last
+        break
+      end
+      h[i + 1] = h[i + 1] - count
+      at = at + ENTRY_BYTES
+    end
+    h[i + 2] = oldest
+    write_closed(field, entries:sub(at))
+  end
+end
+
+-- Counts events now: in the open entry if that is of the same granule, else in a new one.
+local function charge(g, h, i, count, granule, now)
+  if count == 0 then return end
+  local last, open = h[i + 3], h[i + 5]
+  if open > 0 and last >= now - now % granule then
+    h[i + 4], h[i + 5] = h[i + 4] + now - last, open + count
+  else
+    if open > 0 then
+      local entry = pack(ENTRY, last, h[i + 4], open)
+      if h[i + 2] == 0 then
+        h[i + 2] = last
+        write_closed(ARGV[2 + g] .. ':' .. h[i], entry)
+      else
+        local entries, field = closed_of(g, h[i])
+        write_closed(field, entries .. entry)
+      end
+    end
+    h[i + 4], h[i + 5] = 0, count
+  end
+  h[i + 1], h[i + 3] = h[i + 1] + count, now
+end
+
+local function roll(h, now, day)
+  h[1] = now
+  if h[2] ~= day then h[2], h[3], h[4] = day, 0, 0 end
+end
+
+-- One HSET for the call, and a new lease of life for the key when the hour has changed.
+local function save(fields, last_written, now)
+  for field, entries in pairs(changed) do
+    fields[#fields + 1] = field
+    fields[#fields + 1] = entries
+  end
+  redis.call('HSET', key, unpack(fields))
+  if floor(last_written / 3600000) ~= floor(now / 3600000) then redis.call('EXPIRE', key, 262800) end
+end
+

@@ -1,0 +1,158 @@
+"""`take.lua`, `settle.lua` and `revoke.lua` as Redis is sent them, and the packing of their arguments and replies.
+
+The one place that knows both the policy's nouns and the scripts' places and numbers. No I/O but reading the scripts.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
+from policy.limits.effective import Bound
+from policy.limits.settlement import Settlement
+from policy.limits.take_numbers import Stamp
+from proxy.edges.redis.connection import encode_part
+
+_WITHOUT_REDIS, _GIVEN_BACK = 1, 2
+_CLOCK = "redis.call('TIME')"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and the name by which Redis remembers it."""
+
+    text: bytes
+    sha: bytes
+
+    @classmethod
+    def load(cls, *names: str, clock: str = _CLOCK) -> "Script":
+        """Of files that follow one another. `clock`: the Lua expression of the time, for tests that bring their own."""
+        folder = resources.files("proxy.edges.redis")
+        parts = (folder.joinpath(part).read_text("utf-8") for part in names)
+        text = "".join(parts).replace(_CLOCK, clock).encode()
+        return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """All three scripts."""
+
+    take: Script
+    settle: Script
+    revoke: Script
+
+    @classmethod
+    def load(cls, clock: str = _CLOCK) -> "Scripts":
+        return cls(
+            Script.load("log.lua", "take.lua", clock=clock),
+            Script.load("log.lua", "settle.lua", clock=clock),
+            Script.load("revoke.lua", clock=clock),
+        )
+
+
+_STAMP = struct.Struct("<QQQ")
+STAMP_BYTES = _STAMP.size
+
+
+def stamp_bytes(number: int, answered: int, deadline_ms: int) -> bytes:
+    """What is new in each take (`policy.limits.take_numbers.Stamp`): the end of its packed values."""
+    return _STAMP.pack(deadline_ms, number, answered)
+
+
+def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: Stamp) -> list[bytes]:
+    """What take.lua is given before the estimates."""
+    return take_form(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
+
+
+def take_form(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
+    """The same for every call under these bounds, but for the stamp at the end of its second argument."""
+    places = _places(bound.counting_group for bound in bounds)
+    values = _six_bytes(lease_ms) + bytes([len(places)])
+    for bound in bounds:
+        number = KIND_NUMBER[bound.limit.type, bound.limit.unit]
+        values += bytes([places[bound.counting_group], number]) + _seven_bytes(bound.limit.threshold)
+    groups = (group.encode() for group in places)
+    return [b"<I6B" + b"BBI7" * len(bounds) + b"I8I8I8", values + stamp, *groups, takes_field(incarnation)]
+
+
+_SETTLEMENT = struct.Struct("<QQQQBB")
+_SETTLEMENT_FORMAT = b"I8I8I8I8BB"
+
+
+def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
+    """What settle.lua is given for one batch of one key; at most `SETTLE_VALUES_MAX` values (see `settle_values`)."""
+    places = _places(group for settlement in settlements for group, _ in settlement.hold.buckets)
+    formats, values = [b"<I6"], [_six_bytes(lease_ms)]
+    for settlement in settlements:
+        buckets = settlement.hold.buckets
+        formats.append(_SETTLEMENT_FORMAT + b"HH" * len(buckets))
+        values.append(_figures(settlement))
+        values += [struct.pack("<HH", places[group], parts) for group, parts in buckets]
+    return [b"".join(formats), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
+
+
+class SettleForm:
+    """What is the same in all batches of one key and incarnation whose settlements hold the same buckets: such a batch
+    is put together of ready pieces, one settlement of three."""
+
+    def __init__(
+        self, script: Script, key: str, incarnation: str, buckets: Sequence[tuple[str, int]], lease_ms: int
+    ) -> None:
+        places = _places(group for group, _ in buckets)
+        command = (b"EVALSHA", script.sha, b"1", key.encode())
+        self._command = b"*%d\r\n%b" % (len(command) + 3 + len(places), b"".join(map(encode_part, command)))
+        self._format = _SETTLEMENT_FORMAT + b"HH" * len(buckets)
+        self._lease = _six_bytes(lease_ms)
+        self._buckets = b"".join([struct.pack("<HH", places[group], parts) for group, parts in buckets])
+        self._end = b"\r\n" + b"".join(map(encode_part, [*map(str.encode, places), _marker(incarnation)]))
+        self._one_begins, self._one_ends = self._head(1), self._buckets + self._end
+
+    def request(self, batch: Sequence[Settlement]) -> bytes:
+        if len(batch) == 1:
+            return self._one_begins + _figures(batch[0]) + self._one_ends
+        return self._head(len(batch)) + self._buckets.join(map(_figures, batch)) + self._buckets + self._end
+
+    def _head(self, count: int) -> bytes:
+        """All before the figures of so many settlements."""
+        size = len(self._lease) + count * (_SETTLEMENT.size + len(self._buckets))
+        return b"%b%b$%d\r\n%b" % (self._command, encode_part(b"<I6" + self._format * count), size, self._lease)
+
+
+def _figures(settlement: Settlement) -> bytes:
+    """All but the buckets."""
+    hold, number, actual_tokens, given_back = settlement
+    _, buckets, admitted_at_ms, reserved_tokens, local = hold
+    flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
+    return _SETTLEMENT.pack(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
+
+
+def _marker(incarnation: str) -> bytes:
+    return (MARKER_PREFIX + incarnation).encode()
+
+
+def takes_field(incarnation: str) -> bytes:
+    """Where a hash remembers an incarnation's takes."""
+    return _marker(incarnation + TAKES_SUFFIX)
+
+
+SETTLE_VALUES_MAX = 4000
+"""Lua gives a C function room for 8000 results."""
+
+
+def settle_values(settlement: Settlement) -> int:
+    """How many values a settlement adds to its batch."""
+    return 6 + 2 * len(settlement.hold.buckets)
+
+
+def _places(groups: Iterable[str]) -> dict[str, int]:
+    return {group: place for place, group in enumerate(dict.fromkeys(groups), 1)}
+
+
+def _six_bytes(number: int) -> bytes:
+    return number.to_bytes(6, "little")
+
+
+def _seven_bytes(number: int) -> bytes:
+    return number.to_bytes(7, "little")

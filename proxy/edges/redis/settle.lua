@@ -1,0 +1,135 @@
+-- Settlement: replaces estimates by the truth, each once.
+-- ARGV: struct format | values: lease (ms), then per settlement: number, admission time, reserved, actual, flags
+--       (1 admitted without Redis, 2 given back), how many parts; per part: group's place, the limits that bind there
+--       (bit mask, see policy/limits/counter_layout.py) | the groups' names | the incarnation's marker field.
+-- Reply: how many settlements were new. Numbers rise within a batch; one not above the marker's has been applied before.
+-- Same rules in plain Python: policy/limits/admission.py, settle().
+
+local values = {unpack_(ARGV[1], ARGV[2])}
+WINDOW[6] = values[1]
+local groups, marker = #ARGV - 3, ARGV[#ARGV]
+
+local heads, now = redis.call('HMGET', key, unpack(ARGV, 3)), clock()
+local applied = heads[groups + 1] and unpack_('<I6', heads[groups + 1]) or 0
+for g = 1, groups do
+  local h = read(heads[g])
+  heads[g] = h
+  if h[1] > now then now = h[1] end
+end
+local last_written = heads[groups][1]
+local day = floor(now / DAY)
+for g = 1, groups do roll(heads[g], now, day) end
+
+-- Where each log stands that this batch has met, by 8 * group's place + kind: what has left it is dropped once.
+local places = {}
+
+local function live_log(g, kind)
+  local h, i = heads[g], places[8 * g + kind]
+  if not i then
+    i = log_at(h, kind)
+    places[8 * g + kind] = i
+    expire(g, h, i, now)
+  end
+  return h, i
+end
+
+-- Takes up to count events out of the entry that holds the instant; out of no other when that one has left.
+local function refund(g, kind, count, instant)
+  local h, i = live_log(g, kind)
+  if h[i + 5] > 0 and instant >= h[i + 3] - h[i + 4] then
+    if instant <= h[i + 3] then
+      local back = math.min(count, h[i + 5])
+      h[i + 1], h[i + 5] = h[i + 1] - back, h[i + 5] - back
+    end
+    return
+  end
+  if h[i + 2] == 0 then return end
+  local entries, field = closed_of(g, kind)
+  for e = 1, #entries, ENTRY_BYTES do
+    local last, span, open = unpack_(ENTRY, entries, e)
+    if instant < last - span then return end
+    if instant <= last then
+      local back = math.min(count, open)
+      h[i + 1] = h[i + 1] - back
+      local left = back < open and pack(ENTRY, last, span, open - back) or ''
+      entries = entries:sub(1, e - 1) .. left .. entries:sub(e + ENTRY_BYTES)
+      h[i + 2] = entries == '' and 0 or (unpack_(ENTRY, entries))
+      write_closed(field, entries)
+      return
+    end
+  end
+end
+
+local function excess(g, kind, count, exact)
+  local h, i = live_log(g, kind)
+  charge(g, h, i, count, exact and 1 or GRANULE[kind], now)
+end
+
+-- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and one EXACT times as high where its log is the exact
+-- one (policy/limits/counter_layout.py).
+local EXACT = 64
+
+local function has(parts, bit)
+  return parts % (2 * bit) >= bit
+end
+
+-- A request that was given back is returned; one that was admitted without Redis is charged, where still due.
+local function correct_requests(g, parts, admitted_at, given_back)
+  for kind = 1, 2 do
+    local bit = 2 ^ (kind - 1)
+    if has(parts, bit) then
+      if given_back then
+        refund(g, kind, 1, admitted_at)
+      elseif admitted_at + WINDOW[kind] >= now then
+        excess(g, kind, 1, has(parts, EXACT * bit))
+      end
+    end
+  end
+  local h = heads[g]
+  if has(parts, 2 ^ 4) and floor(admitted_at / DAY) == h[2] then
+    h[3] = math.max(0, h[3] + (given_back and -1 or 1))
+  end
+end
+
+local function correct_tokens(g, parts, admitted_at, reserved, actual, without_redis)
+  for kind = 3, 4 do
+    local bit = 2 ^ (kind - 1)
+    if has(parts, bit) then
+      if actual < reserved then
+        refund(g, kind, reserved - actual, admitted_at)
+      elseif not without_redis or admitted_at + WINDOW[kind] >= now then
+        excess(g, kind, actual - reserved, has(parts, EXACT * bit))
+      end
+    end
+  end
+  if has(parts, 2 ^ 5) then
+    refund(g, 6, reserved, admitted_at)
+    heads[g][4] = heads[g][4] + actual
+  end
+end
+
+local fresh, highest, v = 0, applied, 2
+while v < #values do
+  local number, admitted_at, reserved, actual, flags, parts =
+    values[v], values[v + 1], values[v + 2], values[v + 3], values[v + 4], values[v + 5]
+  v = v + 6
+  if number > highest then
+    local without_redis, given_back = flags % 2 == 1, flags >= 2
+    if without_redis then reserved = 0 end
+    fresh, highest = fresh + 1, number
+    for p = v, v + 2 * parts - 2, 2 do
+      if flags > 0 then correct_requests(values[p], values[p + 1], admitted_at, given_back) end
+      correct_tokens(values[p], values[p + 1], admitted_at, reserved, actual, without_redis)
+    end
+  end
+  v = v + 2 * parts
+end
+
+if fresh > 0 then
+  local fields = {marker, pack('<I6I6', highest, now)}
+  for g = 1, groups do
+    fields[2 * g + 1], fields[2 * g + 2] = ARGV[2 + g], packed(heads[g])
+  end
+  save(fields, last_written, now)
+end
+return fresh

@@ -1,0 +1,4 @@
+"""What the supervisor asks of Redis.
+
+Must not charge a limit of a tenant.
+"""

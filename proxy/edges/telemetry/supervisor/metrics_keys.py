@@ -1,0 +1,35 @@
+"""Which API keys may read `/metrics`, by the machine's replica of policy. The supervisor's; not on a request's path."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from policy.credentials import KeyKind, digest_of, may_export_metrics
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaError, open_catalogue
+from proxy.exchange import PolicyUnavailableError
+
+
+class MetricsKeys:
+    """`confirm`: has control confirm the replica, since a key that is not known may have been made just now."""
+
+    def __init__(self, replica_path: Path, confirm: Callable[[], Awaitable[bool]]) -> None:
+        self._replica_path = replica_path
+        self._confirm = confirm
+
+    async def may_export(self, key: str) -> bool:
+        """Raises `PolicyUnavailableError` when the key is not known and control cannot be asked."""
+        digest = digest_of(key)
+        kind = await asyncio.to_thread(self._kind_of, digest)
+        if kind is None:
+            if not await self._confirm():
+                raise PolicyUnavailableError
+            kind = await asyncio.to_thread(self._kind_of, digest)
+        return kind is not None and may_export_metrics(kind)
+
+    def _kind_of(self, digest: str) -> KeyKind | None:
+        try:
+            with open_catalogue(self._replica_path, ()) as catalogue:
+                caller = catalogue.directory.caller(digest)
+        except NoReplicaError:
+            raise PolicyUnavailableError from None
+        return caller.key.kind if caller is not None else None

@@ -1,0 +1,145 @@
+"""The machine's metrics: what all workers have counted, dead ones included, as Prometheus text.
+
+The supervisor's. Counters only grow while the supervisor lives; gauges are sums over the workers that live now. The
+numbers of `external_entity_id` and `model_slug` values are bounded, further ones count as `_other`: labels must not eat
+the memory. Series of slugs that were deleted go once every scraper has seen their last value.
+
+See docs/reference/metrics.md.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
+from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
+
+QUIET_S = 300.0
+"""For so long a slug must not have been called before it may be forgotten: longer than anybody's scrape interval."""
+TOKEN_KINDS = ("uncached_input", "cached_input", "output")
+_SPREADS = {
+    "duration": ("tollgate_request_duration_seconds", "From the request's head to the answer's end", DURATION_BOUNDS_S),
+    "overhead": ("tollgate_overhead_seconds", "Time that was ours, not the upstream's", OVERHEAD_BOUNDS_S),
+    "first_byte": ("tollgate_time_to_first_byte_seconds", "From the head to the first byte", FIRST_BYTE_BOUNDS_S),
+    "redis": ("tollgate_redis_round_trip_seconds", "One admission step in Redis", REDIS_BOUNDS_S),
+}
+_GAUGES = {
+    "in_flight": ("tollgate_inflight_requests", "Requests being answered now"),
+    "parked": ("tollgate_parked_requests", "Requests that wait for a replica now"),
+    "held_bytes": ("tollgate_held_bytes", "Bytes of requests and unstreamed answers in the workers' memory now"),
+}
+
+
+class MeterTotals(Collector):
+    """Adds up what workers send. `readings`: gauges that the supervisor knows itself, read at each scrape."""
+
+    def __init__(
+        self,
+        max_entities: int,
+        readings: Callable[[], Iterable[tuple[str, str, float]]],
+        max_slugs: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._readings = readings
+        self._clock = clock
+        self._entities = BoundedLabels(max_entities)
+        self._slugs = BoundedLabels(max_slugs)
+        self._called_at_s: dict[str, float] = {}  # by slug
+        self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._decided_alone = 0
+        self._spreads = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _SPREADS.items()}
+        self._gauges: dict[int, dict[str, float]] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def add(self, worker: int, counts: dict[str, Any]) -> None:
+        """What `worker` has counted since it last sent, and its gauges as they are now."""
+        now_s = self._clock()
+        for workspace, entity, called, status, calls, *tokens in counts["calls"]:
+            slug = self._slugs.bounded(workspace, called)
+            if slug == called != "":
+                self._called_at_s[slug] = now_s
+            where = (workspace, self._entities.bounded(workspace, entity), slug)
+            self._requests[*where, str(status)] += calls
+            for kind, count in zip(TOKEN_KINDS, tokens, strict=True):
+                if count:
+                    self._tokens[*where, kind] += count
+        for *labels, count in counts["decisions"]:
+            self._decisions[tuple(labels)] += count
+        for *labels, count in counts["sheds"]:
+            self._sheds[tuple(labels)] += count
+        for reason, count in counts["unreported"].items():
+            self._unreported[reason,] += count
+        self._decided_alone += counts["decided_alone"]
+        for name, (buckets, total) in counts["spreads"].items():
+            sums, totals = self._spreads[name]
+            sums[:] = map(int.__add__, sums, buckets)
+            totals[0] += total
+        self._gauges[worker] = counts["gauges"]
+
+    def forget_gauges(self, worker: int) -> None:
+        """The worker has died: what it had in flight is gone, what it counted stays."""
+        self._gauges.pop(worker, None)
+
+    def quiet_slugs(self) -> set[str]:
+        """Those that nobody has called for a while: their series may go if the slugs are gone."""
+        before_s = self._clock() - QUIET_S
+        return {slug for slug, called_at_s in self._called_at_s.items() if called_at_s <= before_s}
+
+    def forget_slugs(self, slugs: Set[str]) -> None:
+        """Drop the series of these, and what only they have needed of the bounds on labels."""
+        for series in (self._requests, self._tokens):
+            for key in [key for key in series if key[2] in slugs]:
+                del series[key]
+        for slug in slugs:
+            self._called_at_s.pop(slug, None)
+        self._entities.keep((workspace, entity) for workspace, entity, _, _ in self._requests)
+        self._slugs.keep((workspace, slug) for workspace, _, slug, _ in self._requests)
+
+    def text(self) -> bytes:
+        """May run beside `add`, in a thread: it works on copies."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["workspace", "external_entity_id", "model_slug"]
+        yield _counter(
+            "platform_model_api_inference_requests", "Inference requests", [*labels, "status_code"], self._requests
+        )
+        yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
+        yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
+        about = "Calls answered 529: what had run out, and for whom (worker, workspace or key)"
+        yield _counter("tollgate_shed_requests", about, ["resource", "scope"], self._sheds)
+        about = "Answers billed by what was delivered, since no usage was reported or the report was not believed"
+        yield _counter("tollgate_usage_not_reported", about, ["reason"], self._unreported)
+        about = "Limit checks that workers decided by their shares, Redis being away"
+        yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
+        for key, (name, about, bounds) in _SPREADS.items():
+            counts, total = self._spreads[key]
+            edges = [*(str(bound) for bound in bounds), "+Inf"]
+            yield HistogramMetricFamily(
+                name, about, buckets=list(zip(edges, accumulate(counts), strict=True)), sum_value=total[0]
+            )
+        for name, about, value in (*self._summed_gauges(), *self._readings()):
+            yield GaugeMetricFamily(name, about, value=value)
+
+    def _summed_gauges(self) -> Iterator[tuple[str, str, float]]:
+        told = list(self._gauges.values())
+        for key, (name, about) in _GAUGES.items():
+            yield name, about, sum(gauges.get(key, 0) for gauges in told)
+
+
+def _counter(name: str, about: str, labels: list[str], values: dict[tuple[str, ...], int]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=labels)
+    for key, value in list(values.items()):
+        family.add_metric(key, value)
+    return family

@@ -1,0 +1,134 @@
+"""Which header fields and query parameters go on, and the fields that are ours. Pure.
+
+Both ways are allow-lists: a credential, a cookie or a host that nobody thought of stays where it came from.
+
+See docs/reference/inference.md#headers.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+
+from proxy.accounting.reservations import Standing
+from proxy.exchange import Headers, Incoming
+
+MAX_METADATA_BYTES = 4096
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+FORWARDED = (
+    "content-type",
+    "accept",
+    "user-agent",
+    "traceparent",
+    "tracestate",
+    "idempotency-key",
+    "openai-beta",
+    "anthropic-version",
+    "anthropic-beta",
+)
+"""What of a request goes upstream, beside what the dialect adds."""
+
+PASSED = frozenset(
+    (
+        *("content-type", "content-language", "cache-control"),
+        *("retry-after", "retry-after-ms", "x-should-retry", "request-id"),
+    )
+)
+"""What of an upstream's answer goes to the caller."""
+
+QUERY = frozenset(("beta",))
+"""Which of a request's query parameters go upstream."""
+_QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def kept_request_id(value: str | None) -> str | None:
+    """The caller's request id, if it is one: 1 to 128 visible ASCII characters."""
+    return value if value is not None and _REQUEST_ID.fullmatch(value) else None
+
+
+def forwarded(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The fields for upstream: `own` (dialect and credential), then what may go on of the caller's.
+
+    Hop-by-hop fields are none of FORWARDED, but a caller may declare any field one (RFC 9110 7.6.1).
+    """
+    headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
+    header = incoming.header
+    dropped = _named_in_connection(incoming) if header("connection") is not None else ()
+    for name in FORWARDED:
+        value = header(name)
+        if value is not None and name not in headers and name not in dropped:
+            headers[name] = value
+    return headers
+
+
+def forwarded_query(target: str) -> str:
+    """The query for upstream, without its question mark; each parameter once. `target`: path and query as sent."""
+    if "?" not in target:
+        return ""
+    kept: dict[str, str] = {}
+    for pair in target.partition("?")[2].split("&"):
+        name, _, value = pair.partition("=")
+        if name in QUERY and _QUERY_VALUE.fullmatch(value):
+            kept.setdefault(name, value)
+    return "&".join(f"{name}={value}" for name, value in kept.items())
+
+
+def passed(upstream: Headers) -> list[tuple[str, str]]:
+    """The fields of an upstream's answer that the caller gets."""
+    kept: list[tuple[str, str]] = []
+    connection = ""
+    for field in upstream:
+        name = field[0]
+        if name in PASSED:
+            kept.append(field)
+        elif name == "connection":
+            connection += f",{field[1]}"
+    if not connection:
+        return kept
+    dropped = set(_tokens(connection))
+    return [field for field in kept if field[0] not in dropped]
+
+
+def rate_lines(requests: Standing | None, tokens: Standing | None) -> str:
+    """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
+    lines = ""
+    if requests is not None:
+        remaining = requests.remaining
+        lines = (
+            f"x-ratelimit-limit-requests: {requests.limit}\r\n"
+            f"x-ratelimit-remaining-requests: {remaining if remaining > 0 else 0}\r\n"
+            f"x-ratelimit-reset-requests: {span(requests.reset_ms)}\r\n"
+        )
+    if tokens is not None:
+        remaining = tokens.remaining
+        lines += (
+            f"x-ratelimit-limit-tokens: {tokens.limit}\r\n"
+            f"x-ratelimit-remaining-tokens: {remaining if remaining > 0 else 0}\r\n"
+            f"x-ratelimit-reset-tokens: {span(tokens.reset_ms)}\r\n"
+        )
+    return lines
+
+
+@lru_cache(maxsize=256)
+def span(ms: int) -> str:
+    """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
+
+    Kept: a rate that was charged just now is idle in a whole window's time, so most calls tell the same one.
+    """
+    if ms < 1000:
+        return f"{max(0, ms)}ms"
+    seconds, rest_ms = divmod(ms, 1000)
+    if seconds < 60:
+        return f"{ms / 1000:g}s" if rest_ms else f"{seconds}s"
+    minutes, seconds = divmod(seconds + (rest_ms > 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
+
+
+def _named_in_connection(incoming: Incoming) -> Collection[str]:
+    return {token for value in incoming.header_values("connection") for token in _tokens(value)}
+
+
+def _tokens(value: str) -> Iterable[str]:
+    return (token.strip().lower() for token in value.split(","))

@@ -1,0 +1,33 @@
+"""A worker process: takes its listener and its line to the supervisor, runs the app under uvloop, and ends with it.
+
+Started by `proxy/edges/process/supervisor/worker_processes.py` as `python -m proxy.worker LISTEN_FD CHANNEL_FD
+INCARNATION`, never by hand.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import uvloop
+
+from proxy.edges.process.log_writer import log_off_the_loop
+from proxy.settings import settings_from
+from proxy.worker.app import Place, serve
+
+
+def main(arguments: list[str]) -> None:
+    # ^C in a terminal reaches the whole process group; the supervisor alone decides when workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listen_fd, channel_fd, incarnation = arguments
+    listener = socket.socket(fileno=int(listen_fd))
+    channel = socket.socket(fileno=int(channel_fd))
+    place = Place(incarnation, listener, channel)
+    settings = settings_from(os.environ)
+    with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, place))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,171 @@
+"""Composition root of one worker: builds all parts in order, serves until SIGTERM, stops all in reverse.
+
+Only here do stages and edges meet. It promises that on the way down what is in flight ends first, then settlements and
+counts leave, and the line to the supervisor closes last.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+
+from proxy.accounting.output_estimates import Expectations
+from proxy.dialects import registry
+from proxy.edges.http.listener import Listener
+from proxy.edges.journal.writer import Journal
+from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.replica_file import Stamp, stamp_path
+from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.metrics import PrometheusMeters
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.edges.upstream.egress import Egress
+from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
+from proxy.pipeline import Parts, Pipeline
+from proxy.settings import Settings
+from proxy.stages.dispatch import DispatchSettings
+
+YOUNG_OBJECTS = 10_000
+"""So many new containers, a few MiB, may wait for the collector; Python's own 700 are what ten calls make."""
+UNKNOWN_PART = 10
+"""At most a tenth of the calls in flight may wait for control to confirm their unknown keys."""
+ROOM_BYTES = 16 << 20
+"""Eight prompts of 400 kB at once come and go in this much without a page given back and taken again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the supervisor hands to a worker: its name for this life, its listener, its line home."""
+
+    incarnation: str
+    listener: socket.socket
+    channel: socket.socket
+
+
+async def serve(settings: Settings, place: Place) -> None:
+    """One worker's whole life."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        link = SupervisorLink(on_lost=stop.set)
+        link.max_waiting = min(link.max_waiting, 1 + settings.capacity.max_in_flight // UNKNOWN_PART)
+        await link.open(place.channel)
+        stack.callback(link.close)
+        pipeline = Pipeline(await _parts(settings, place, link, stack))
+        listener = Listener(pipeline.handle)
+        await listener.start(place.listener)
+        stack.push_async_callback(listener.drain, settings.drain_timeout_s - settings.ready_grace_s)
+        spare_the_collector()
+        keep_room()
+        link.serving()
+        await stop.wait()
+        listener.announce_close()
+        await asyncio.sleep(settings.ready_grace_s)  # /readyz says 503: balancers find other machines meanwhile
+
+
+def spare_the_collector() -> None:
+    """What stands now stays: never look at it again; and look for cycles, of which calls leave few, less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+
+
+def keep_room() -> None:
+    """Let glibc keep freed memory up to twice ROOM_BYTES, as it does for the largest block it has seen go (mallopt(3)).
+
+    Otherwise it gives a body's pages back with each call and faults them in again with the next: up to half of what a
+    400 kB prompt costs. The block itself is never touched, so it takes no memory; other allocators do not mind.
+    """
+    bytes(ROOM_BYTES)
+
+
+def give_back() -> None:
+    """Have the allocator return the pages that lie free within its heap, where it can be asked to (glibc).
+
+    By itself it returns only what lies free at the heap's end, and keeps even that (`keep_room`).
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> Parts:
+    """All that the path works with; the stack closes it in reverse."""
+    meters = PrometheusMeters(link)
+    link.flush = meters.flush
+    stack.callback(meters.close)
+    access_log = AccessLogWriter(sys.stderr.fileno())
+    access_log.start()
+    stack.callback(access_log.close)
+    journal = Journal(settings.journal_dir, place.incarnation)
+    journal.start()
+    stack.callback(journal.aclose)
+    counters = await _counters(settings, place.incarnation, meters)
+    link.health = lambda: {
+        "limits": counters.decides,
+        "journal": list(journal.troubles),
+        "settled": counters.settled_through,
+    }
+    stack.push_async_callback(counters.close)
+    egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
+    upstream = HttpUpstream(egress, after_a_burst=give_back)
+    stack.push_async_callback(upstream.aclose)
+    tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
+    stack.push_async_callback(tokens.aclose)
+    return Parts(
+        directory=_directory(settings, link, stack),
+        counters=counters,
+        journal=journal,
+        upstream=upstream,
+        dialects=registry,
+        expectations=Expectations(),
+        meters=meters,
+        access_log=access_log,
+        dispatch=_dispatch_settings(settings),
+        max_body_bytes=settings.max_body_bytes,
+        capacity=settings.capacity,
+        max_reported_tokens=settings.max_reported_tokens,
+        tokens=tokens,
+        tiers=settings.tiers,
+    )
+
+
+def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> SnapshotDirectory:
+    stamp = Stamp(stamp_path(settings.replica_path))
+    stack.callback(stamp.close)
+    directory = SnapshotDirectory(settings.replica_path, settings.secret_keys, stamp, link)
+    stack.callback(directory.close)
+    return directory
+
+
+async def _counters(settings: Settings, incarnation: str, meters: PrometheusMeters) -> RedisCounters:
+    options = CountersOptions(
+        on_loss=settings.limits_on_redis_loss,
+        request_timeout_s=settings.request_timeout_s,
+        round_trip=meters.redis_round_trip,
+        decided_alone=meters.decided_alone,
+    )
+    counters = RedisCounters(settings.redis_url, incarnation, options=options)
+    await counters.start()
+    return counters
+
+
+def _dispatch_settings(settings: Settings) -> DispatchSettings:
+    vendors = settings.vendors
+    base_urls = {
+        "VENDOR_A": vendors.vendor_a,
+        "VENDOR_B": vendors.vendor_b,
+        "VENDOR_C": vendors.vendor_c,
+        "PLATFORM_MODEL_API": vendors.model_api,
+    }
+    return DispatchSettings(
+        base_urls={provider: url for provider, url in base_urls.items() if url is not None},
+        request_timeout_s=settings.request_timeout_s,
+        parking_timeout_s=settings.parking_timeout_s,
+        stream_idle_timeout_s=settings.stream_idle_timeout_s,
+    )

@@ -1,0 +1,167 @@
+"""Stock SDKs and strict clients on a real socket: each error's message reaches its reader, and HEAD is GET's head."""
+
+import asyncio
+import http.client
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from policy.limits.limit import Limit, LimitType, Unit
+from proxy.edges.http.http_exchange import status_line
+from proxy.exchange import UpstreamUnreachableError
+from tests.fakes.directory import KEY, SLUG
+from tests.fakes.front import Front, listening
+from tests.fakes.path import House
+from tests.fakes.upstream_client import answer
+
+BOTH_LOOPS = True
+TALK: dict[str, Any] = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}]}
+ERRORS = {
+    400: "stream_options.include_usage must be true or false",
+    401: "Unauthorized",
+    403: "Authentication failed",
+    404: "The model 'acme/unknown' does not exist, or this key may not call it",
+    413: "exceeds maximum size of 100000 bytes",
+    429: f"Rate limit exceeded for {SLUG}: 1 REQUEST per MINUTE",
+    502: "Upstream rejected the target's credential",
+    503: "The upstream cannot be reached",
+    529: "Capacity exhausted, try again later",
+}
+"""What a caller must be able to read, by status."""
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+async def front(house: House) -> AsyncIterator[Front]:
+    async with listening(house.pipeline.handle) as front:
+        yield front
+
+
+def provoke(house: House, status: int) -> dict[str, Any]:
+    """A call's arguments that come to this status."""
+    match status:
+        case 400:
+            return TALK | {"extra_body": {"stream_options": {"include_usage": "yes"}}}
+        case 404:
+            return TALK | {"model": "acme/unknown"}
+        case 413:
+            return TALK | {"messages": [{"role": "user", "content": "x" * 100_000}]}
+        case 429:
+            house.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
+            house.upstream.will(answer(b'{"error":"no"}', 422))
+        case 502:
+            house.upstream.will(answer(b"no", 401))
+        case 503:
+            house.upstream.will(UpstreamUnreachableError())
+        case 529:
+            house.upstream.will(answer(b"", 529))
+    return TALK
+
+
+def key_for(status: int) -> str:
+    return "nonsense" if status == 403 else KEY
+
+
+def hooks_for(status: int) -> dict[str, Any]:
+    """No SDK calls without a credential, so it is taken away on its way."""
+
+    async def take_away(request: Any) -> None:
+        for name in ("authorization", "x-api-key"):
+            request.headers.pop(name, None)
+
+    return {"request": [take_away]} if status == 401 else {}
+
+
+@pytest.mark.parametrize("status", ERRORS)
+async def test_the_openai_sdk_shows_each_errors_message(house: House, front: Front, status: int) -> None:
+    asked = provoke(house, status)
+    url = f"http://127.0.0.1:{front.port}/v1"
+    wire = openai.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
+    async with openai.AsyncOpenAI(base_url=url, api_key=key_for(status), max_retries=0, http_client=wire) as client:
+        for _ in range(2 if status == 429 else 1):
+            with pytest.raises(openai.APIStatusError) as raised:
+                await client.chat.completions.create(**asked)
+    assert raised.value.status_code == status
+    assert ERRORS[status] in str(raised.value.body)  # its text is the status alone: it looks for a nested message
+    assert ERRORS[status] in raised.value.response.reason_phrase
+
+
+@pytest.mark.parametrize("status", ERRORS)
+async def test_the_anthropic_sdk_shows_each_errors_message_and_its_request_id(
+    house: House, front: Front, status: int
+) -> None:
+    asked = provoke(house, status) | {"max_tokens": 5}
+    url = f"http://127.0.0.1:{front.port}"
+    wire = anthropic.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
+    key = key_for(status)
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, http_client=wire) as client:
+        for _ in range(2 if status == 429 else 1):
+            with pytest.raises(anthropic.APIStatusError) as raised:
+                await client.messages.create(**asked)
+    assert raised.value.status_code == status
+    assert ERRORS[status] in str(raised.value)
+    assert ERRORS[status] in raised.value.response.reason_phrase
+    assert raised.value.request_id == raised.value.response.headers["x-request-id"]
+
+
+async def test_both_sdks_list_and_retrieve_models(front: Front) -> None:
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY) as client:
+        assert [model.id async for model in client.models.list()] == [SLUG]
+        assert (await client.models.retrieve(SLUG)).id == SLUG
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("acme/unknown")
+    async with anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{front.port}", api_key=KEY) as other:
+        assert [model.id async for model in other.models.list()] == [SLUG]
+        assert (await other.models.retrieve(SLUG)).display_name == SLUG
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models", f"/v1/models/{SLUG}", "/v1/models/acme/unknown", "/v1/chat/completions"]
+)
+async def test_head_is_gets_answer_without_its_body_and_the_connection_goes_on(front: Front, path: str) -> None:
+    def heads() -> list[tuple[int, dict[str, str], bytes]]:
+        connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+        told = []
+        for method in ("HEAD", "GET", "HEAD"):
+            connection.request(method, path, headers={"Authorization": f"Bearer {KEY}", "X-Request-Id": "r"})
+            said = connection.getresponse()
+            told.append((said.status, {n: v for n, v in said.getheaders() if n != "date"}, said.read()))
+        connection.close()
+        return told
+
+    first, got, again = await asyncio.to_thread(heads)
+    assert got[2]
+    assert first == again == (*got[:2], b"")
+    assert int(first[1]["content-length"]) == len(got[2])
+
+
+async def test_no_text_can_end_the_status_line(house: House, front: Front) -> None:
+    house.upstream.will(answer(b"no\r\nset-cookie: x=1\r\n\r\n<html> \xff \xc3\xa9 \x00\x1b[2J" + b"y" * 300, 500))
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY, max_retries=0) as client:
+        with pytest.raises(openai.InternalServerError) as raised:
+            await client.chat.completions.create(**TALK)
+    told = raised.value.response
+    assert told.reason_phrase.startswith("no set-cookie: x=1 <html> ? ? ?")
+    assert len(told.reason_phrase) == 200
+    assert "set-cookie" not in told.headers
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("plain", "HTTP/1.1 400 plain\r\n"),
+        ("a\r\nb\nc\rd\x0be\x85f\u2028g", "HTTP/1.1 400 a b c d e f g\r\n"),
+        ("é\x00\x7f", "HTTP/1.1 400 ???\r\n"),
+        ("x" * 300, f"HTTP/1.1 400 {'x' * 200}\r\n"),
+        (" \n ", "HTTP/1.1 400 \r\n"),
+    ],
+)
+def test_the_status_line_is_visible_ascii(reason: str, line: str) -> None:
+    assert status_line(400, reason) == line

@@ -1,0 +1,786 @@
+"""The front door on real sockets, on both event loops: HTTP's rules, the four traps, slow and gone callers, drain."""
+
+import asyncio
+import ctypes
+import errno
+import json
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from proxy.edges.http.http_exchange import WireCall, WireOptions
+from proxy.edges.http.listener import ListenerOptions
+from proxy.exchange import CallerGoneError, Incoming, Outgoing
+from tests.fakes.front import Front, echo, listening, soon
+from tests.fakes.path import House
+
+HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
+HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+QUICK = ListenerOptions(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, wire=WireOptions(body_idle_s=0.2))
+
+
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs socket filters")
+
+BOTH_LOOPS = True
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with listening(options=QUICK) as front:
+        yield front
+
+
+class Held:
+    """A handler that waits until it is let go, and knows how its calls ended."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def __call__(self, incoming: Incoming, outgoing: Outgoing) -> None:
+        self.entered.set()
+        try:
+            await self.go.wait()
+            await echo(incoming, outgoing)
+            self.ended.append("answered")
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+
+
+# Messages that two parsers could read differently are refused, and nothing of them is quoted.
+
+SMUGGLED = {
+    "length and chunked": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
+    "two equal lengths": HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
+    "list of lengths": HEAD + b"Content-Length: 2, 2\r\n\r\nhi",
+    "signed length": HEAD + b"Content-Length: +2\r\n\r\nhi",
+    "negative length": HEAD + b"Content-Length: -2\r\n\r\nhi",
+    "hex length": HEAD + b"Content-Length: 0x2\r\n\r\nhi",
+    "empty length": HEAD + b"Content-Length: \r\n\r\nhi",
+    "endless length": HEAD + b"Content-Length: 99999999999999999999999\r\n\r\nhi",
+    "space before colon": HEAD + b"Content-Length : 2\r\n\r\nhi",
+    "folded field": HEAD + b"X-A: b\r\n c\r\nContent-Length: 2\r\n\r\nhi",
+    "folded coding": HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "bare LF everywhere": HI.replace(b"\r\n", b"\n"),
+    "bare LF once": HEAD + b"X-A: b\nContent-Length: 2\r\n\r\nhi",
+    "bare LF at the end": HEAD + b"Content-Length: 2\r\n\nhi",
+    "bare CR": HEAD + b"X-A: b\rX-B: c\r\nContent-Length: 2\r\n\r\nhi",
+    "NUL in a value": HEAD + b"X-A: b\0c\r\nContent-Length: 2\r\n\r\nhi",
+    "NUL in a name": HEAD + b"X\0A: b\r\nContent-Length: 2\r\n\r\nhi",
+    "no name": HEAD + b": b\r\nContent-Length: 2\r\n\r\nhi",
+    "other coding": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "unknown coding": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked not last": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked with a tab": HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "chunked in HTTP/1.0": b"POST /a HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "no hex in a chunk": CHUNKED + b"zz\r\nhi\r\n0\r\n\r\n",
+    "signed chunk": CHUNKED + b"-2\r\nhi\r\n0\r\n\r\n",
+    "prefixed chunk": CHUNKED + b"0x2\r\nhi\r\n0\r\n\r\n",
+    "endless chunk": CHUNKED + b"FFFFFFFFFFFFFFFFF\r\nhi\r\n0\r\n\r\n",
+    "longer chunk": CHUNKED + b"2\r\nhix\r\n0\r\n\r\n",
+    "bare LF in chunks": CHUNKED + b"2\nhi\n0\n\n",
+    "no host": b"POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "two hosts": HEAD + b"Host: y\r\nContent-Length: 0\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/1.2": b"GET / HTTP/1.2\r\nHost: x\r\n\r\n",
+    "HTTP/0.9": b"GET /\r\n\r\n",
+    "no method": b"/a HTTP/1.1\r\nHost: x\r\n\r\n",
+    "target of raw bytes": b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    "long target": b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "long field": HEAD + b"X-A: " + b"a" * 20_000 + b"\r\n\r\n",
+    "many fields": HEAD + b"".join(b"X-%d: a\r\n" % n for n in range(200)) + b"\r\n",
+    "empty coding": HEAD + b"Transfer-Encoding: \r\n\r\n",
+    "empty coding of a GET": b"GET /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n\r\n",
+    "empty coding and length": HEAD + b"Transfer-Encoding: \r\nContent-Length: 2\r\n\r\nhi",
+    "length and empty coding": HEAD + b"Content-Length: 2\r\nTransfer-Encoding: \r\n\r\nhi",
+    "chunked and empty coding": HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n",
+    "empty coding and chunked": HEAD + b"Transfer-Encoding:\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice in one field": HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "empty list member": HEAD + b"Transfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("message", SMUGGLED.values(), ids=SMUGGLED)
+async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(front: Front, message: bytes) -> None:
+    raw = await front.ask(message.replace(b"Host: x\r\n", b"Host: x\r\nAuthorization: Bearer tg_quote.me\r\n") + HI)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert set(json.loads(body)) == {"error", "error_code"}, "one answer only"
+    assert b"quote" not in raw
+
+
+ODD_VERSIONS = {
+    "no version": b"GET /a\r\nHost: x\r\n\r\n",
+    "no version, with a body": b"POST /a\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+    "HTTP/0.9": b"GET /a HTTP/0.9\r\nHost: x\r\n\r\n",
+    "HTTP/2.0": b"GET /a HTTP/2.0\r\nHost: x\r\n\r\n",
+    "HTTP/2": b"GET /a HTTP/2\r\nHost: x\r\n\r\n",
+    "RTSP/1.0": b"GET /a RTSP/1.0\r\nHost: x\r\n\r\n",
+    "RTSP/1.1": b"GET /a RTSP/1.1\r\nHost: x\r\n\r\n",
+    "RTSP/1.0, with a body": b"POST /a RTSP/1.0\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+    "RTSP/1.0, with a long body": b"POST /a RTSP/1.0\r\nHost: x\r\nContent-Length: 50000\r\n\r\n" + bytes(50_000),
+    "RTSP/1.0, spaced": b"\r\nGET  /a  RTSP/1.0\r\nHost: x\r\n\r\n",
+    "RTSP's own method": b"PLAY /a RTSP/1.0\r\nHost: x\r\n\r\n",
+    "ICE/1.0": b"SOURCE /a ICE/1.0\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("message", ODD_VERSIONS.values(), ids=ODD_VERSIONS)
+async def test_a_request_of_another_version_is_refused_though_nothing_follows_it(front: Front, message: bytes) -> None:
+    """The parser accepts these requests, and stumbles only over what follows on the connection."""
+    caller = await front.caller()
+    caller.say(message)
+    raw = await caller.rest()
+    assert raw.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in raw
+    assert raw.count(b"HTTP/1.1 ") == 1
+
+
+async def test_another_protocol_that_comes_byte_by_byte_on_a_kept_connection_is_refused(front: Front) -> None:
+    caller = await front.caller()
+    caller.say(HI)
+    assert (await caller.answer())[0] == 200
+    for byte in b"\r\nGET /a RTSP/1.0\r\nHost: x\r\n\r\n":
+        caller.say(bytes([byte]))
+        await asyncio.sleep(0)
+    assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_faulty_framing_is_refused_though_nobody_reads_the_body() -> None:
+    async def unread(incoming: Incoming, outgoing: Outgoing) -> None:
+        assert incoming.fault is not None
+        outgoing.start(400, [])
+        await outgoing.finish()
+
+    async with listening(unread, QUICK) as front:
+        for coding in (b"", b"gzip, chunked", b",chunked"):
+            caller = await front.caller()
+            caller.say(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+            assert b"connection: close" in await caller.rest()
+
+
+async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(front: Front) -> None:
+    caller = await front.caller()
+    caller.say(CHUNKED + b"2\r\nhi\r\n")
+    await asyncio.sleep(0.01)
+    caller.say(b"zz\r\n")
+    assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+# What must be understood.
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        (HI, b"POST /a hi"),
+        (b"\r\n" + HI, b"POST /a hi"),
+        (CHUNKED + b"1\r\nh\r\n1;x=y\r\ni\r\n0\r\nX-Trailer: 1\r\n\r\n", b"POST /a hi"),
+        (b"GET http://elsewhere/b?c=d HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /b?c=d "),
+        (
+            HEAD + b"X: POST /a RTSP/1.0\r\nContent-Length: 18\r\n\r\nPOST /a RTSP/1.0\r\n",
+            b"POST /a POST /a RTSP/1.0\r\n",
+        ),
+        (HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi", b"POST /a hi"),
+        (HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", b"POST /a hi"),
+    ],
+)
+async def test_forms_that_are_fine(front: Front, message: bytes, body: bytes) -> None:
+    caller = await front.caller()
+    caller.say(message)
+    assert (await caller.answer())[::2] == (200, body)
+    caller.say(HI)
+    assert (await caller.answer())[0] == 200, "the connection goes on"
+
+
+async def test_pipelined_requests_are_answered_in_order_wherever_tcp_cuts_them(front: Front) -> None:
+    requests = b"".join(HEAD + b"Content-Length: 2\r\n\r\n%02d" % number for number in range(60))
+    for cut in (1, 7, len(requests)):
+        caller = await front.caller()
+        for start in range(0, len(requests), cut):
+            caller.say(requests[start : start + cut])
+            if cut == 1 and start % 64 == 0:
+                await asyncio.sleep(0)
+        bodies = [(await caller.answer())[2] for _ in range(60)]
+        assert bodies == [b"POST /a %02d" % number for number in range(60)]
+
+
+async def test_pipelined_requests_take_turns_with_all_else_that_the_loop_has_to_do() -> None:
+    turns, seen, running = 0, list[int](), True
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if running:
+            asyncio.get_running_loop().call_soon(turn)
+
+    turn()
+
+    async def at_once(incoming: Incoming, outgoing: Outgoing) -> None:
+        seen.append(turns)
+        await echo(incoming, outgoing)
+
+    async with listening(at_once, QUICK) as front:
+        caller = await front.caller()
+        caller.say(HI * 20)
+        for _ in range(20):
+            assert (await caller.answer())[0] == 200
+    running = False
+    assert len(set(seen)) > 10, "far fewer would mean that a heap of requests holds up everybody"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="from there on the server starts its tasks eagerly")
+async def test_a_call_is_its_connections_own_task() -> None:
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def noting(incoming: Incoming, outgoing: Outgoing) -> None:
+        tasks.append(asyncio.current_task())
+        await echo(incoming, outgoing)
+
+    async with listening(noting, QUICK) as front:
+        caller = await front.caller()
+        for _ in range(2):
+            caller.say(HI)
+            assert (await caller.answer())[0] == 200
+    assert tasks[0] is tasks[1] is not None
+
+
+async def test_a_connection_is_kept_unless_somebody_says_otherwise(front: Front) -> None:
+    caller = await front.caller()
+    for _ in range(3):
+        caller.say(HI)
+        assert b"connection:" not in (await caller.answer())[1]
+    caller.say(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi")
+    assert b"connection: close" in (await caller.answer())[1]
+    assert await caller.rest() == b""
+
+
+async def test_http_1_0_gets_its_answer_and_the_end(front: Front) -> None:
+    raw = await front.ask(b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi")
+    assert raw.endswith(b"\r\n\r\nPOST /a hi")
+    assert b"transfer-encoding" not in raw
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_answers_that_have_no_body_have_none(status: int) -> None:
+    async def bodiless(_: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(status, [])
+        await outgoing.finish(b"not to be seen")
+
+    async with listening(bodiless) as front:
+        caller = await front.caller()
+        caller.say(HI)
+        head = await caller.head()
+        assert b"content-length" not in head
+        assert b"transfer-encoding" not in head
+        caller.say(HI)
+        assert (await caller.head()).startswith(b"HTTP/1.1 %d" % status)
+
+
+async def test_an_answer_to_head_has_no_body(front: Front) -> None:
+    caller = await front.caller()
+    caller.say(b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n")
+    await caller.head()
+    caller.say(HI)
+    assert (await caller.head()).startswith(b"HTTP/1.1 200")
+
+
+# Bodies: the 1 MiB trap, Expect, memory.
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_many_mebibytes_passes(front: Front, chunked: bool) -> None:
+    piece, count = b"x" * 65_536, 100
+    caller = await front.caller()
+    caller.say(CHUNKED if chunked else HEAD + b"Content-Length: %d\r\n\r\n" % (len(piece) * count))
+    for _ in range(count):
+        caller.say(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
+        await caller.writer.drain()
+    if chunked:
+        caller.say(b"0\r\n\r\n")
+    status, head, _ = await caller.answer()
+    assert status == 200
+    assert b"x-length: 6553600" in head
+
+
+async def test_a_body_that_is_awaited_is_asked_for(front: Front) -> None:
+    caller = await front.caller()
+    caller.say(HEAD + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n")
+    assert await caller.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    caller.say(b"hi")
+    assert (await caller.answer())[2] == b"POST /a hi"
+
+
+async def test_who_may_not_call_is_not_asked_for_his_body() -> None:
+    house = House()
+    async with listening(house.pipeline.handle, QUICK) as front:
+        caller = await front.caller()
+        caller.say(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
+        )
+        head = await caller.head()
+        assert head.startswith(b"HTTP/1.1 401 ")
+        assert b"connection: close" in head
+
+
+async def test_what_nobody_reads_fills_no_memory() -> None:
+    held = Held()
+    async with listening(held, QUICK) as front:
+        caller = await front.caller()
+        caller.say(HEAD + b"Content-Length: 100000000\r\n\r\n")
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            while sent < 100_000_000:
+                caller.say(b"x" * 65_536)
+                sent += 65_536
+                await caller.writer.drain()
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(send(), 0.5)
+        assert sent < 20_000_000
+        assert held.ended == []
+
+
+# Slow callers.
+
+
+@pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
+async def test_a_head_that_does_not_come_to_its_end_is_cut(front: Front, beginning: bytes) -> None:
+    caller = await front.caller()
+    caller.say(beginning)
+    assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_head_that_comes_by_drops_is_cut_all_the_same(front: Front) -> None:
+    caller = await front.caller()
+    started = time.monotonic()
+    for byte in HEAD + b"X-A: " + b"a" * 1000:
+        caller.say(bytes([byte]))
+        await asyncio.sleep(0.01)
+        if caller.reader.at_eof() or caller.writer.is_closing():
+            break
+    assert time.monotonic() - started < 3
+
+
+async def test_a_body_that_does_not_come_is_a_408(front: Front) -> None:
+    for message in (HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"):
+        caller = await front.caller()
+        caller.say(message)
+        status, head, _ = await caller.answer()
+        assert status == 408
+        assert b"connection: close" in head
+
+
+async def test_a_body_that_comes_by_drops_is_a_408_too() -> None:
+    options = ListenerOptions(lingering_s=0.1, wire=WireOptions(body_idle_s=0.3, body_bytes_per_s=1000))
+    async with listening(options=options) as front:
+        caller = await front.caller()
+        caller.say(HEAD + b"Content-Length: 2000\r\n\r\n")
+        answer = asyncio.create_task(caller.answer())
+        for _ in range(100):
+            caller.say(b"x")
+            await asyncio.wait([answer], timeout=0.02)
+            if answer.done():
+                break
+        assert (await answer)[0] == 408
+
+
+async def test_a_caller_who_does_not_read_holds_the_writer_back_and_is_given_up() -> None:
+    written, outcome = 0, asyncio.Event()
+
+    async def endless(_: Incoming, outgoing: Outgoing) -> None:
+        nonlocal written
+        outgoing.start(200, [])
+        try:
+            while True:
+                outgoing.write(b"x" * 65_536)
+                await outgoing.room()
+                written += 65_536
+        except CallerGoneError:
+            outcome.set()
+
+    async with listening(endless, ListenerOptions(wire=WireOptions(stall_s=0.3))) as front:
+        caller = await front.caller(receive_buffer=4096)
+        caller.say(HI)
+        async with asyncio.timeout(5):
+            await outcome.wait()
+        assert written < 16_000_000
+
+
+async def test_a_slow_reader_gets_everything() -> None:
+    async def large(incoming: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [])
+        for _ in range(100):
+            outgoing.write(b"x" * 65_536)
+            await outgoing.room()
+        await outgoing.finish(b"end")
+
+    async with listening(large) as front:
+        caller = await front.caller(receive_buffer=8192)
+        caller.say(HI)
+        got = await caller.head()
+        while not got.endswith(b"3\r\nend\r\n0\r\n\r\n"):
+            got = got[-100:] + await caller.reader.read(65_536)
+
+
+# Callers who leave.
+
+
+@pytest.mark.parametrize("how", ["leave", "reset"])
+async def test_a_caller_who_leaves_cancels_his_call(how: str) -> None:
+    held = Held()
+    async with listening(held, QUICK) as front:
+        caller = await front.caller()
+        caller.say(HI)
+        await held.entered.wait()
+        getattr(caller, how)()
+        await soon(lambda: held.ended == ["cancelled"])
+
+
+@pytest.mark.parametrize(
+    ("how", "behind"),
+    [("leave", HI * 200), ("reset", HEAD + b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000)],
+)
+async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behind: bytes) -> None:
+    """More behind the call than we take in: reading is paused, and a paused transport sees nobody leave.
+
+    (A FIN that waits behind bytes for which our window has no room cannot be known of; a reset can.)
+    """
+    held = Held()
+    async with listening(held, QUICK) as front:
+        caller = await front.caller()
+        caller.say(HI + behind)
+        await held.entered.wait()
+        connection = front.listener._front.connections[0]  # type: ignore[union-attr] # it has started
+        await soon(lambda: connection.transport is None or not connection.transport.is_reading())
+        getattr(caller, how)()
+        await soon(lambda: held.ended == ["cancelled"])
+
+
+@pytest.mark.parametrize(("declared", "sent"), [(20, b"hi"), (400_000, b"x" * 200_000)])
+async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call(declared: int, sent: bytes) -> None:
+    entered, ended = asyncio.Event(), asyncio.Event()
+
+    async def reading(incoming: Incoming, outgoing: Outgoing) -> None:
+        entered.set()
+        try:
+            await echo(incoming, outgoing)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    async with listening(reading) as front:
+        caller = await front.caller()
+        caller.say(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
+        await soon(entered.is_set)
+        caller.leave()
+        await soon(ended.is_set)
+
+
+# Streams.
+
+
+async def test_each_piece_leaves_at_once_and_the_head_may_leave_alone() -> None:
+    go = asyncio.Event()
+
+    async def pieces(_: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [("content-type", "text/event-stream")])
+        outgoing.write(b"")
+        await go.wait()
+        outgoing.write(b"one")
+        await outgoing.finish(b"two")
+
+    async with listening(pieces) as front:
+        caller = await front.caller()
+        caller.say(HI)
+        assert b"transfer-encoding: chunked" in await caller.head()
+        go.set()
+        assert await caller.until(b"0\r\n\r\n") == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+async def test_an_abort_shows_and_what_was_written_before_arrives() -> None:
+    async def cut(_: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [])
+        outgoing.write(b"x" * 300_000)
+        await outgoing.room()
+        outgoing.abort()
+
+    async with listening(cut) as front:
+        raw = await front.ask(HI)
+        assert raw.count(b"x") == 300_000
+        assert not raw.endswith(b"0\r\n\r\n")
+
+
+async def test_an_abort_shows_in_http_1_0_as_a_reset() -> None:
+    go = asyncio.Event()
+
+    async def cut(_: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [])
+        outgoing.write(b"some")
+        await go.wait()
+        outgoing.abort()
+
+    async with listening(cut) as front:
+        caller = await front.caller()
+        caller.say(b"POST /a HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+        await caller.until(b"some")
+        go.set()
+        with pytest.raises(ConnectionResetError):
+            await caller.rest()
+
+
+async def test_no_piece_waits_for_another_in_the_kernel() -> None:
+    options: list[int] = []
+
+    async def look(incoming: Incoming, outgoing: Outgoing) -> None:
+        assert isinstance(incoming, WireCall)
+        transport = incoming._connection.transport
+        assert transport is not None
+        sock = transport.get_extra_info("socket")
+        options.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await echo(incoming, outgoing)
+
+    async with listening(look) as front:
+        caller = await front.caller()
+        caller.say(HI)
+        await caller.answer()
+    assert options[0] != 0
+
+
+# Drain.
+
+
+async def test_a_drain_lets_what_is_in_flight_end_and_takes_nothing_more() -> None:
+    held = Held()
+    async with listening(held, QUICK) as front:
+        idle, busy = await front.caller(), await front.caller()
+        busy.say(HI)
+        await held.entered.wait()
+        drain = asyncio.create_task(front.listener.drain(5))
+        assert await idle.rest() == b""
+        with pytest.raises(ConnectionError):
+            await front.caller()
+        held.go.set()
+        status, head, _ = await busy.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await busy.rest() == b""
+        await drain
+        assert held.ended == ["answered"]
+
+
+async def test_a_drain_cuts_what_does_not_end() -> None:
+    held = Held()
+    async with listening(held, QUICK) as front:
+        busy = await front.caller()
+        busy.say(HI)
+        await held.entered.wait()
+        async with asyncio.timeout(5):
+            await front.listener.drain(0.05)
+        assert held.ended == ["cancelled"]
+        assert await busy.rest() == b""
+
+
+PART = HEAD + b"Content-Length: 400000\r\n\r\n" + b"x" * 100_000
+PARTS = {
+    "known length": (HEAD + b"Content-Length: 4\r\n\r\nhi", b"ho"),
+    "chunked": (CHUNKED + b"2\r\nhi\r\n", b"2\r\nho\r\n0\r\n\r\n"),
+    "long": (PART, b"x" * 300_000),
+    "unfinished head": (HEAD + b"Content-", b"Length: 4\r\n\r\nhiho"),
+}
+
+
+@pytest.mark.parametrize(("sent", "rest"), PARTS.values(), ids=PARTS)
+async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
+    async with listening() as front:
+        caller = await front.caller()
+        caller.say(sent)
+        await soon(lambda: any(not connection.is_idle for connection in connections_of(front)))
+        drain = asyncio.create_task(front.listener.drain(5))
+        await soon(lambda: front.listener.server is None)
+        caller.say(rest)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await caller.rest() == b""
+        await drain
+
+
+async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_served() -> None:
+    """Also where the kernel cannot turn connections away, so that the listener is closed at once."""
+    async with listening(options=ListenerOptions(drain_handshake_s=0)) as front:
+        with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
+            sock.sendall(HI)
+            sock.setblocking(False)
+            drain = asyncio.create_task(front.listener.drain(5))
+            async with asyncio.timeout(5):
+                answer = await asyncio.get_running_loop().sock_recv(sock, 65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
+            await drain
+
+
+@on_linux
+async def test_who_connects_just_before_the_listener_closes_is_refused_and_not_reset() -> None:
+    """A refused connection carried no request: a balancer goes on to another machine, as it may not after a reset."""
+    async with listening() as front:
+        with connecting() as late:
+            server = cast(Any, front.listener.server)
+
+            def close() -> None:
+                assert late.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
+                server.close()
+
+            front.listener.server = cast(Any, SimpleNamespace(close=close))
+            await front.listener.drain(5)
+            assert await outcome(late) == errno.ECONNREFUSED
+
+
+@on_linux
+async def test_a_handshake_that_is_under_way_when_the_drain_begins_is_served() -> None:
+    async with listening(options=ListenerOptions(drain_handshake_s=2.5)) as front:
+        with connecting() as slow:
+            deafen(slow)  # the front's SYN-ACK is lost; it sends another one after a second
+            assert slow.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
+            drain = asyncio.create_task(front.listener.drain(10))
+            await soon(lambda: front.listener.server is None)
+            slow.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            assert await outcome(slow) == 0
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(slow, HI)
+            async with asyncio.timeout(5):
+                assert (await loop.sock_recv(slow, 65_536)).startswith(b"HTTP/1.1 200 ")
+        await drain
+
+
+async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begins() -> None:
+    async with listening() as front:
+        caller, silent = await front.caller(), await front.caller()
+        for one in (caller, silent):
+            one.say(HI)
+            assert b"connection:" not in (await one.answer())[1]
+        drain = asyncio.create_task(front.listener.drain(5))
+        await soon(lambda: front.listener.server is None)
+        caller.say(HI)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await caller.rest() == b""
+        assert await silent.rest() == b"", "a connection that stays idle is closed before the drain's time is up"
+        silent.leave()
+        await drain
+
+
+async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain() -> None:
+    go = asyncio.Event()
+
+    async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
+        if incoming.target == "/once-more":
+            await echo(incoming, outgoing)
+            return
+        outgoing.start(200, [])
+        outgoing.write(b"one")
+        await go.wait()
+        await outgoing.finish(b"two")
+
+    once_more = HI.replace(b"/a", b"/once-more")
+    async with listening(stream) as front:
+        caller, silent = await front.caller(), await front.caller()
+        for one in (caller, silent):
+            one.say(HI)
+            assert b"connection:" not in await one.head(), "nobody knew of the drain then"
+        drain = asyncio.create_task(front.listener.drain(10))
+        await soon(lambda: front.listener.server is None)
+        go.set()
+        for one in (caller, silent):
+            await one.until(b"two\r\n0\r\n\r\n")
+        caller.say(once_more)
+        status, head, _ = await caller.answer()
+        assert status == 200
+        assert b"connection: close" in head
+        assert await silent.rest() == b""
+        silent.leave()
+        await drain
+
+
+async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_reset() -> None:
+    async with listening(options=ListenerOptions(drain_idle_s=0.0, drain_linger_s=5.0)) as front:
+        with socket.create_connection(("127.0.0.1", front.port)) as sock:
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await soon(lambda: connections_of(front))
+            drain = asyncio.create_task(front.listener.drain(5))
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(sock, 1) == b"", "closed in order"
+            for _ in range(3):  # a reset would make the second one fail
+                await loop.sock_sendall(sock, HI)
+                await asyncio.sleep(0)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        await drain
+
+
+async def test_answers_say_that_the_connection_closes_from_the_announcement_on() -> None:
+    """As long as a balancer still sends new connections, they are served."""
+    async with listening() as front:
+        kept = await front.caller()
+        kept.say(HI)
+        assert b"connection:" not in (await kept.answer())[1]
+        front.listener.announce_close()
+        for caller in (kept, await front.caller()):
+            caller.say(HI)
+            status, head, _ = await caller.answer()
+            assert status == 200
+            assert b"connection: close" in head
+            assert await caller.rest() == b""
+
+
+def connecting() -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    return sock
+
+
+def deafen(sock: socket.socket) -> None:
+    """It hears nothing until its filter is taken away: a BPF program that drops every packet."""
+    program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
+    filters = struct.pack("@HP", 1, ctypes.addressof(program))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filters)
+
+
+async def outcome(sock: socket.socket) -> int:
+    """The error number that its connect ended with; 0: it is connected."""
+    _, writable, _ = await asyncio.to_thread(select.select, [], [sock], [], 5)
+    assert writable, "still connecting"
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def connections_of(front: Front) -> list[Any]:
+    assert front.listener._front is not None
+    return list(front.listener._front.connections)
+
+
+async def test_a_bug_behind_the_pipeline_ends_the_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(incoming: Incoming, outgoing: Outgoing) -> None:
+        raise ZeroDivisionError
+
+    async with listening(broken) as front:
+        assert await front.ask(HI) == b""
+        assert await front.ask(HI) == b""

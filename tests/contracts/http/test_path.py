@@ -1,0 +1,600 @@
+"""The path over real sockets on both sides: every row of both error tables, streams, and who leaves when.
+
+See docs/reference/inference.md#errors.
+"""
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import Target
+from policy.hosts import EgressRules
+from policy.limits.effective import Plan
+from policy.limits.limit import Limit, LimitType, Unit
+from proxy.accounting.reservations import Grant, LimitHit
+from proxy.edges.http.listener import ListenerOptions
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.edges.upstream.egress import Egress
+from proxy.stages.dispatch import DispatchSettings
+from tests.fakes import scripted_upstream as script
+from tests.fakes.counters import FakeCounters
+from tests.fakes.directory import KEY, SLUG, platform
+from tests.fakes.front import Caller, Front, listening, soon
+from tests.fakes.path import House, now_ms
+from tests.fakes.scripted_upstream import Behaviour, ScriptedUpstream
+from tests.fakes.throwaway_ca import ThrowawayCa
+
+BOTH_LOOPS = True
+SECRET = "sk-upstream-secret"
+DELIVERED = 1
+"""Tokens of a one-letter text."""
+USED = Tokens(12, 5, 4)
+OPTIONS = ListenerOptions(lingering_s=0.2, watch_interval_s=0.05)
+JSON = {"content-type": "application/json"}
+SSE = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+
+
+@dataclass
+class Wire:
+    """The whole path: a caller's socket in front, a scripted upstream behind."""
+
+    house: House
+    front: Front
+    upstream: ScriptedUpstream
+
+    async def call(self, stream: bool = False, **more: Any) -> Caller:
+        caller = await self.front.caller()
+        caller.say(request(stream=stream, **more))
+        return caller
+
+    async def answer(self, **more: Any) -> tuple[int, dict[str, str], bytes]:
+        """One whole answer; the connection stays open."""
+        caller = await self.call(**more)
+        status, head, body = await caller.answer()
+        caller.leave()
+        lines = head.decode().split("\r\n")[1:-2]
+        return status, dict(line.split(": ", 1) for line in lines), body
+
+    async def told(self, count: int = 1) -> None:
+        await soon(lambda: len(self.house.access_log.records) == count)
+        self.house.check_settled()
+
+    @property
+    def billed(self) -> Tokens:
+        return self.house.journal.closed[-1].tokens
+
+    @property
+    def status(self) -> int:
+        """What metrics, log and the billing event say of the last call."""
+        [status] = {
+            self.house.meters.calls[-1].status,
+            self.house.access_log.records[-1].status,
+            self.house.journal.closed[-1].status,
+        }
+        return status
+
+    def check_discreet(self, *said: bytes) -> None:
+        """Nothing that names the upstream's host or its credential got anywhere."""
+        everything = b"".join(said) + repr((self.house.meters, self.house.access_log)).encode()
+        assert SECRET.encode() not in everything
+        assert f"127.0.0.1:{self.upstream.port}".encode() not in everything
+        assert b"their-model" not in everything
+
+
+def request(stream: bool = False, **more: Any) -> bytes:
+    body = json.dumps({"model": SLUG, "messages": [{"role": "user", "content": "hi"}], "stream": stream} | more)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@asynccontextmanager
+async def wired(
+    house: House, base_url: str | None = None, ca_file: str | None = None, **settings: float
+) -> AsyncIterator[Wire]:
+    async with ScriptedUpstream() as upstream:
+        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 1.0, ca_file))
+        house.settings = DispatchSettings({"VENDOR_B": base_url or upstream.url}, **settings)
+        house.over(client)
+        async with listening(house.pipeline.handle, OPTIONS) as front:
+            yield Wire(house, front, upstream)
+        await client.aclose()
+
+
+@pytest.fixture
+def house() -> House:
+    house = House()
+    house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 1_000_000))
+    return house
+
+
+@pytest.fixture
+async def wire(house: House) -> AsyncIterator[Wire]:
+    async with wired(house) as wire:
+        yield wire
+
+
+def hosted(house: House, *replicas: str) -> None:
+    house.directory.add_slug(SLUG, platform())
+    house.directory.deploy("ACTIVE", *replicas)
+
+
+# The main job.
+
+
+async def test_a_plain_answer(wire: Wire) -> None:
+    status, headers, body = await wire.answer()
+    assert status == 200
+    assert json.loads(body)["model"] == SLUG
+    assert headers["content-type"] == "application/json"
+    assert headers["x-ratelimit-limit-tokens"] == "1000000"
+    await wire.told()
+    assert (wire.status, wire.billed) == (200, USED)
+    wire.check_discreet(repr(headers).encode(), body)
+
+
+async def test_a_streamed_answer_is_what_it_would_have_been(wire: Wire) -> None:
+    caller = await wire.call(stream=True)
+    raw = await caller.until(b"0\r\n\r\n")
+    frames = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
+    assert frames[-1] == b"[DONE]"
+    chunks = [json.loads(frame) for frame in frames[:-1]]
+    assert {chunk["model"] for chunk in chunks} == {SLUG}
+    assert all("usage" not in chunk for chunk in chunks)
+    assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello there!"
+    assert wire.upstream.received[0].json["stream_options"] == {"include_usage": True}
+    await wire.told()
+    assert (wire.status, wire.billed) == (200, USED)
+
+
+async def test_the_first_bytes_leave_before_upstream_says_more(wire: Wire) -> None:
+    go = asyncio.Event()
+    frames = script.chat_frames("their-model", ("a",), None)
+    wire.upstream.plan(
+        script.held(
+            go,
+            script.head(200, SSE) + script.chunked(frames[0], end=False),
+            script.chunked(*frames[1:]),
+        )
+    )
+    caller = await wire.call(stream=True)
+    await caller.until(b'"role":"assistant"')
+    assert not wire.house.journal.closed
+    go.set()
+    await caller.until(b"0\r\n\r\n")
+    await wire.told()
+
+
+async def test_two_calls_on_one_connection_share_nothing(wire: Wire) -> None:
+    caller = await wire.front.caller()
+    for _ in range(2):
+        caller.say(request())
+        assert (await caller.answer())[0] == 200
+    await wire.told(2)
+    assert wire.upstream.connections == 1
+    ids = {call.request_id for call in wire.house.journal.opened}
+    assert len(ids) == 2
+
+
+# Failures to get an answer: third-party target, then a replica.
+
+BEFORE_THE_HEAD: dict[str, tuple[Behaviour, int]] = {
+    "reset": (script.raw(b"", then="reset"), 502),
+    "closed": (script.raw(b"", then="close"), 502),
+    "half a head": (script.raw(b"HTTP/1.1 200 OK\r\nContent-", then="close"), 502),
+    "not HTTP": (script.raw(b"SSH-2.0-OpenSSH_9\r\n\r\n", then="close"), 502),
+    "no status": (script.raw(b"HTTP/1.1 hello\r\n\r\n", then="close"), 502),
+    "1xx and then nothing": (script.raw(b"HTTP/1.1 103 Early\r\n\r\n", then="close"), 502),
+    "redirect": (script.answer(307, b"", {"location": "http://127.0.0.1/"}), 502),
+    "compressed": (script.answer(200, b"x", {**JSON, "content-encoding": "gzip"}), 502),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "status"), BEFORE_THE_HEAD.values(), ids=BEFORE_THE_HEAD)
+async def test_no_usable_head_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour, status: int) -> None:
+    wire.upstream.plan(behaviour)
+    got, headers, body = await wire.answer(stream=True)
+    assert got == status
+    assert json.loads(body) == {"error": "Error making prediction", "error_code": "UPSTREAM_ERROR"}
+    assert "location" not in headers
+    await wire.told()
+    assert (wire.status, wire.billed) == (status, Tokens())
+    wire.check_discreet(repr(headers).encode(), body)
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:1", "http://no-such-host.invalid", "https://127.0.0.1:{port}"])
+async def test_an_upstream_that_cannot_be_reached_is_a_503(house: House, base_url: str) -> None:
+    """Refused, not resolved, and a TLS handshake with a server that speaks none."""
+    async with ScriptedUpstream() as plain, wired(house, base_url.format(port=plain.port)) as wire:
+        status, headers, body = await wire.answer()
+        assert status == 503
+        await wire.told()
+        assert (wire.status, wire.billed) == (503, Tokens())
+        wire.check_discreet(repr(headers).encode(), body)
+        assert b"no-such-host" not in body
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_a_503(house: House, tmp_path: Path) -> None:
+    tls = ThrowawayCa(tmp_path).server_context("127.0.0.1")
+    async with ScriptedUpstream(tls=tls) as upstream, wired(house, upstream.url) as wire:
+        assert (await wire.answer())[0] == 503
+        assert not upstream.received
+
+
+async def test_a_replica_that_refuses_is_a_503_and_another_is_tried(house: House) -> None:
+    async with wired(house) as wire:
+        hosted(house, "http://127.0.0.1:1")
+        assert (await wire.answer())[0] == 503
+        hosted(house, "http://127.0.0.1:1", wire.upstream.url)
+        assert [(await wire.answer())[0] for _ in range(4)] == [200] * 4
+
+
+async def test_a_head_that_does_not_come_in_time_is_a_504(house: House) -> None:
+    async with wired(house, request_timeout_s=0.2) as wire:
+        wire.upstream.plan(script.silent())
+        status, _, body = await wire.answer()
+        assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
+        await wire.told()
+        assert (wire.status, wire.billed) == (504, Tokens())
+
+
+# Failures after the head.
+
+BROKEN_BODIES: dict[str, Behaviour] = {
+    "short": script.raw(script.head(200, JSON | {"content-length": "100"}) + b'{"model":', then="close"),
+    "reset": script.raw(script.head(200, JSON | {"content-length": "100"}) + b'{"model":', then="reset"),
+    "no last chunk": script.raw(
+        script.head(200, JSON | {"transfer-encoding": "chunked"}) + b"2\r\n{}\r\n", then="close"
+    ),
+    "bad chunk": script.raw(script.head(200, JSON | {"transfer-encoding": "chunked"}) + b"zz\r\n{}\r\n", then="close"),
+}
+
+
+@pytest.mark.parametrize("behaviour", BROKEN_BODIES.values(), ids=BROKEN_BODIES)
+async def test_a_plain_body_that_breaks_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour) -> None:
+    wire.upstream.plan(behaviour)
+    status, _, body = await wire.answer()
+    assert (status, json.loads(body)["error"]) == (502, "Error making prediction")
+    await wire.told()
+    assert (wire.status, wire.billed) == (502, Tokens())
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_stream_that_breaks_ends_visibly_and_bills_what_was_delivered(wire: Wire, then: str) -> None:
+    frame = script.chat_frames("their-model", ("a",), None)[1]
+    got = asyncio.Event()
+
+    async def behave(exchange: script.Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE) + script.chunked(frame, end=False))
+        await got.wait()
+        {"close": exchange.close, "reset": exchange.reset}[then]()
+
+    wire.upstream.plan(behave)
+    caller = await wire.call(stream=True)
+    await caller.until(b'"content":"a"')
+    got.set()
+    assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+    await wire.told()
+    assert wire.status == 502
+    assert wire.house.access_log.records[0].cause == "upstream_cut"
+    assert wire.billed.output == DELIVERED
+
+
+async def test_a_stream_that_falls_silent_ends(house: House) -> None:
+    frame = script.chat_frames("their-model", ("a",), None)[1]
+    async with wired(house, stream_idle_timeout_s=0.2) as wire:
+        wire.upstream.plan(script.silent(script.head(200, SSE) + script.chunked(frame, end=False)))
+        caller = await wire.call(stream=True)
+        assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+        await wire.told()
+        assert wire.status == 504
+
+
+async def test_a_plain_body_that_does_not_come_is_a_504(house: House) -> None:
+    async with wired(house, request_timeout_s=0.3) as wire:
+        wire.upstream.plan(script.silent(script.head(200, JSON | {"content-length": "100"}) + b'{"model":'))
+        status, _, body = await wire.answer()
+        assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
+        await wire.told()
+        assert (wire.status, wire.billed) == (504, Tokens())
+
+
+async def test_one_deadline_runs_to_the_last_byte(house: House) -> None:
+    """A stream that never falls silent still ends."""
+    frame = script.chunked(script.chat_frames("their-model", ("a",), None)[1], end=False)
+
+    async def drip(exchange: script.Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE))
+        while True:
+            await exchange.send(frame)
+            await asyncio.sleep(0.02)
+
+    async with wired(house, request_timeout_s=0.4) as wire:
+        wire.upstream.plan(drip)
+        started = time.monotonic()
+        caller = await wire.call(stream=True)
+        assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+        assert time.monotonic() - started < 4
+        await wire.told()
+        assert wire.status == 504
+
+
+# Errors of an upstream.
+
+BODIES: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
+    "flat": (b'{"error":"no"}', lambda got: got == b'{"error":"no"}'),
+    "nested": (b'{"error": {"code": 1}}', lambda got: got == b'{"error": {"code": 1}}'),
+    "text": (b"nope\n", lambda got: json.loads(got) == {"error": "nope"}),
+    "empty": (b"", lambda got: set(json.loads(got)) == {"error", "error_code"}),
+}
+
+
+@pytest.mark.parametrize("platform_target", [False, True], ids=["vendor", "replica"])
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529])
+@pytest.mark.parametrize("form", BODIES)
+async def test_an_upstreams_error(house: House, platform_target: bool, status: int, form: str) -> None:
+    raw, expected = BODIES[form]
+    async with wired(house) as wire:
+        if platform_target:
+            hosted(house, wire.upstream.url)
+        wire.upstream.plan(script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"}))
+        got, headers, body = await wire.answer(stream=status % 2 == 0)
+        assert got == status
+        assert expected(body), body
+        assert "server" not in headers
+        assert "x-ratelimit-limit-requests" not in headers
+        assert headers.get("retry-after") == ("1" if status == 529 else None)
+        await wire.told()
+        assert (wire.status, wire.billed) == (status, Tokens())
+    if platform_target and status == 500 and form == "empty":
+        assert json.loads(body)["error"] == "Internal Server Error (in model/chainlet)."
+
+
+async def test_an_error_that_is_compressed_keeps_its_status_and_gets_our_words(wire: Wire) -> None:
+    raw = gzip.compress(json.dumps({"error": SECRET}).encode())
+    wire.upstream.plan(script.answer(429, raw, {"content-encoding": "gzip", "retry-after": "3"}))
+    status, headers, body = await wire.answer()
+    assert (status, headers["retry-after"]) == (429, "3")
+    assert json.loads(body) == {"error": "The upstream's rate limit is exceeded", "error_code": "UPSTREAM_ERROR"}
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+async def test_a_vendor_that_refuses_our_credential(wire: Wire, status: int) -> None:
+    wire.upstream.plan(script.answer_json(status, {"error": f"Incorrect API key {SECRET}"}))
+    got, headers, body = await wire.answer()
+    assert (got, json.loads(body)["error"]) == (502, "Upstream rejected the target's credential")
+    await wire.told()
+    wire.check_discreet(repr(headers).encode(), body)
+
+
+async def test_529_keeps_the_upstreams_retry_after(wire: Wire) -> None:
+    wire.upstream.plan(script.answer_json(529, {"error": "busy"}, {"retry-after": "17"}))
+    status, headers, _ = await wire.answer()
+    assert (status, headers["retry-after"]) == (529, "17")
+
+
+async def test_an_interim_answer_is_passed_over(wire: Wire) -> None:
+    body = json.dumps(script.chat_body("their-model", ("a",), script.Usage())).encode()
+    head = script.head(200, JSON | {"content-length": str(len(body))})
+    wire.upstream.plan(script.raw(b"HTTP/1.1 103 Early Hints\r\n\r\n", head + body))
+    assert (await wire.answer())[0] == 200
+
+
+# Errors that come under a 200 (litellm#10593, new-api#7399).
+
+FAILURE = {"error": {"message": f"Incorrect API key {SECRET}", "type": "server_error"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_under_a_200_is_told_as_the_error_it_is(wire: Wire, stream: bool) -> None:
+    wire.upstream.plan(script.answer_json(200, FAILURE))
+    status, headers, body = await wire.answer(stream=stream)
+    assert status == 502
+    assert json.loads(body)["error"] == FAILURE["error"] | {"message": "Incorrect API key [hidden]"}
+    await wire.told()
+    assert (wire.status, wire.billed) == (502, Tokens())
+    assert wire.house.access_log.records[0].cause == "error_in_answer"
+    wire.check_discreet(repr(headers).encode(), body)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "after some text"])
+async def test_an_error_in_a_stream_passes_and_counts_as_one(wire: Wire, begun: bool) -> None:
+    delta = script.chat_frames("their-model", ("a",), None)[1]
+    error = b"data: " + json.dumps(FAILURE).encode() + b"\n\n"
+    go = asyncio.Event()
+    first = script.chunked(delta, end=False) if begun else b""
+    wire.upstream.plan(script.held(go, script.head(200, SSE) + first, script.chunked(error, b"data: [DONE]\n\n")))
+    caller = await wire.call(stream=True)
+    raw = await caller.until(b'"a"') if begun else b""
+    go.set()
+    raw += await caller.until(b"0\r\n\r\n")
+    assert b"Incorrect API key [hidden]" in raw
+    assert b"data: [DONE]" in raw, "the rest passes too"
+    await wire.told()
+    assert wire.status == 502
+    assert wire.house.access_log.records[0].cause == "error_in_answer"
+    assert wire.billed.output == (DELIVERED if begun else 0)
+    wire.check_discreet(raw)
+
+
+# Callers who speak no HTTP.
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"GET / HTTP/1.1\r\nHost: us\r\nbad header\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        request().replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"),
+        request().replace(b"/v1/chat/completions", b"/" + b"a" * 9000),
+    ],
+    ids=["header", "TLS", "smuggled", "long"],
+)
+async def test_what_is_no_http_is_counted_and_logged_too(wire: Wire, message: bytes) -> None:
+    head, _, body = (await wire.front.ask(message)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert json.loads(body)["error_code"] == "MALFORMED_REQUEST"
+    await wire.told()
+    [record] = wire.house.access_log.records
+    assert (record.status, record.cause, record.method, record.path) == (400, "malformed", "", "")
+    assert f"x-request-id: {record.request_id}".encode() in head
+    assert [call.status for call in wire.house.meters.calls] == [400]
+    assert not wire.upstream.received
+
+
+# Callers who leave.
+
+
+async def test_a_caller_who_leaves_before_the_head(wire: Wire) -> None:
+    wire.upstream.plan(script.silent())
+    caller = await wire.call()
+    await wire.upstream.until(lambda: len(wire.upstream.received) == 1)
+    caller.leave()
+    await wire.told()
+    assert (wire.status, wire.billed) == (499, Tokens())
+    await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
+
+
+async def test_a_caller_who_leaves_while_redis_is_asked(house: House) -> None:
+    asked = asyncio.Event()
+
+    class Stalled(FakeCounters):
+        async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    house.counters = Stalled(now_ms)
+    async with wired(house) as wire:
+        caller = await wire.call()
+        await asked.wait()
+        caller.leave()
+        await wire.told()
+        assert [call.status for call in house.meters.calls] == [499]
+        assert not house.journal.opened
+        assert not wire.upstream.received
+
+
+async def test_a_caller_who_leaves_while_parked(house: House) -> None:
+    async with wired(house) as wire:
+        house.directory.add_slug(SLUG, platform())
+        house.directory.deploy("SCALED_TO_ZERO")
+        caller = await wire.call()
+        await soon(lambda: house.pipeline._capacity.parked == 1)
+        caller.leave()
+        await wire.told()
+        assert [call.status for call in house.meters.calls] == [499]
+        assert house.pipeline._capacity.parked == 0
+
+
+async def test_a_parked_call_goes_on_once_the_deployment_serves(house: House) -> None:
+    async with wired(house) as wire:
+        house.directory.add_slug(SLUG, platform())
+        house.directory.deploy("WAKING_UP")
+        caller = await wire.call()
+        await soon(lambda: house.pipeline._capacity.parked == 1)
+        house.directory.deploy("ACTIVE", wire.upstream.url)
+        assert (await caller.answer())[0] == 200
+        await wire.told()
+        assert (wire.status, wire.billed) == (200, USED)
+
+
+async def test_a_comment_passes_while_no_event_comes(wire: Wire) -> None:
+    go = asyncio.Event()
+    wire.upstream.plan(script.held(go, script.head(200, SSE) + script.chunked(b": ping\n\n", end=False), b"0\r\n\r\n"))
+    caller = await wire.call(stream=True)
+    await caller.until(b": ping\n\n")
+    go.set()
+    await caller.until(b"0\r\n\r\n")
+
+
+async def test_a_caller_who_leaves_in_the_stream_is_billed_what_he_had(wire: Wire) -> None:
+    frame = script.chunked(script.chat_frames("their-model", ("a",), None)[1], end=False)
+    wire.upstream.plan(script.silent(script.head(200, SSE) + frame))
+    caller = await wire.call(stream=True)
+    await caller.until(b'"content":"a"')
+    caller.leave()
+    await wire.told()
+    assert wire.status == 499
+    assert wire.billed.output == DELIVERED
+    await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
+
+
+async def test_a_caller_who_does_not_read_holds_upstream_back(wire: Wire) -> None:
+    frame = script.chat_frames("their-model", ("x" * 60_000,), None)[1]
+    sent = 0
+
+    async def flood(exchange: script.Exchange) -> None:
+        nonlocal sent
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE))
+        while True:
+            await exchange.send(script.chunked(frame, end=False))
+            sent += len(frame)
+
+    wire.upstream.plan(flood)
+    caller = await wire.front.caller(receive_buffer=4096)
+    caller.say(request(stream=True))
+    await caller.reader.readuntil(b"200 OK")
+    seen = -1
+    while seen != sent:  # until nothing moves any more
+        seen = sent
+        await asyncio.sleep(0.2)
+    assert sent < 30_000_000
+    caller.reset()
+    await wire.told()
+    assert wire.status == 499
+
+
+# Many at once, and at the pace of the wire.
+
+
+async def test_a_hundred_streams_at_once_are_all_metered(wire: Wire) -> None:
+    async def one() -> bytes:
+        caller = await wire.call(stream=True)
+        return await caller.until(b"0\r\n\r\n")
+
+    answers = await asyncio.gather(*(one() for _ in range(100)))
+    assert all(b"[DONE]" in answer for answer in answers)
+    await wire.told(100)
+    assert {closed.tokens for closed in wire.house.journal.closed} == {USED}
+
+
+async def test_frames_pass_however_tcp_cuts_them(wire: Wire) -> None:
+    whole = b"".join(script.chat_frames("their-model", ("Hello", " there", "!"), script.Usage()))
+
+    async def crumbs(exchange: script.Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE))
+        for start in range(0, len(whole), 7):
+            await exchange.send(script.chunked(whole[start : start + 7], end=False))
+            if start % 70 == 0:
+                await asyncio.sleep(0)
+        await exchange.send(b"0\r\n\r\n")
+
+    wire.upstream.plan(crumbs)
+    caller = await wire.call(stream=True)
+    raw = await caller.until(b"0\r\n\r\n")
+    assert b"their-model" not in raw
+    assert b"prompt_tokens" not in raw
+    await wire.told()
+    assert wire.billed == USED
+
+
+async def test_a_target_of_a_customer_may_not_point_inside(wire: Wire) -> None:
+    inside = Target("VENDOR_B_COMPATIBLE", secret_id="s1", target_model="m", base_url="https://169.254.169.254")
+    wire.house.directory.add_slug(SLUG, inside)
+    status, _, body = await wire.answer()
+    assert status == 503
+    assert b"169.254" not in body

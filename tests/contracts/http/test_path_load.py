@@ -1,0 +1,119 @@
+"""One worker's path with many at once and with readers who stall: all are served, and memory has a bound."""
+
+import asyncio
+import gc
+import resource
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from policy.hosts import EgressRules
+from proxy.edges.upstream.client import HttpUpstream
+from proxy.edges.upstream.egress import Egress
+from proxy.stages.dispatch import DispatchSettings
+from tests.contracts.http.test_path import OPTIONS, SSE, USED, request
+from tests.fakes import scripted_upstream as script
+from tests.fakes.front import Caller, Front, listening, soon
+from tests.fakes.path import House
+from tests.fakes.scripted_upstream import ScriptedUpstream
+
+BOTH_LOOPS = True
+STREAMS = 1000
+STALLED = 40
+EACH_MAY_HOLD_BYTES = 512 * 1024
+"""Of a stalled stream: what the upstream's reader, the answer's reader and the caller's transport may hold."""
+
+
+@pytest.fixture(autouse=True)
+def many_descriptors() -> Iterator[None]:
+    """Each stream has four ends in this one process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * STREAMS + 500
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"only {hard} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_thousand_streams_at_once_on_one_worker() -> None:
+    """All of them are open at the same time, each has its first piece, and only then any of them goes on."""
+    go, frames = asyncio.Event(), script.chat_frames("their-model", ("Hello", " there"), script.Usage())
+
+    async def behave(exchange: script.Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE) + script.chunked(*frames[:2], end=False))
+        await go.wait()
+        await exchange.send(script.chunked(*frames[2:]))
+
+    house = House()
+    async with ScriptedUpstream(default=behave) as upstream:
+        house.settings = DispatchSettings({"VENDOR_B": upstream.url})
+        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
+        house.over(client)
+        async with listening(house.pipeline.handle, OPTIONS) as front:
+            callers = await _all_hearing(front)
+            assert house.pipeline._capacity.in_flight == upstream.open_connections == STREAMS
+            go.set()
+            async with asyncio.timeout(60):
+                answers = await asyncio.gather(*(caller.reader.readuntil(b"0\r\n\r\n") for caller in callers))
+            assert all(b"data: [DONE]" in answer and b"their-model" not in answer for answer in answers)
+            await soon(lambda: len(house.access_log.records) == STREAMS)
+            house.check_settled()
+        await client.aclose()
+    assert {closed.tokens for closed in house.journal.closed} == {USED}
+    assert {call.status for call in house.meters.calls} == {200}
+
+
+async def _all_hearing(front: Front) -> list[Caller]:
+    callers: list[Caller] = []
+    for _ in range(STREAMS // 100):  # the listener's backlog is a server's, not a test's
+        some = [await front.caller() for _ in range(100)]
+        for caller in some:
+            caller.say(request(stream=True))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(caller.reader.readuntil(b"Hello") for caller in some))
+        callers += some
+    return callers
+
+
+async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memory() -> None:
+    frame = script.chunked(script.chat_frames("their-model", ("x" * 4000,), None)[1], end=False)
+    sent = 0
+
+    async def flood(exchange: script.Exchange) -> None:
+        nonlocal sent
+        await exchange.read_body()
+        await exchange.send(script.head(200, SSE))
+        while True:
+            await exchange.send(frame)
+            sent += len(frame)
+
+    house = House()
+    async with ScriptedUpstream(default=flood) as upstream:
+        house.settings = DispatchSettings({"VENDOR_B": upstream.url})
+        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
+        house.over(client)
+        async with listening(house.pipeline.handle, OPTIONS) as front:
+            gc.collect()
+            tracemalloc.start()
+            callers = [await front.caller(receive_buffer=4096) for _ in range(STALLED)]
+            for caller in callers:
+                caller.say(request(stream=True))
+            seen = -1
+            while seen != sent:  # until nothing moves any more
+                seen = sent
+                await asyncio.sleep(0.3)
+            held_bytes, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            for caller in callers:
+                caller.reset()
+            await soon(lambda: len(house.access_log.records) == STALLED)
+            house.check_settled()
+        await client.aclose()
+    assert held_bytes < STALLED * EACH_MAY_HOLD_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"
+    assert {closed.status for closed in house.journal.closed} == {499}
+    outputs = [closed.tokens.output for closed in house.journal.closed]
+    assert min(outputs) > 0
+    assert sum(outputs) <= sent / 6 + STALLED, "six letters a token, of what upstream had sent"

@@ -1,0 +1,142 @@
+"""One tenant fills a worker, the other is served: over real sockets, whatever the first one fills it with."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from policy.credentials import KeyKind, digest_of
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits.limit import SlugLimits
+from policy.snapshot import Deployment, KeyRow, ModelRow, WorkspaceRow
+from proxy.capacity.worker_capacity import CapacityLimits
+from tests.contracts.http.test_path import JSON, Wire, request, wired
+from tests.fakes import scripted_upstream as script
+from tests.fakes.directory import KEY, SLUG, platform
+from tests.fakes.front import Caller, soon
+from tests.fakes.path import House
+
+BOTH_LOOPS = True
+OTHER_KEY = "tg_othertenant1.0123456789abcdefghijklmnopqrst"
+COLLEAGUES_KEY = "tg_colleague0001.0123456789abcdefghijklmnopqrst"
+OTHER_SLUG = "other/chat"
+DECLARED_BYTES = 90_000_000
+
+
+def tenants(limits: CapacityLimits | None = None) -> House:
+    """Workspace `w1` with two keys, and `w2` with one, its own slug and its own group."""
+    house = House(capacity=limits or CapacityLimits(), max_body_bytes=100_000_000)
+    directory = house.directory
+    directory.add_key(COLLEAGUES_KEY)
+    directory.workspaces["w2"] = WorkspaceRow("w2", "active", "basic", True)
+    directory.secrets["s2"] = "sk-other"
+    directory.add_slug(OTHER_SLUG, Target("VENDOR_B", secret_id="s2", target_model="m"), "w2")
+    models = (SlugLimits(OTHER_SLUG, (), ()),)
+    directory.groups["g2"] = Group("g2", "w2", None, "entity-2", Enforcement.INDEPENDENT, models)
+    digest = digest_of(OTHER_KEY)
+    directory.keys[digest] = KeyRow(digest, OTHER_KEY.partition(".")[0], KeyKind.FEDERATED, "w2", "g2")
+    return house
+
+
+def head(key: str, length: int) -> bytes:
+    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: us", f"Authorization: Bearer {key}")
+    return "\r\n".join((*lines, f"Content-Length: {length}", "", "")).encode()
+
+
+async def calls(wire: Wire, data: bytes, count: int) -> list[Caller]:
+    callers = [await wire.front.caller() for _ in range(count)]
+    for caller in callers:
+        caller.say(data)
+    return callers
+
+
+async def status_for(wire: Wire, key: str, slug: str) -> int:
+    body = json.dumps({"model": slug, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    caller = await wire.front.caller()
+    caller.say(head(key, len(body)) + body)
+    status, _, _ = await caller.answer()
+    caller.leave()
+    return status
+
+
+@pytest.mark.parametrize("count", [12, 200])
+async def test_bodies_that_are_declared_and_do_not_come_take_no_memory_from_others(count: int) -> None:
+    house = tenants()
+    async with wired(house) as wire:
+        await calls(wire, head(KEY, DECLARED_BYTES) + b"{", count)
+        await soon(lambda: house.pipeline._capacity.in_flight == count)
+        assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
+        await soon(lambda: house.pipeline._capacity.held_bytes == count)
+    await soon(lambda: house.pipeline._capacity.in_flight == 0)
+    assert house.pipeline._capacity.held_bytes == 0
+
+
+async def test_bodies_that_come_and_never_end_leave_memory_to_others() -> None:
+    house = tenants(CapacityLimits(max_held_bytes=4_000_000))
+    async with wired(house) as wire:
+        await calls(wire, head(KEY, 1_000_000) + b"x" * 900_000, 8)
+        await soon(lambda: house.meters.calls)
+        assert {call.status for call in house.meters.calls} == {529}
+        assert house.pipeline._capacity.held_bytes <= 3_000_000
+        assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
+        assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
+
+
+async def test_calls_that_never_end_leave_places_to_others() -> None:
+    house = tenants(CapacityLimits(max_in_flight=100))
+    async with wired(house) as wire:
+        await calls(wire, head(KEY, 1000) + b"{", 120)
+        await soon(lambda: len(house.meters.calls) + house.pipeline._capacity.in_flight == 120)
+        assert {call.status for call in house.meters.calls} == {529}
+        assert house.pipeline._capacity.in_flight <= 75
+        for _ in range(3):
+            assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
+            assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
+
+
+async def test_a_refused_call_is_told_when_to_come_again() -> None:
+    house = tenants(CapacityLimits(max_in_flight=4))
+    async with wired(house) as wire:
+        callers = await calls(wire, head(KEY, 1000) + b"{", 4)
+        answered = await asyncio.wait(
+            [asyncio.ensure_future(caller.answer()) for caller in callers], return_when=asyncio.FIRST_COMPLETED
+        )
+        status, fields, body = answered[0].pop().result()
+        assert (status, json.loads(body)["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+        assert b"\r\nretry-after: 1\r\n" in fields
+        for left in answered[1]:
+            left.cancel()
+
+
+async def test_parked_calls_leave_places_to_others() -> None:
+    house = tenants(CapacityLimits(max_parked=20))
+    async with wired(house) as wire:
+        house.directory.add_slug(SLUG, platform())
+        house.directory.deploy("WAKING_UP")
+        house.directory.models["m2"] = replace(house.directory.models["m1"], id="m2", workspace_id="w2")
+        house.directory.add_slug(OTHER_SLUG, Target("PLATFORM", model_id="m2"), "w2")
+        await calls(wire, request(), 25)
+        await soon(lambda: len(house.meters.calls) + house.pipeline._capacity.parked == 25)
+        assert {call.status for call in house.meters.calls} == {529}
+        parked = house.pipeline._capacity.parked
+        other = asyncio.ensure_future(status_for(wire, OTHER_KEY, OTHER_SLUG))
+        await soon(lambda: house.pipeline._capacity.parked == parked + 1)
+        awake = Deployment("d1", "ACTIVE", (wire.upstream.url,))
+        house.directory.models["m2"] = ModelRow("m2", "w2", {"d1": awake}, {"production": "d1"})
+        assert await other == 200
+
+
+async def test_answers_held_for_one_tenant_leave_memory_to_others() -> None:
+    house, part = (
+        tenants(CapacityLimits(max_held_bytes=1_000_000)),
+        script.head(200, JSON | {"content-length": "600000"}),
+    )
+    async with wired(house) as wire:
+        wire.upstream.plan(*[script.silent(part + b" " * 300_000)] * 4)
+        await calls(wire, request(), 4)
+        await soon(lambda: len(house.meters.calls) >= 2)
+        assert {call.status for call in house.meters.calls} == {529}
+        assert house.pipeline._capacity.held_bytes <= 750_000
+        assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200

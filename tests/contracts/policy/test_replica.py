@@ -1,0 +1,490 @@
+"""Replica and directory on a real SQLite file, with rows as control would publish them."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.sealing import seal
+from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from proxy.edges.policy.directory import Generations, SnapshotDirectory
+from proxy.edges.policy.replica_file import Stamp, stamp_path
+from proxy.edges.policy.supervisor.replica import Replica, ReplicaInUseError
+from proxy.exchange import Caller, PolicyUnavailableError
+from proxy.supervisor.refresher import ReplicaUnwritableError, Standing
+
+KEYS = (b"k" * 32,)
+
+
+class ScriptedConfirmer:
+    """Answers as told, and may change policy before it does."""
+
+    def __init__(self) -> None:
+        self.ok = True
+        self.asked = 0
+        self.damage = 0
+
+    async def confirm(self) -> bool:
+        self.asked += 1
+        return self.ok
+
+    def report_damage(self) -> None:
+        self.damage += 1
+
+
+class World:
+    """A replica with its writer and one reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.replica = Replica(path)
+        self.confirmer = ScriptedConfirmer()
+        self.directory = self.reader()
+
+    def reader(self) -> SnapshotDirectory:
+        return SnapshotDirectory(self.path, KEYS, Stamp(stamp_path(self.path)), self.confirmer)
+
+    def publish(self, *rows: Row, reset: bool = False, epoch: str = "e1") -> None:
+        standing = self.replica.standing
+        draft = self.replica.draft(reset=reset or not standing.loaded)
+        draft.add(rows)
+        draft.commit(Standing(epoch, standing.revision + 1))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "replica.db")
+    yield world
+    world.directory.close()
+    world.replica.close()
+
+
+def endpoint(slug: str, model: str = "m") -> Row:
+    row = EndpointRow(slug, "ep", "ws", Target("VENDOR_B", secret_id="s", target_model=model))
+    return Row("endpoint", slug, 1, row.to_wire())
+
+
+def key(digest: str, group_id: str = "g") -> Row:
+    return Row("key", digest, 1, KeyRow(digest, "tg_p", KeyKind.FEDERATED, "ws", group_id).to_wire())
+
+
+def group(id: str, parent_id: str | None = None, threshold: int = 5) -> Row:
+    models = (SlugLimits("acme/a", (Limit(LimitType.REQUEST, Unit.MINUTE, threshold),)),)
+    return Row("group", id, 1, group_to_wire(Group(id, "ws", parent_id, f"ext-{id}", Enforcement.CASCADING, models)))
+
+
+def secret(id: str, value: str, keys: tuple[bytes, ...] = KEYS) -> Row:
+    return Row("secret", id, 1, SecretRow(id, "ws", seal(keys, id, value, b"n" * 12)).to_wire())
+
+
+def test_an_empty_replica_is_an_outage_and_not_an_answer(world: World) -> None:
+    with pytest.raises(PolicyUnavailableError):
+        world.directory.key("d")
+
+
+def test_a_file_of_before_the_nonces_goes_on_serving(tmp_path: Path) -> None:
+    """Control may be away while the proxy is upgraded."""
+    world = World(tmp_path / "replica.db")
+    world.publish(endpoint("acme/a"))
+    world.directory.close()
+    world.replica.close()
+    with closing(sqlite3.connect(world.path)) as conn:
+        conn.executescript("ALTER TABLE standing DROP COLUMN nonce; PRAGMA user_version = 1;")
+    world = World(tmp_path / "replica.db")
+    assert world.replica.standing == Standing("e1", 1, "")
+    assert world.directory.endpoint("acme/a") is not None
+    draft = world.replica.draft(reset=False)
+    draft.commit(Standing("e1", 2, "n2"))
+    world.replica.close()
+    world.directory.close()
+    again = Replica(world.path)
+    assert again.standing == Standing("e1", 2, "n2")
+    again.close()
+
+
+def test_what_was_published_is_found_and_compiled(world: World) -> None:
+    world.publish(endpoint("acme/a"), key("d"), group("g"), secret("s", "sk-1"))
+    found = world.directory.endpoint("acme/a")
+    assert found is not None
+    assert found.target.target_model == "m"
+    assert world.directory.endpoint("acme/a") is found
+    held = world.directory.key("d")
+    assert held is not None
+    assert held.group_id == "g"
+    assert world.directory.secret("s") == "sk-1"
+    assert world.directory.slugs("g") == ("acme/a",)
+    assert world.directory.slugs("nobody") == ()
+    assert world.directory.key("unknown") is None
+    assert world.directory.model("unknown") is None
+    assert world.directory.workspace("unknown") is None
+
+
+def test_a_change_is_seen_on_the_next_look_up(world: World) -> None:
+    world.publish(endpoint("acme/a", "old"), key("d"))
+    assert world.directory.endpoint("acme/a") is not None
+    world.publish(endpoint("acme/a", "new"))
+    found = world.directory.endpoint("acme/a")
+    assert found is not None
+    assert found.target.target_model == "new"
+    assert world.directory.key("d") is not None
+
+
+def test_a_tombstone_takes_the_row_away(world: World) -> None:
+    world.publish(key("d"), key("other"))
+    assert world.directory.key("d") is not None
+    world.publish(Row("key", "d", 2, None))
+    assert world.directory.key("d") is None
+    assert world.directory.key("other") is not None
+
+
+def test_a_reset_forgets_what_it_does_not_bring(world: World) -> None:
+    world.publish(key("old"))
+    assert world.directory.key("old") is not None
+    world.publish(key("new"), reset=True, epoch="e2")
+    assert world.directory.key("old") is None
+    assert world.directory.key("new") is not None
+    assert world.replica.standing.epoch == "e2"
+    world.publish(key("newer"), epoch="e2")
+    assert world.directory.key("newer") is not None
+
+
+def test_readers_keep_the_old_picture_until_the_new_one_is_whole(world: World) -> None:
+    world.publish(key("old"))
+    for reset in (False, True):
+        draft = world.replica.draft(reset=reset)
+        draft.add([key("half"), Row("key", "old", 2, None)])
+        assert world.reader().key("old") is not None
+        assert world.reader().key("half") is None
+        draft.drop()
+        assert world.reader().key("old") is not None
+    assert world.replica.standing == Standing("e1", 1)
+
+
+def test_a_refresh_without_changes_writes_nothing_and_keeps_what_is_compiled(world: World) -> None:
+    world.publish(key("d"))
+    held = world.directory.key("d")
+    draft = world.replica.draft(reset=False)
+    draft.add([])
+    draft.commit(world.replica.standing)
+    assert world.directory.key("d") is held
+
+
+def test_it_survives_a_restart_of_the_writer(world: World) -> None:
+    world.publish(key("d"), secret("s", "sk-1"))
+    world.replica.close()
+    world.replica = Replica(world.path)
+    assert world.replica.standing == Standing("e1", 1)
+    assert world.replica.confirmed_at_s == 0
+    assert world.reader().key("d") is not None
+
+
+def test_it_survives_a_writer_killed_between_commit_and_close(world: World) -> None:
+    world.publish(key("d"))
+    world.publish(key("e"))
+    pid = os.fork()
+    if pid == 0:  # a reader process that dies without closing anything
+        found = world.reader().key("e")
+        os._exit(0 if found else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_files_are_the_owners_alone(world: World) -> None:
+    world.publish(secret("s", "sk-1"))
+    world.publish(secret("t", "sk-2"), reset=True)
+    world.publish(secret("u", "sk-3"))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in world.path.parent.iterdir()}
+    assert {"replica.db", "replica.db-wal", "replica.db.stamp"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+    assert all(b"sk-" not in path.read_bytes() for path in world.path.parent.iterdir())
+
+
+def test_one_writer_at_a_time(world: World) -> None:
+    with pytest.raises(ReplicaInUseError, match=r"replica\.db"):
+        Replica(world.path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database at all" * 400])
+def test_a_file_that_is_no_replica_is_built_anew(world: World, damage: bytes) -> None:
+    world.publish(key("d"))
+    world.replica.close()
+    for suffix in ("-wal", "-shm"):
+        world.path.with_name(world.path.name + suffix).unlink(missing_ok=True)
+    world.path.write_bytes(damage)
+    world.replica = Replica(world.path)
+    assert not world.replica.standing.loaded
+    world.publish(key("d"))
+    assert world.directory.key("d") is not None
+
+
+def test_a_replica_of_another_version_is_built_anew(world: World) -> None:
+    world.publish(key("d"))
+    world.replica.close()
+    with sqlite3.connect(world.path) as conn:
+        conn.execute("PRAGMA user_version = 99")
+    conn.close()
+    world.replica = Replica(world.path)
+    assert not world.replica.standing.loaded
+
+
+def test_pages_that_rot_are_reported_and_the_file_rebuilt(world: World) -> None:
+    world.publish(*(key(f"{n:064x}") for n in range(3000)))
+    world.replica.close()
+    size = world.path.stat().st_size
+    with world.path.open("r+b") as file:
+        file.seek(size // 8192 * 4096)
+        file.write(b"\xff" * (size // 4))
+    world.replica = Replica(world.path)
+    with pytest.raises(PolicyUnavailableError):
+        _ = [world.directory.key(f"{n:064x}") for n in range(3000)]
+    assert world.confirmer.damage == 1
+    assert world.replica.forget_if_damaged()
+    assert not world.replica.standing.loaded
+    world.publish(key("d"))
+    assert world.directory.key("d") is not None
+    assert not world.replica.forget_if_damaged()
+
+
+def test_a_disk_that_cannot_be_written_is_told_and_changes_nothing(world: World) -> None:
+    world.publish(key("d"))
+    conn = sqlite3.connect(world.path)
+    conn.execute("PRAGMA max_page_count = 1")
+    conn.close()
+    draft = world.replica.draft(reset=False)
+    world.replica._conn.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(ReplicaUnwritableError):
+        draft.add(key(f"{n:064x}") for n in range(3000))
+    draft.drop()
+    world.replica._conn.execute("PRAGMA max_page_count = 1000000")
+    assert world.directory.key("d") is not None
+    world.publish(key("e"))
+    assert world.directory.key("e") is not None
+
+
+def test_the_plan_walks_to_the_root_and_follows_a_changed_ancestor(world: World) -> None:
+    world.publish(group("root", threshold=9), group("mid", "root", 7), group("leaf", "mid", 5))
+    plan = world.directory.plan("leaf", "acme/a")
+    assert plan is not None
+    assert [(b.source_group, b.limit.threshold) for b in plan.bounds] == [("leaf", 5), ("mid", 7), ("root", 9)]
+    assert world.directory.plan("leaf", "acme/a") is plan
+    world.publish(group("root", threshold=3))
+    plan = world.directory.plan("leaf", "acme/a")
+    assert plan is not None
+    assert plan.bounds[-1].limit.threshold == 3
+    assert world.directory.plan("leaf", "acme/other") is None
+    assert world.directory.plan("nobody", "acme/a") is None
+
+
+def test_limits_of_an_ancestor_that_cannot_be_read_are_not_dropped(world: World) -> None:
+    world.publish(group("leaf", "gone"))
+    with pytest.raises(PolicyUnavailableError):
+        world.directory.plan("leaf", "acme/a")
+
+
+def test_a_ring_of_parents_is_refused(world: World) -> None:
+    world.publish(group("a", "b"), group("b", "a"))
+    with pytest.raises(PolicyUnavailableError):
+        world.directory.plan("a", "acme/a")
+
+
+def workspace(billing: str = "active") -> Row:
+    return Row("workspace", "ws", 1, WorkspaceRow("ws", billing, "pro", True).to_wire())
+
+
+def test_a_caller_is_found_whole_and_follows_each_of_its_rows(world: World) -> None:
+    world.publish(key("d"), workspace(), group("g"))
+    caller = world.directory.caller("d")
+    assert caller is not None
+    assert caller.workspace is not None
+    assert caller.group is not None
+    assert (caller.key.digest, caller.workspace.billing, caller.group.id) == ("d", "active", "g")
+    assert world.directory.caller("d") is caller
+    assert world.directory.caller("unknown") is None
+    world.publish(workspace("suspended"))
+    caller = world.directory.caller("d")
+    assert caller is not None
+    assert caller.workspace is not None
+    assert caller.workspace.billing == "suspended"
+    world.publish(Row("group", "g", 2, None))
+    caller = world.directory.caller("d")
+    assert caller is not None
+    assert caller.group is None
+    world.publish(group("g"))
+    assert world.directory.caller("d") == Caller(caller.key, caller.workspace, world.directory.group("g"))
+    world.publish(Row("key", "d", 2, None))
+    assert world.directory.caller("d") is None
+
+
+def test_a_way_is_found_whole_and_follows_endpoint_and_plan(world: World) -> None:
+    world.publish(endpoint("acme/a", "old"), group("g", threshold=5))
+    way = world.directory.way("g", "acme/a")
+    assert way is not None
+    assert (way.endpoint.target.target_model, way.plan.bounds[0].limit.threshold) == ("old", 5)
+    assert world.directory.way("g", "acme/a") is way
+    assert world.directory.plan("g", "acme/a") is way.plan
+    world.publish(endpoint("acme/a", "new"))
+    world.publish(group("g", threshold=6))
+    way = world.directory.way("g", "acme/a")
+    assert way is not None
+    assert (way.endpoint.target.target_model, way.plan.bounds[0].limit.threshold) == ("new", 6)
+    assert world.directory.way("nobody", "acme/a") is None
+    assert world.directory.way("g", "acme/other") is None
+    world.publish(Row("endpoint", "acme/a", 2, None))
+    assert world.directory.way("g", "acme/a") is None
+
+
+def test_a_changed_secret_is_live_on_the_next_look_up(world: World) -> None:
+    for value in ("sk-1", "sk-2"):
+        world.publish(secret("s", value))
+        assert [world.directory.secret("s") for _ in range(2)] == [value] * 2
+    world.publish(Row("secret", "s", 2, None))
+    assert world.directory.secret("s") is None
+
+
+@pytest.mark.parametrize("late", ["workspace", "group"])
+def test_what_was_put_together_from_two_pictures_is_not_kept(world: World, late: str) -> None:
+    """The key's row is read, then all change, then its other rows are read."""
+    world.publish(key("d", "g"), workspace(), group("g"), group("h"))
+    read = world.directory._read
+
+    def read_late(kind: str, id: str) -> bytes | None:
+        if kind == late:
+            world.directory._read = read  # type: ignore[method-assign] # once
+            world.publish(key("d", "h"))
+            world.directory._look_anew()
+        return read(kind, id)
+
+    world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
+    world.directory.caller("d")
+    caller = world.directory.caller("d")
+    assert caller is not None
+    assert caller.key.group_id == "h"
+
+
+def test_a_plan_put_together_from_two_pictures_is_not_kept(world: World) -> None:
+    world.publish(group("root"), group("leaf", "root", 5), endpoint("acme/a"))
+    read = world.directory._read
+
+    def read_late(kind: str, id: str) -> bytes | None:
+        if id == "root":
+            world.directory._read = read  # type: ignore[method-assign] # once
+            world.publish(group("leaf", "root", 4))
+            world.directory._look_anew()
+        return read(kind, id)
+
+    world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
+    world.directory.way("leaf", "acme/a")
+    way = world.directory.way("leaf", "acme/a")
+    assert way is not None
+    assert way.plan.bounds[0].limit.threshold == 4
+
+
+def test_what_is_made_of_rows_is_bounded_with_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.edges.policy.directory.CACHE_WEIGHT", 100_000)
+    directory = world.reader()
+    world.publish(workspace(), group("g"), *(key(f"{n}") for n in range(1000)))
+    for number in range(1000):
+        assert directory.caller(f"{number}") is not None
+        assert directory.caller(f"not-{number}") is None
+        assert len(directory._callers) <= 50_000 // 300
+        assert len(directory._cache._young) + len(directory._callers) <= 50_000 // 300
+    directory.close()
+
+
+def test_rows_of_a_newer_version_are_skipped(world: World) -> None:
+    newer = {**(key("d").body or {}), "kind": "ORBITAL"}
+    world.publish(Row("key", "d", 1, newer), Row("rocket", "r", 1, {"x": 1}), key("e"))
+    assert world.directory.key("d") is None
+    assert world.directory.key("e") is not None
+
+
+def test_a_secret_under_a_lost_key_is_an_outage(world: World) -> None:
+    world.publish(secret("s", "sk-1", keys=(b"x" * 32,)))
+    with pytest.raises(PolicyUnavailableError):
+        world.directory.secret("s")
+
+
+def test_text_that_is_no_unicode_names_nothing(world: World) -> None:
+    world.publish(key("d"))
+    assert world.directory.endpoint("\ud800") is None
+    assert world.directory.endpoint("a\x00b") is None
+    assert world.directory.endpoint("' OR 1=1 --") is None
+
+
+def test_which_endpoints_exist_is_told_and_all_of_them_where_nobody_knows(world: World) -> None:
+    asked = {"acme/a", "acme/gone"}
+    assert world.replica.endpoints_among(asked) == asked, "nothing is loaded yet"
+    world.publish(endpoint("acme/a"), endpoint("acme/b"))
+    assert world.replica.endpoints_among(asked) == {"acme/a"}
+
+
+async def test_an_unknown_key_is_confirmed_with_control(world: World) -> None:
+    world.publish(key("d"))
+    await world.directory.confirm_unknown()
+    assert world.confirmer.asked == 1
+
+
+async def test_a_picture_confirmed_a_moment_ago_is_not_good_enough(world: World) -> None:
+    """The key may be younger than that moment."""
+    world.publish(key("d"))
+    world.replica.confirm(time.monotonic())
+    await world.directory.confirm_unknown()
+    assert world.confirmer.asked == 1
+
+
+async def test_control_away_is_an_outage_and_never_an_unknown_key(world: World) -> None:
+    world.publish(key("d"))
+    world.confirmer.ok = False
+    with pytest.raises(PolicyUnavailableError):
+        await world.directory.confirm_unknown()
+
+
+def test_a_reader_beside_a_busy_writer_never_fails(world: World) -> None:
+    world.publish(key("d"))
+
+    def write() -> None:
+        for n in range(60):
+            world.publish(key("d", f"g{n}"), *(key(f"{n}-{m}") for m in range(20)), reset=n % 10 == 9)
+
+    async def both() -> None:
+        writing = asyncio.create_task(asyncio.to_thread(write))
+        while not writing.done():
+            assert world.directory.key("d") is not None
+            await asyncio.sleep(0)
+        await writing
+
+    asyncio.run(both())
+    held = world.directory.key("d")
+    assert held is not None
+    assert held.group_id == "g59"
+
+
+def test_the_cache_is_bounded_and_keeps_what_is_in_use() -> None:
+    cache = Generations(weight=1000)
+    cache.put("hot", "value", 10)
+    for number in range(1000):
+        cache.put(number, number, 10)
+        assert cache.get("hot") == "value"
+    assert len(cache._young) + len(cache._old) <= 100
+    assert cache.get(0) is None
+    cache.clear()
+    assert cache.get("hot") is None
+
+
+def test_what_was_made_of_entries_goes_with_their_generation() -> None:
+    made = {"of": "rows"}
+    cache = Generations(1000, (made,))
+    cache.put("row", "value", 400)
+    assert made
+    cache.make_room(200)
+    assert not made
+    assert cache.get("row") == "value"

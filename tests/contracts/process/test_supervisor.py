@@ -1,0 +1,711 @@
+"""The proxy as real processes: supervisor, workers, Redis, a control plane and an upstream in this process.
+
+Whatever is killed here, what was promised must hold: connections in the queue are answered, nobody outlives the
+supervisor, a drain finishes what is in flight.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from redis.asyncio import Redis
+
+from policy.credentials import KeyKind, digest_of
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.sealing import seal
+from policy.snapshot import EndpointRow, KeyRow, SecretRow, WorkspaceRow, group_to_wire
+from proxy.edges.policy.supervisor.hints import CHANNEL
+from proxy.supervisor.refresher import DEMAND_GAP_S
+from runtime.child_process import free_ports
+from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
+from tests.processes import is_running
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+
+pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
+
+SECRET_KEY = b"k" * 32
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+ANSWER = {"id": "c", "object": "chat.completion", "model": "gpt", "choices": [], "usage": USAGE}
+
+
+def make_key(number: int) -> str:
+    return f"tg_{number:012d}.{'s' * 32}"
+
+
+class Upstream:
+    """A model server. `gate`: while set and not fired, answers are held back."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Event | None = None
+        self.calls = 0
+        self.url = ""
+
+    async def serve(self, stack: AsyncExitStack) -> None:
+        app = web.Application()
+        app.add_routes([web.post("/v1/chat/completions", self._answer)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.calls += 1
+        await request.read()
+        if self.gate is not None:
+            await self.gate.wait()
+        return web.json_response(ANSWER)
+
+
+class Proxy:
+    """`python -m proxy` and a client for it."""
+
+    def __init__(self, folder: Path, environ: dict[str, str], client: aiohttp.ClientSession) -> None:
+        self.folder, self.environ, self.client = folder, environ, client
+        self.port, self.admin_port = free_ports("127.0.0.1", 2)
+        self.process: asyncio.subprocess.Process | None = None
+        self.log = folder / "proxy.log"
+
+    async def start(self, workers: int = 1, *, ready: bool = True, **changes: str) -> None:
+        flags = {
+            "--proxy-port": self.port,
+            "--admin-port": self.admin_port,
+            "--workers": workers,
+            "--data": self.folder / "data",
+        }
+        words = [str(word) for pair in flags.items() for word in pair]
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "proxy", *words, env=self.environ | changes, stderr=log, stdout=log
+            )
+        if ready:
+            await self.until_ready()
+
+    async def until_ready(self) -> None:
+        await until(self._is_ready)
+
+    async def _is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.returncode is None, self.log.read_text()
+        return (await self.admin("/readyz"))[0] == 200
+
+    async def admin(self, path: str) -> tuple[int, str]:
+        try:
+            async with self.client.get(f"http://127.0.0.1:{self.admin_port}{path}") as answer:
+                return answer.status, await answer.text()
+        except aiohttp.ClientError:
+            return 0, ""
+
+    async def call(self, key: str = make_key(1), slug: str = "org/m") -> tuple[int, Any]:
+        body = {"model": slug, "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
+        async with self.client.post(url, json=body, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    def workers(self) -> list[int]:
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in children]
+
+    async def metric(self, name: str) -> float:
+        lines = [line for line in (await self.admin("/metrics"))[1].splitlines() if line.startswith(name)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        return await self.process.wait()
+
+
+class World:
+    def __init__(self, control: FakeControl, upstream: Upstream, redis: RedisServer, proxy: Proxy) -> None:
+        self.control, self.upstream, self.redis, self.proxy = control, upstream, redis, proxy
+        self.events: list[dict[str, Any]] = control.events
+
+    async def hint(self) -> None:
+        client = Redis.from_url(self.redis.url)
+        await client.publish(CHANNEL, str(self.control.revision))
+        await client.aclose()
+
+
+def fill(control: FakeControl) -> None:
+    control.put("workspace", "ws", WorkspaceRow("ws", "active", "basic", True).to_wire())
+    control.put("secret", "s", SecretRow("s", "ws", seal((SECRET_KEY,), "s", "sk-up", b"n" * 12)).to_wire())
+    target = Target("VENDOR_B", secret_id="s", target_model="gpt")
+    control.put("endpoint", "org/m", EndpointRow("org/m", "e", "ws", target).to_wire())
+    models = (SlugLimits("org/m", (Limit(LimitType.REQUEST, Unit.MINUTE, 1000),)),)
+    control.put("group", "g", group_to_wire(Group("g", "ws", None, "customer", Enforcement.CASCADING, models)))
+    mint(control, 1)
+
+
+def mint(control: FakeControl, number: int) -> str:
+    key = make_key(number)
+    row = KeyRow(digest_of(key), key.partition(".")[0], KeyKind.FEDERATED, "ws", "g")
+    control.put("key", row.digest, row.to_wire())
+    return key
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def a_world(folder: Path, redis: RedisServer) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        control, upstream = FakeControl(), Upstream()
+        fill(control)
+        await upstream.serve(stack)
+        control_url = await stack.enter_async_context(serve_control(control))
+        environ = os.environ | {
+            "TOLLGATE_REDIS_URL": redis.url,
+            "TOLLGATE_CONTROL_URL": control_url,
+            "TOLLGATE_INTERNAL_TOKEN": TOKEN,
+            "TOLLGATE_SECRET_KEY": base64.b64encode(SECRET_KEY).decode(),
+            "TOLLGATE_VENDOR_B_BASE_URL": upstream.url,
+            "TOLLGATE_DRAIN_TIMEOUT_S": "5",
+            "TOLLGATE_READY_GRACE_S": "0",
+        }
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        proxy = Proxy(folder, environ, client)
+        try:
+            yield World(control, upstream, redis, proxy)
+        finally:
+            if upstream.gate is not None:
+                upstream.gate.set()
+            if proxy.process is not None:
+                await proxy.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    with private_redis() as redis:
+        async with a_world(tmp_path, redis) as world:
+            yield world
+
+
+async def test_a_call_is_answered_billed_and_counted(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start(workers=2)
+    status, body = await proxy.call()
+    assert (status, body["model"]) == (200, "org/m"), proxy.log.read_text()
+    assert await proxy.metric('platform_model_api_inference_requests_total{external_entity_id="customer"') == 1
+    assert await proxy.metric("platform_model_api_tokens_total") == 7
+
+    async def shipped() -> bool:
+        return len(world.events) == 1
+
+    await until(shipped)
+    assert await proxy.stop() == 0
+    logged = proxy.log.read_text()
+    assert "sk-up" not in logged
+    assert make_key(1) not in logged
+
+
+async def test_a_change_is_live_by_its_hint(world: World) -> None:
+    await world.proxy.start()
+    assert (await world.proxy.call())[0] == 200
+    world.control.put("key", digest_of(make_key(1)), None)
+    await world.hint()
+
+    async def revoked() -> bool:
+        return (await world.proxy.call())[0] == 403
+
+    await until(revoked, timeout_s=5)
+
+
+async def test_a_key_minted_a_moment_ago_works_without_any_hint(world: World) -> None:
+    await world.proxy.start()
+    await asyncio.sleep(1.1)  # past the second in which the picture counts as just confirmed
+    assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
+
+
+async def test_an_unknown_key_does_not_wait_for_the_one_before(world: World) -> None:
+    """Twelve in a row; were there a second between two refreshes, it would take eleven."""
+    await world.proxy.start()
+    async with asyncio.timeout(8):
+        for number in range(100, 112):
+            assert (await world.proxy.call(make_key(number)))[0] == 403
+
+
+async def test_a_flood_of_unknown_keys_costs_control_few_refreshes_and_hides_no_new_key(world: World) -> None:
+    await world.proxy.start(workers=2)
+    asked, began = len(world.control.requests), time.monotonic()
+    flood = [asyncio.ensure_future(world.proxy.call(make_key(number))) for number in range(1000, 2000)]
+    await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+    assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
+    assert {status for status, _ in await asyncio.gather(*flood)} == {403}
+    passed_s = time.monotonic() - began
+    assert len(world.control.requests) - asked <= 2 + passed_s / DEMAND_GAP_S
+
+
+async def test_without_control_known_keys_work_and_unknown_ones_are_told_503(world: World) -> None:
+    await world.proxy.start()
+    world.control.down = True
+    await asyncio.sleep(1.1)
+    assert (await world.proxy.call())[0] == 200
+    assert (await world.proxy.call(make_key(2)))[0] == 503
+    assert (await world.proxy.admin("/readyz"))[0] == 200
+    assert await world.proxy.stop() == 0
+    await world.proxy.start()  # a restart serves from the replica
+    assert (await world.proxy.call())[0] == 200
+    assert (await world.proxy.call(make_key(2)))[0] == 503
+
+
+async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World) -> None:
+    world.control.down = True
+    await world.proxy.start(ready=False)
+
+    async def workers_serve() -> bool:
+        return '"workers": "ok"' in (await world.proxy.admin("/readyz"))[1]
+
+    await until(workers_serve)
+    status, said = await world.proxy.admin("/readyz")
+    assert status == 503
+    assert "no policy from control yet" in said
+    assert (await world.proxy.call())[0] == 503
+    world.control.down = False
+    await world.proxy.until_ready()
+    assert (await world.proxy.call())[0] == 200
+
+
+async def test_the_admin_port_is_right_from_its_first_answer(world: World) -> None:
+    """Without Redis the start takes a second: who asks meanwhile waits, and gets no error of ours."""
+    world.redis.kill()
+    await world.proxy.start(ready=False)
+    answers: list[int] = []
+
+    async def answered() -> bool:
+        answers.extend([(await world.proxy.admin(path))[0] for path in ("/metrics", "/readyz")])
+        return 200 in answers
+
+    await until(answered)
+    assert set(answers) <= {0, 200, 503}
+    world.redis.start()
+
+
+async def test_a_metric_tells_of_an_event_that_control_calls_malformed(world: World) -> None:
+    await world.proxy.start()
+    assert await world.proxy.metric("tollgate_journal_rejected_events") == 0
+    world.control.refused_group = "g"
+    assert (await world.proxy.call())[0] == 200
+
+    async def told() -> bool:
+        return await world.proxy.metric("tollgate_journal_rejected_events") == 1
+
+    await until(told)
+    assert world.events == []
+
+
+async def test_readyz_tells_that_redis_is_away(world: World) -> None:
+    await world.proxy.start()
+    world.redis.kill()
+
+    async def unready() -> bool:
+        status, said = await world.proxy.admin("/readyz")
+        return status == 503 and "Redis does not answer" in said
+
+    await until(unready)
+    assert (await world.proxy.call())[0] == 503
+    assert (await world.proxy.admin("/healthz"))[0] == 200
+    world.redis.start()
+    await world.proxy.until_ready()
+
+
+async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) -> None:
+    await world.proxy.start(ready=False, TOLLGATE_SECRET_KEY=base64.b64encode(bytes(32)).decode())
+
+    async def told() -> bool:
+        status, said = await world.proxy.admin("/readyz")
+        return status == 503 and "1 of 1 stored secrets cannot be opened" in said
+
+    await until(told)
+    await until(lambda: logged(world.proxy, "not ready: secrets"))
+    assert world.proxy.log.read_text().count("cannot be opened") == 1
+
+
+async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: World) -> None:
+    """Redis' own words name the command, and the log names the remedy, once each."""
+    await acl(world, "-evalsha", "-eval")
+    await world.proxy.start(ready=False)
+
+    async def told() -> bool:
+        status, said = await world.proxy.admin("/readyz")
+        return status == 503 and "no permissions to run the 'eval" in said
+
+    await until(told)
+    for _ in range(20):
+        assert (await world.proxy.call())[0] == 503
+    await until(lambda: logged(world.proxy, "not ready: redis"))
+    assert world.proxy.log.read_text().count("the permissions of its user") == 1
+    assert world.proxy.log.read_text().count("Redis refuses the counters' script") <= 3, "once per process and cause"
+    await acl(world, "+@all")
+    await world.proxy.until_ready()
+    assert (await world.proxy.call())[0] == 200
+
+
+async def test_what_is_only_degraded_is_ready_and_listed(world: World) -> None:
+    await acl(world, "resetchannels")
+    await world.proxy.start()
+    await until(lambda: is_degraded(world.proxy, "hints: no subscription to tollgate:hints"))
+    assert (await world.proxy.call())[0] == 200
+    await acl(world, "&*")
+    world.control.down = True
+    await until(lambda: is_degraded(world.proxy, "control: policy is not refreshed"))
+    assert (await world.proxy.admin("/readyz"))[0] == 200
+    assert (await world.proxy.call())[0] == 200
+
+
+async def acl(world: World, *rules: str) -> None:
+    client = Redis.from_url(world.redis.url)
+    await client.execute_command("ACL", "SETUSER", "default", *rules)  # type: ignore[no-untyped-call]  # redis-py's
+    await client.aclose()
+
+
+async def logged(proxy: Proxy, text: str) -> bool:
+    return text in proxy.log.read_text()
+
+
+async def is_degraded(proxy: Proxy, text: str) -> bool:
+    said = json.loads((await proxy.admin("/readyz"))[1])["degraded"]
+    return any(one.startswith(text) for one in said)
+
+
+async def test_a_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start()
+    assert (await proxy.call())[0] == 200
+    assert await proxy.metric("platform_model_api_inference_requests_total") == 1
+    (worker,) = proxy.workers()
+    os.kill(worker, signal.SIGSTOP)  # from here on connections wait in the listener's queue
+    calls = [asyncio.create_task(proxy.call()) for _ in range(20)]
+
+    async def queued() -> bool:
+        return accept_queue(proxy.port) == 20
+
+    await until(queued)
+    os.kill(worker, signal.SIGKILL)
+    assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 20
+    assert proxy.workers() != [worker]
+    assert await proxy.metric("platform_model_api_inference_requests_total") == 21
+    assert await proxy.metric("tollgate_inflight_requests") == 0
+
+
+async def test_a_worker_whose_loop_hangs_is_not_called_ready(world: World) -> None:
+    await world.proxy.start()
+    (worker,) = world.proxy.workers()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        status, said = await world.proxy.admin("/readyz")
+        assert status == 503
+        assert "0 of 1 serve" in said
+        assert (await world.proxy.admin("/metrics"))[0] == 200
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    await world.proxy.until_ready()
+
+
+async def test_nobody_outlives_the_supervisor(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start(workers=2)
+    workers = proxy.workers()
+    assert len(workers) == 2
+    await proxy.stop(signal.SIGKILL)
+
+    async def gone() -> bool:
+        return not any(is_running(pid) for pid in workers)
+
+    await until(gone, timeout_s=5)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", proxy.port))
+    await proxy.start(workers=2)
+    assert (await proxy.call())[0] == 200
+
+
+async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start(workers=2)
+    world.upstream.gate = asyncio.Event()
+    calls = [asyncio.create_task(proxy.call()) for _ in range(4)]
+
+    async def dispatched() -> bool:
+        return world.upstream.calls == 4
+
+    await until(dispatched)
+    stopping = asyncio.create_task(proxy.stop())
+
+    await until(lambda: refused(proxy.port))
+    world.upstream.gate.set()
+    assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 4
+    assert await stopping == 0
+    assert len(world.events) == 4
+
+
+async def test_readyz_of_a_draining_proxy_blames_nothing_but_the_drain(world: World) -> None:
+    """Though workers that have ended say no more that they reach Redis."""
+    proxy = world.proxy
+    await proxy.start(workers=2)
+    world.upstream.gate = asyncio.Event()
+    call = asyncio.create_task(proxy.call())
+
+    async def dispatched() -> bool:
+        return world.upstream.calls == 1
+
+    await until(dispatched)
+    stopping = asyncio.create_task(proxy.stop())
+
+    async def one_has_ended() -> bool:
+        return len(proxy.workers()) == 1
+
+    await until(one_has_ended)
+    status, said = await proxy.admin("/readyz")
+    assert status == 503
+    checks = json.loads(said)["checks"]
+    assert {name: text for name, text in checks.items() if text != "ok"} == {"workers": "draining"}
+    world.upstream.gate.set()
+    assert (await call)[0] == 200
+    assert await stopping == 0
+
+
+async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answered(world: World) -> None:
+    """By known length and by chunks, small and large, and on a connection that carried a call before."""
+    proxy = world.proxy
+    await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="15")
+    async with AsyncExitStack() as stack:
+        uploads = [await stack.enter_async_context(an_upload(proxy.port)) for _ in range(6)]
+        for number, upload in enumerate(uploads):
+            if number % 3 == 2:
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                assert b"connection: close" not in await upload.answer()
+            await upload.begin((1_000, 400_000)[number % 2], chunked=number >= 3)
+        stopping = asyncio.create_task(proxy.stop())
+        await until(lambda: refused(proxy.port))
+        for upload in uploads:
+            await upload.end()
+        for upload in uploads:
+            head = await upload.answer()
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in head
+    assert await stopping == 0
+    assert len(world.events) == 6 + 2
+
+
+async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World) -> None:
+    """New connections are served meanwhile, as a balancer needs it; what they carry is told not to come back."""
+    proxy = world.proxy
+    await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="3")
+    async with an_upload(proxy.port) as reused:
+        await reused.begin(1_000, chunked=False)
+        await reused.end()
+        assert b"connection: close" not in await reused.answer()
+        started = asyncio.get_running_loop().time()
+        stopping = asyncio.create_task(proxy.stop())
+
+        async def unready() -> bool:
+            status, said = await proxy.admin("/readyz")
+            return status == 503 and "draining" in said
+
+        await until(unready)
+        async with an_upload(proxy.port) as fresh:
+            for upload in (fresh, reused):
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                head = await upload.answer()
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert b"connection: close" in head
+    await until(lambda: refused(proxy.port))
+    assert asyncio.get_running_loop().time() - started >= 3
+    assert await stopping == 0
+    assert len(world.events) == 3
+
+
+async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world: World) -> None:
+    """Until they are told `connection: close`, when they go elsewhere: no request of theirs meets a closed one."""
+    proxy = world.proxy
+    await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="2")
+    answers: list[bytes] = []
+
+    async def caller() -> None:
+        async with an_upload(proxy.port) as upload:
+            head = b""
+            while b"connection: close" not in head:
+                await upload.begin(1_000, chunked=False)
+                await upload.end()
+                head = await upload.answer()
+                answers.append(head)
+
+    callers = [asyncio.create_task(caller()) for _ in range(8)]
+
+    async def warm() -> bool:
+        return len(answers) >= 40
+
+    await until(warm)
+    stopping = asyncio.create_task(proxy.stop())
+    await asyncio.gather(*callers)
+    assert all(head.startswith(b"HTTP/1.1 200 ") for head in answers)
+    assert await stopping == 0
+    assert len(world.events) == len(answers)
+
+
+async def test_a_malformed_request_on_the_admin_port_is_quoted_nowhere(world: World) -> None:
+    await world.proxy.start()
+    key = b"tg_quoteme.0123456789"
+    for message in (
+        b"GET /metrics HTTP/1.1 Authorization: Bearer %b\r\n\r\n" % key,
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization Bearer %b\r\n\r\n" % key,
+        b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%b\r\n" % key,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.proxy.admin_port)
+        writer.write(message)
+        async with asyncio.timeout(20):
+            raw = await reader.read()
+        await closed(writer)
+        assert raw.startswith(b"HTTP/1.1 400 ")
+        assert set(json.loads(raw.partition(b"\r\n\r\n")[2])) == {"error", "error_code"}
+        assert b"quoteme" not in raw
+    assert await world.proxy.stop() == 0
+    log = world.proxy.log.read_text()
+    assert "malformed request from 127.0.0.1" in log
+    assert "quoteme" not in log
+    assert "Traceback" not in log
+
+
+async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5", TOLLGATE_READY_GRACE_S="0.2")
+    world.upstream.gate = asyncio.Event()
+    call = asyncio.create_task(proxy.call())
+
+    async def dispatched() -> bool:
+        return world.upstream.calls == 1
+
+    await until(dispatched)
+    assert await asyncio.wait_for(proxy.stop(), 8) == 0
+    await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_a_second_proxy_on_the_same_port_or_replica_says_why_it_cannot(world: World) -> None:
+    proxy = world.proxy
+    await proxy.start()
+    for second, reason in (
+        (twin(proxy, folder="other", port=proxy.port), f"{proxy.port}: Something else listens"),
+        (twin(proxy, folder="other", admin_port=proxy.admin_port), f"{proxy.admin_port}: Something else listens"),
+        (twin(proxy, folder=""), "Another proxy on this machine"),
+    ):
+        await second.start(ready=False)
+        assert second.process is not None
+        assert await asyncio.wait_for(second.process.wait(), 20) == 1
+        assert reason in second.log.read_text()
+    assert (await proxy.call())[0] == 200
+
+
+async def test_a_broken_setting_is_one_clear_line(world: World) -> None:
+    await world.proxy.start(ready=False, TOLLGATE_DRAIN_TIMEOUT_S="soon")
+    assert world.proxy.process is not None
+    assert await world.proxy.process.wait() == 1
+    said = "Error: TOLLGATE_DRAIN_TIMEOUT_S: expected a number of seconds above 0\n"
+    assert world.proxy.log.read_text() == said
+
+
+async def test_a_ruined_replica_is_rebuilt(world: World) -> None:
+    await world.proxy.start()
+    assert await world.proxy.stop() == 0
+    replica = world.proxy.folder / "data" / "replica.db"
+    replica.write_bytes(b"\x00garbage" * 1000)
+    await world.proxy.start()
+    assert (await world.proxy.call())[0] == 200
+
+
+async def refused(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    await closed(writer)
+    return False
+
+
+class Upload:
+    """A caller whose body comes in two halves."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._rest = b""
+
+    async def begin(self, size: int, *, chunked: bool) -> None:
+        body = json.dumps({"model": "org/m", "messages": [{"role": "user", "content": "x" * size}]}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {make_key(1)}\r\n"
+        head += "Transfer-Encoding: chunked\r\n\r\n" if chunked else f"Content-Length: {len(body)}\r\n\r\n"
+        first, last = body[: len(body) // 2], body[len(body) // 2 :]
+        if chunked:
+            first, last = (b"%x\r\n%b\r\n" % (len(part), part) for part in (first, last))
+            last += b"0\r\n\r\n"
+        self.writer.write(head.encode() + first)
+        self._rest = last
+        await self.writer.drain()
+
+    async def end(self) -> None:
+        self.writer.write(self._rest)
+        await self.writer.drain()
+
+    async def answer(self) -> bytes:
+        """Its head; the body is read too."""
+        async with asyncio.timeout(20):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+            await self.reader.readexactly(int(length.partition(b": ")[2]))
+        return head
+
+
+@asynccontextmanager
+async def an_upload(port: int) -> AsyncIterator[Upload]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Upload(reader, writer)
+    finally:
+        await closed(writer)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def twin(proxy: Proxy, folder: str, port: int = 0, admin_port: int = 0) -> Proxy:
+    """Another proxy, in `folder` below the first one's, on its ports where given."""
+    place = proxy.folder / folder
+    place.mkdir(exist_ok=True)
+    other = Proxy(place, proxy.environ, proxy.client)
+    other.port, other.admin_port = port or other.port, admin_port or other.admin_port
+    return other
+
+
+def accept_queue(port: int) -> int:
+    """Connections that wait to be accepted on a listening port of this machine (`ss -l`, from /proc)."""
+    waiting = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
+            waiting += int(fields[4].partition(":")[2], 16)
+    return waiting

@@ -1,0 +1,124 @@
+"""Counters with a clock of the test's own: the in-memory twin, or the real ones on a real Redis.
+
+The real scripts take their time from a Redis key instead of from TIME; all else is as in production.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import redis
+
+from policy.groups import Enforcement, Group
+from policy.limits.effective import Plan, plan_for
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from policy.limits.settlement import Settlement
+from policy.limits.windows import DAY_MS
+from proxy.accounting.reservations import Grant, LimitHit
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.scripts import Scripts
+from tests.fakes.counters import FakeCounters
+
+SLUG = "acme/chat"
+START_MS = 20_000 * DAY_MS + 43_200_000
+"""Noon of a UTC day."""
+CLOCK_KEY = "test:now"
+REDIS_CLOCK = f"(function() local t = redis.call('GET', '{CLOCK_KEY}') return {{0, t * 1000}} end)()"
+
+RPS, RPM, RPD = ((LimitType.REQUEST, unit) for unit in (Unit.SECOND, Unit.MINUTE, Unit.DAY))
+TPS, TPM, TPD = ((LimitType.TOKEN, unit) for unit in (Unit.SECOND, Unit.MINUTE, Unit.DAY))
+Limits = dict[tuple[LimitType, Unit], int]
+
+
+class Counters(Protocol):
+    """What the request path and the recovery see of the counters."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit: ...
+    def next_number(self, key: str) -> int: ...
+    def settle(self, settlement: Settlement) -> None: ...
+    async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None: ...
+
+
+@dataclass
+class World:
+    """Counters, and time."""
+
+    counters: Counters
+    now_ms: int = START_MS
+    redis: "redis.Redis | None" = None
+    unsettled: list[Settlement] = field(default_factory=list)
+
+    async def advance(self, milliseconds: int) -> None:
+        await self.at(self.now_ms + milliseconds)
+
+    async def at(self, now_ms: int) -> None:
+        await self.quiet()
+        self.now_ms = now_ms
+        if self.redis is not None:
+            self.redis.set(CLOCK_KEY, now_ms)
+
+    async def quiet(self) -> None:
+        """Until all settlements are in."""
+        while isinstance(self.counters, RedisCounters) and self.counters.pending_settlements:
+            await asyncio.sleep(0.001)
+
+    async def grant(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> Grant:
+        answer = await self.counters.take(plan, estimate, tier=tier)
+        assert isinstance(answer, Grant), answer
+        return answer
+
+    async def hit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> LimitHit:
+        answer = await self.counters.take(plan, estimate, tier=tier)
+        assert isinstance(answer, LimitHit), answer
+        return answer
+
+    async def admitted(self, plan: Plan, calls: int, estimate: int = 1) -> int:
+        """How many of so many calls, one after the other, were admitted."""
+        answers = [await self.counters.take(plan, estimate) for _ in range(calls)]
+        return sum(isinstance(answer, Grant) for answer in answers)
+
+    async def settle(self, grant: Grant, actual: int) -> list[Settlement]:
+        settlements = [Settlement(hold, self.counters.next_number(hold.key), actual) for hold in grant.holds]
+        for settlement in settlements:
+            self.counters.settle(settlement)
+        await self.quiet()
+        return settlements
+
+
+def fake_world() -> World:
+    world = World(None)  # type: ignore[arg-type]  # the counters need the world's clock first
+    world.counters = FakeCounters(lambda: world.now_ms)
+    return world
+
+
+def redis_world(url: str, client: "redis.Redis") -> World:
+    client.flushall()
+    client.set(CLOCK_KEY, START_MS)
+    patient = WireOptions(deadline_s=10)  # what is counted is asked, however busy the machine
+    options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK), wire=patient)
+    return World(RedisCounters(url, "worker-1", options=options), redis=client)
+
+
+def group(id: str, limits: Limits, parent: str | None = None, *, cascading: bool = True) -> Group:
+    """A group that may call `SLUG` under these limits."""
+    of = [Limit(*kind, threshold) for kind, threshold in limits.items()]
+    entry = SlugLimits(SLUG, tuple(one for one in of if one.is_rate), tuple(one for one in of if not one.is_rate))
+    mode = Enforcement.CASCADING if cascading else Enforcement.INDEPENDENT
+    return Group(id, "ws", parent, f"entity-{id}", mode, (entry,))
+
+
+def plan_of(*path: Group) -> Plan:
+    """The plan of `path[0]`, whose ancestors follow."""
+    plan = plan_for(path, SLUG)
+    assert plan is not None
+    return plan
+
+
+def simple(**limits: int) -> Plan:
+    """One group's plan: `simple(rpm=3, tpd=1000)`."""
+    kinds = {"rps": RPS, "rpm": RPM, "rpd": RPD, "tps": TPS, "tpm": TPM, "tpd": TPD}
+    return plan_of(group("g1", {kinds[name]: threshold for name, threshold in limits.items()}))

@@ -1,0 +1,56 @@
+"""One process of `test_counters_processes.py`: asks for as much as it can get, and prints when it was admitted.
+
+`python -m tests.contracts.redis.hammer REDIS_URL NAME SECONDS`; begins when the key `go` appears.
+"""
+
+import asyncio
+import json
+import sys
+
+import uvloop
+
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from proxy.accounting.reservations import Grant
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import WireOptions
+from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
+
+PER_SECOND, PER_MINUTE = 60, 100
+AT_ONCE = 8
+
+
+def plan_for_process(name: str) -> Plan:
+    """A leaf of its own below what all share. The TOKEN limit binds nobody; it makes grants tell their time."""
+    root = group("root", {RPS: PER_SECOND, RPM: PER_MINUTE, RPD: 1_000_000, TPM: 10**9})
+    return plan_of(group(f"leaf-{name}", {RPM: 10_000}, "root"), root)
+
+
+async def hammer(url: str, name: str, seconds: float) -> list[int]:
+    patient = CountersOptions(
+        wire=WireOptions(deadline_s=10)
+    )  # it is exactness that is tested, however busy the machine
+    counters = RedisCounters(url, name, options=patient)
+    await counters.start()
+    while await counters._wire.ask(b"GET", b"go") is None:
+        await asyncio.sleep(0.005)
+    plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
+    end = loop.time() + seconds
+
+    async def ask() -> None:
+        while loop.time() < end:
+            answer = await counters.take(plan, 10)
+            if isinstance(answer, Grant):
+                admitted_at.append(answer.holds[0].admitted_at_ms)
+                counters.settle(Settlement(answer.holds[0], counters.next_number(plan.key), 7))
+            else:
+                await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+    await counters.close()
+    return admitted_at
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(hammer(sys.argv[1], sys.argv[2], float(sys.argv[3])))))

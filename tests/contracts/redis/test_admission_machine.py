@@ -1,0 +1,356 @@
+"""The real scripts, with a clock of the test's own, held against the reference and between two brute-force models.
+
+Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
+come late or whose answers are lost, changing thresholds, midnight, clocks that step back, and steps that aim at the
+edges of windows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from policy.groups import Group
+from policy.limits.admission import Book, Decision, Tightest, admit, revoke, settle
+from policy.limits.counter_layout import KINDS, parts_of
+from policy.limits.effective import Bound, Plan
+from policy.limits.settlement import Hold, Settlement
+from policy.limits.take_numbers import NO_DEADLINE_MS, Stamp
+from policy.limits.windows import DAY_MS
+from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
+from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce
+from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
+from tests.redis_server import REDIS_BINARIES, private_redis
+
+LEASE_MS = 130_000
+THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
+LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
+COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
+NAMES = ("root", "child", "leaf", "twig", "bud")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A call that was admitted: what it holds, and what bound it then."""
+
+    hold: Hold
+    bounds: tuple[Bound, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A take whose answer nobody has heard; it may have run, or it may be on its way yet."""
+
+    plan: Plan
+    estimates: tuple[int, ...]
+    stamp: Stamp
+    admissions: tuple[Admission, ...] = ()
+
+
+class Machine(RuleBasedStateMachine):
+    """One hash of the real thing, one of the reference, and the models, moved in step."""
+
+    client: "redis.Redis"
+    scripts: Scripts
+
+    @initialize(
+        limits=st.lists(LIMITS, min_size=1, max_size=5),
+        cascading=st.booleans(),
+        before_midnight=st.sampled_from([DAY_MS // 2, 100_000, 1_500, 30]),
+    )
+    def plant(self, limits: list[dict[tuple[str, str], int]], cascading: bool, before_midnight: int) -> None:
+        self.client.flushdb()
+        self.now_ms = START_MS - START_MS % DAY_MS + DAY_MS - before_midnight
+        self.latest_ms = 0
+        self.cascading = cascading
+        self.groups: list[Group] = []
+        for name, its in zip(NAMES, limits, strict=False):
+            parent = self.groups[-1].id if self.groups else None
+            self.groups.append(group(name, its, parent, cascading=cascading))  # type: ignore[arg-type]
+        self.keys = {plan.key for plan in map(self._plan, range(len(self.groups)))}
+        self.books = {key: Book(LEASE_MS) for key in self.keys}
+        self.models = {key: BruteForce(LEASE_MS) for key in self.keys}
+        self.open: list[Admission] = []
+        self.edges: list[int] = []
+        self.numbers = {"a": 0, "b": 0}
+        self.sent: list[tuple[str, str, list[tuple[Admission, Settlement]]]] = []
+        self.takes = {"a": 0, "b": 0}
+        self.unheard: list[Sent] = []
+        self.under_way: list[Sent] = []
+        self.revoked: list[Sent] = []
+
+    @rule(step_ms=st.one_of(st.integers(0, 30), st.integers(0, 1_100), st.integers(0, 61_000), st.just(-7)))
+    def wait(self, step_ms: int) -> None:
+        self._set_clock(self.now_ms + step_ms)
+
+    @rule(data=st.data(), off_by=st.integers(-1, 1))
+    @precondition(lambda self: bool(self.edges))
+    def wait_for_an_edge(self, data: st.DataObject, off_by: int) -> None:
+        ahead = sorted({edge for edge in self.edges if edge > self.now_ms + 1})
+        if ahead:
+            self._set_clock(data.draw(st.sampled_from(ahead[:8])) + off_by)
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=6))
+    def call(self, caller: int, estimates: list[int]) -> None:
+        self._take(self._plan(caller), estimates)
+
+    @rule(caller=st.integers(0, 4), times=st.integers(1, 90))
+    def burst(self, caller: int, times: int) -> None:
+        self._take(self._plan(caller), [1] * times)
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), late_ms=st.integers(1, 70_000))
+    def call_too_late(self, caller: int, estimates: list[int], late_ms: int) -> None:
+        """A take whose deadline is past, by Redis' own clock, moves nothing."""
+        plan, stamp = self._plan(caller), self._stamp("a")._replace(deadline_ms=self.now_ms - late_ms)
+        decision = self._take(plan, estimates, stamp)
+        assert decision is None or decision.too_late
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=6), by=st.sampled_from("ab"))
+    def call_and_lose_the_answer(self, caller: int, estimates: list[int], by: str) -> None:
+        self._run_unheard(Sent(self._plan(caller), tuple(estimates), self._stamp(by)))
+
+    @rule(caller=st.integers(0, 4), estimates=st.lists(COUNTS, min_size=1, max_size=3), by=st.sampled_from("ab"))
+    def send_a_take_that_does_not_arrive_yet(self, caller: int, estimates: list[int], by: str) -> None:
+        plan = self._plan(caller)
+        if plan.bounds:
+            deadline_ms = self.now_ms + 30_000 if by == "a" else NO_DEADLINE_MS
+            stamp = self._stamp(by)._replace(deadline_ms=deadline_ms)
+            self.under_way.append(Sent(plan, tuple(estimates), stamp))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.under_way))
+    def a_take_arrives(self, data: st.DataObject) -> None:
+        sent = data.draw(st.sampled_from(self.under_way))
+        self.under_way.remove(sent)
+        self._run_unheard(sent)
+
+    @rule(data=st.data(), by=st.sampled_from("ab"), asks_twice=st.booleans())
+    def give_back_what_was_lost(self, data: st.DataObject, by: str, asks_twice: bool) -> None:
+        """After a reconnect: what ran is found out and given back once, and what did not run never will."""
+        lost = [sent for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == by]
+        if not lost:
+            return
+        key = data.draw(st.sampled_from(lost)).plan.key
+        of_key = [sent for sent in lost if sent.plan.key == key]
+        ran = self._revoke(key, by, max(sent.stamp.number for sent in of_key))
+        if asks_twice:
+            assert self._revoke(key, by, max(sent.stamp.number for sent in of_key)) == ran
+        for sent in of_key:
+            at_ms, admitted = ran.get(sent.stamp.number, (0, 0))
+            assert admitted == len(sent.admissions)
+            assert all(admission.hold.admitted_at_ms == at_ms for admission in sent.admissions)
+            if sent.admissions:
+                self._settle(by, [(admission, 0, True) for admission in sent.admissions])
+        self.unheard = [sent for sent in self.unheard if sent not in of_key]
+        self.revoked += [sent for sent in self.under_way if sent in of_key]
+        self.under_way = [sent for sent in self.under_way if sent not in of_key]
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.revoked))
+    def a_revoked_take_arrives(self, data: st.DataObject) -> None:
+        sent = data.draw(st.sampled_from(self.revoked))
+        decision = self._take(sent.plan, list(sent.estimates), sent.stamp)
+        assert decision is not None
+        assert decision.too_late, "it was given back before it ran"
+
+    @rule(caller=st.integers(0, 4))
+    def come_back_when_told(self, caller: int) -> None:
+        """`retry_after` is tight: refused one millisecond before, admitted at it."""
+        plan = self._plan(caller)
+        decision = self._take(plan, [3])
+        if decision is None or decision.refused_by is None:
+            return
+        self._set_clock(decision.now_ms + decision.retry_after_ms - 1)
+        early = self._take(plan, [3])
+        assert early is not None
+        assert early.refused_by is not None, "admitted before retry_after"
+        assert early.retry_after_ms == 1
+        self._set_clock(self.now_ms + 1)
+        on_time = self._take(plan, [3])
+        assert on_time is not None
+        assert on_time.refused_by is None, "refused at retry_after"
+
+    @rule(caller=st.integers(0, 4))
+    def lift_it_early(self, caller: int) -> None:
+        """Until `hard_retry_after` a refusal stands, whatever is refunded."""
+        plan = self._plan(caller)
+        decision = self._take(plan, [3])
+        if decision is None or not decision.hard_retry_after_ms:
+            return
+        for admission in [admission for admission in self.open if admission.hold.key == plan.key]:
+            self.open.remove(admission)
+            self._settle("a", [(admission, 0, True)])
+        self._set_clock(decision.now_ms + decision.hard_retry_after_ms - 1)
+        still = self._take(plan, [3])
+        assert still is not None
+        assert still.refused_by is not None, "a hard refusal was lifted"
+
+    @rule(data=st.data(), incarnation=st.sampled_from("ab"), gives_back=st.booleans())
+    @precondition(lambda self: bool(self.open))
+    def end_calls(self, data: st.DataObject, incarnation: str, gives_back: bool) -> None:
+        key = data.draw(st.sampled_from(self.open)).hold.key
+        of_key = [admission for admission in self.open if admission.hold.key == key]
+        ended = data.draw(st.lists(st.sampled_from(of_key), min_size=1, max_size=6, unique_by=id))
+        for admission in ended:
+            self.open.remove(admission)
+        told = [(one, 0 if gives_back else data.draw(COUNTS), gives_back) for one in ended]
+        self._settle(incarnation, told, doubled=data.draw(st.booleans()))
+
+    @rule(data=st.data())
+    @precondition(lambda self: bool(self.sent))
+    def send_again(self, data: st.DataObject) -> None:
+        """A duplicate, or an old batch that comes late, alone or with its successor."""
+        place = data.draw(st.integers(0, len(self.sent) - 1))
+        key, incarnation, batch = self.sent[place]
+        following = self.sent[place + 1] if place + 1 < len(self.sent) else None
+        if following is not None and following[:2] == (key, incarnation) and data.draw(st.booleans()):
+            batch = batch + following[2]
+        self._apply(key, incarnation, batch)
+
+    @rule(which=st.integers(0, 4), limits=LIMITS)
+    def patch(self, which: int, limits: dict[tuple[str, str], int]) -> None:
+        """Thresholds and units change; counts stay."""
+        old = self.groups[which % len(self.groups)]
+        new = group(old.id, limits, old.parent_id, cascading=self.cascading)  # type: ignore[arg-type]
+        self.groups[which % len(self.groups)] = new
+
+    def _plan(self, caller: int) -> Plan:
+        depth = caller % len(self.groups)
+        return plan_of(*reversed(self.groups[: depth + 1]))
+
+    def _set_clock(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def _run(self, script: bytes, key: str, arguments: list[bytes]) -> "int | list[int]":
+        pipeline: Any = self.client.pipeline(transaction=False)
+        pipeline.set(CLOCK_KEY, self.now_ms)
+        pipeline.execute_command("EVALSHA", script, 1, key, *arguments)
+        reply: int | list[int] = pipeline.execute()[1]
+        return reply
+
+    def _stamp(self, incarnation: str) -> Stamp:
+        """The next take's. Below the oldest take that is lost all answers are known."""
+        self.takes[incarnation] += 1
+        number = self.takes[incarnation]
+        lost = [sent.stamp.number for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == incarnation]
+        return Stamp(incarnation, number, min([number, *lost]) - 1)
+
+    def _run_unheard(self, sent: Sent) -> None:
+        known = len(self.open)
+        if self._take(sent.plan, list(sent.estimates), sent.stamp) is not None:
+            admissions = tuple(self.open[known:])
+            del self.open[known:]
+            self.unheard.append(replace(sent, admissions=admissions))
+
+    def _revoke(self, key: str, incarnation: str, through: int) -> dict[int, tuple[int, int]]:
+        """By number, when each take that was remembered ran, and how many it admitted."""
+        reply = self._run(self.scripts.revoke.sha, key, [takes_field(incarnation), b"%d" % through])
+        assert isinstance(reply, list)
+        ran = revoke(self.books[key], incarnation, through)
+        assert reply == [figure for record in ran for figure in (record.at_ms, record.number, record.admitted)]
+        return {record.number: (record.at_ms, record.admitted) for record in ran}
+
+    def _take(self, plan: Plan, estimates: list[int], stamp: Stamp | None = None) -> Decision | None:
+        if not plan.bounds:
+            return None
+        stamp = stamp or self._stamp("a")
+        texts = [b"%d" % estimate for estimate in estimates]
+        reply = self._run(self.scripts.take.sha, plan.key, [*take_arguments(plan.bounds, LEASE_MS, stamp), *texts])
+        decision = admit(self.books[plan.key], plan.bounds, estimates, self.now_ms, stamp)
+        assert reply == _as_reply(decision)
+        self._check_between_the_models(plan, estimates, decision)
+        self.now_ms = decision.now_ms
+        return decision
+
+    def _check_between_the_models(self, plan: Plan, estimates: list[int], decision: Decision) -> None:
+        model, now_ms = self.models[plan.key], decision.now_ms
+        for estimate in estimates[: decision.admitted]:
+            for bound in plan.bounds:
+                assert model.least(bound, now_ms) < bound.limit.threshold, f"one too many: {bound}"
+            model.admitted(plan.bounds, estimate, now_ms)
+            buckets = _parts(plan.bounds)
+            self.open.append(Admission(Hold(plan.key, buckets, now_ms, estimate), plan.bounds))
+        if decision.refused_by is not None:
+            refusing = plan.bounds[decision.refused_by]
+            assert model.most(refusing, now_ms) >= refusing.limit.threshold, f"refused for nothing: {refusing}"
+            for earlier in plan.bounds[: decision.refused_by]:
+                assert model.least(earlier, now_ms) < earlier.limit.threshold, f"not the first to refuse: {refusing}"
+        if decision.admitted:
+            self._remember_edges(plan, now_ms)
+
+    def _remember_edges(self, plan: Plan, now_ms: int) -> None:
+        """Instants at which something may leave: steps aim at them."""
+        for bound in plan.bounds:
+            window, granule = WINDOW_MS.get(bound.limit.unit, LEASE_MS), GRANULE_MS[bound.limit.unit]
+            self.edges += [now_ms + window, now_ms - now_ms % granule + granule, now_ms + window + granule]
+        self.edges = [*self.edges[-40:], now_ms - now_ms % DAY_MS + DAY_MS]
+
+    def _settle(self, incarnation: str, ended: list[tuple[Admission, int, bool]], *, doubled: bool = False) -> None:
+        """`doubled`: the new numbers stand in their batch twice, as when a replay finds a record twice."""
+        batch = []
+        for admission, actual, given_back in ended:
+            self.numbers[incarnation] += 1
+            one = (admission, Settlement(admission.hold, self.numbers[incarnation], actual, given_back))
+            batch += [one, one] if doubled else [one]
+        key = ended[0][0].hold.key
+        self.sent.append((key, incarnation, batch))
+        self._apply(key, incarnation, batch)
+
+    def _apply(self, key: str, incarnation: str, batch: list[tuple[Admission, Settlement]]) -> None:
+        settlements = [settlement for _, settlement in batch]
+        reply = self._run(self.scripts.settle.sha, key, settle_arguments(settlements, incarnation, LEASE_MS))
+        book = self.books[key]
+        now_ms = book.time({name for one in settlements for name, _ in one.hold.buckets}, self.now_ms)
+        assert reply == settle(book, incarnation, settlements, self.now_ms)
+        for admission, settlement in batch:
+            self.models[key].settled(admission.bounds, incarnation, settlement, now_ms)
+
+
+def _parts(bounds: tuple[Bound, ...]) -> tuple[tuple[str, int], ...]:
+    groups = dict.fromkeys(bound.counting_group for bound in bounds)
+    return tuple((name, parts_of(b.limit for b in bounds if b.counting_group == name)) for name in groups)
+
+
+def _as_reply(decision: Decision) -> list[int]:
+    def place(tightest: Tightest | None) -> list[int]:
+        return [0, 0, 0] if tightest is None else [tightest.bound + 1, tightest.remaining, tightest.reset_ms]
+
+    refused_by = 0 if decision.refused_by is None else decision.refused_by + 1
+    waits = [decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms]
+    counts = [decision.now_ms, decision.admitted, refused_by, *waits]
+    return [*counts, *place(decision.requests), *place(decision.tokens)]
+
+
+@pytest.fixture(params=REDIS_BINARIES)
+def machine(request: pytest.FixtureRequest) -> Iterator[type[Machine]]:
+    scripts = Scripts.load(REDIS_CLOCK)
+    with private_redis(binary=request.param) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as own:
+        for script in (scripts.take, scripts.settle, scripts.revoke):
+            own.script_load(script.text.decode())
+        yield type("BoundMachine", (Machine,), {"client": own, "scripts": scripts})
+
+
+def explore(machine: type[Machine], examples: int, steps: int) -> None:
+    thorough = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    run_state_machine_as_test(machine, settings=thorough)
+
+
+def test_the_scripts_stay_between_the_models(machine: type[Machine]) -> None:
+    explore(machine, examples=60, steps=40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_scripts_stay_between_the_models_for_long(machine: type[Machine]) -> None:
+    explore(machine, examples=5_000, steps=60)

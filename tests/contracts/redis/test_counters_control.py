@@ -1,0 +1,103 @@
+"""Control reads the counters that the proxy writes, and deletes what nobody will count any more."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from control.edges.redis.usage_counters import Bucket, CountersUnavailableError, DayUsage, UsageCounters
+from policy.limits.counter_layout import EXPIRY_S, fields_of
+from policy.limits.windows import DAY_MS
+from tests.contracts.redis.counters_world import RPD, RPM, START_MS, TPD, TPM, World, group, plan_of, redis_world
+from tests.redis_server import RedisServer, private_redis
+
+TOP, LOW = group("top", {RPD: 10, TPD: 1000}), group("low", {RPD: 5, RPM: 90, TPM: 100_000}, "top")
+PLAN = plan_of(LOW, TOP)
+BUCKETS = [Bucket(PLAN.key, "low"), Bucket(PLAN.key, "top"), Bucket(PLAN.key, "unknown"), Bucket("tg:{no|key}", "low")]
+
+
+class FixedClock(UsageCounters):
+    """Redis' clock as the test has set it for the scripts."""
+
+    def __init__(self, client: redis.asyncio.Redis, world: World) -> None:
+        super().__init__(client)
+        self._world = world
+
+    async def _time_ms(self) -> int:
+        return self._world.now_ms
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with private_redis() as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        made = redis_world(server.url, client)
+        await made.counters.start()
+        yield made
+        await made.counters.close()
+
+
+@pytest.fixture
+async def usage(world: World) -> AsyncIterator[UsageCounters]:
+    assert world.redis is not None
+    path = world.redis.connection_pool.connection_kwargs["path"]
+    async with redis.asyncio.Redis(unix_socket_path=path) as client:
+        yield FixedClock(client, world)
+
+
+async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage: UsageCounters) -> None:
+    assert await usage.day_usage(BUCKETS) == [DayUsage(0, 0)] * 4
+    await world.settle(await world.grant(PLAN, 50), 70)
+    await world.grant(PLAN, 50)
+    assert await usage.day_usage(BUCKETS) == [DayUsage(2, 0), DayUsage(2, 70), DayUsage(0, 0), DayUsage(0, 0)]
+    await world.at(START_MS - START_MS % DAY_MS + DAY_MS)
+    assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0)] * 2
+
+
+async def test_a_deleted_group_leaves_nothing(world: World, usage: UsageCounters) -> None:
+    assert world.redis is not None
+    for _ in range(3):
+        await world.settle(await world.grant(PLAN, 50), 70)
+        await world.advance(1500)
+    before = set(world.redis.hkeys(PLAN.key))
+    await usage.forget([Bucket(PLAN.key, "low"), Bucket("tg:{no|key}", "low")])
+    gone = before - set(world.redis.hkeys(PLAN.key))
+    assert b"low" in gone
+    assert len(gone) > 1
+    assert gone <= {field.encode() for field in fields_of("low")}
+    assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0), DayUsage(3, 210)]
+
+
+async def test_marks_of_workers_long_gone_are_pruned(world: World, usage: UsageCounters) -> None:
+    await world.settle(await world.grant(PLAN, 50), 70)
+    assert await usage.prune_markers() == 0
+    await world.advance(EXPIRY_S * 1000)
+    assert await usage.prune_markers() == 0
+    await world.advance(1)
+    assert await usage.prune_markers() == 2  # of what it settled, and of what it took
+    assert await usage.prune_markers() == 0
+
+
+async def test_a_key_lives_three_days_after_its_last_use(world: World) -> None:
+    assert world.redis is not None
+    await world.grant(PLAN, 50)
+    assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
+    world.redis.expire(PLAN.key, EXPIRY_S)
+    await world.advance(3_600_000)
+    await world.grant(PLAN, 50)
+    assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
+
+
+async def test_without_redis_the_figures_are_unavailable() -> None:
+    with private_redis() as server:
+        path = str(RedisServer(server.folder).socket_path)
+    async with redis.asyncio.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0)) as client:
+        counters = UsageCounters(client)
+        with pytest.raises(CountersUnavailableError):
+            await counters.day_usage(BUCKETS)
+        with pytest.raises(CountersUnavailableError):
+            await counters.forget(BUCKETS)
+        with pytest.raises(CountersUnavailableError):
+            await counters.prune_markers()

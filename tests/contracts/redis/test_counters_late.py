@@ -1,0 +1,315 @@
+"""Redis late is not Redis spent: what a worker was not told in time is given back, requests as well as tokens, once.
+
+A real Redis: stopped under callers, behind a relay that holds requests or replies back and cuts connections, or with a
+clock of the test's own that is stepped.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import redis
+
+from policy.limits.effective import Plan
+from policy.limits.tiers import Tier, tier_plan
+from policy.limits.windows import DAY_MS
+from proxy.accounting.reservations import Grant, LimitHit
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.scripts import Scripts
+from proxy.exchange import CountersUnavailableError
+from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
+from tests.redis_relay import Relay, relay_to
+from tests.redis_server import RedisServer, private_redis
+
+PATIENCE_S = 20
+FOREVER_S = 600.0
+MERGED, SINGLE = 9, 2
+"""How many checks of one moment: from three on they are one call."""
+SCRIPTS = Scripts.load(REDIS_CLOCK)
+QUICK = WireOptions(deadline_s=0.1, stall_s=FOREVER_S)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with private_redis() as running:
+        yield running
+
+
+@pytest.fixture
+def own(server: RedisServer) -> Iterator["redis.Redis"]:
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        client.flushall()
+        client.set(CLOCK_KEY, START_MS)
+        for script in (SCRIPTS.take, SCRIPTS.settle):
+            client.script_load(script.text.decode())
+        yield client
+
+
+@pytest.fixture
+async def relay(server: RedisServer, own: "redis.Redis") -> AsyncIterator[Relay]:
+    async with relay_to(server.socket_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
+    """A worker behind the relay, on the test's clock."""
+    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, wire=QUICK)
+    made = RedisCounters(relay.url, "late", options=options)
+    await made.start()
+    yield made
+    relay.requests.set()
+    relay.replies.set()
+    await made.close()
+
+
+@pytest.fixture
+async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisCounters]:
+    """A worker that nothing disturbs, on the test's clock."""
+    patient = WireOptions(deadline_s=PATIENCE_S)
+    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, wire=patient)
+    made = RedisCounters(server.url, "other", options=options)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan | None = None) -> list[type]:
+    taken = (counters.take(plan, 10, tier) for _ in range(calls))
+    return [type(answer) for answer in await asyncio.gather(*taken, return_exceptions=True)]
+
+
+async def grant(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Grant:
+    answer = await counters.take(plan, estimate)
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
+    """What remains of requests and tokens, by a call that is given back."""
+    granted = await grant(counters, plan)
+    counters.give_back(granted)
+    await until(lambda: counters.pending_settlements == 0)
+    standings = (granted.requests, granted.tokens)
+    requests, tokens = (standing.remaining if standing is not None else 0 for standing in standings)
+    return requests + 1, tokens
+
+
+def all_settled(counters: RedisCounters) -> bool:
+    connection = counters._wire._connection
+    has_heard_all = connection is not None and not connection.pending and not counters._wire._waiting
+    return has_heard_all and counters.available and counters.pending_settlements == 0 and not counters._takes._lost
+
+
+TREE = plan_of(group("low", {RPM: 90, RPD: 50}, "top"), group("top", {TPM: 1000}))
+"""Its own group has only REQUEST limits, so only the root has something to settle."""
+PLANS = {"requests only": simple(rpm=70, rpd=50), "all kinds": simple(rps=60, rpd=50, tpm=1000, tpd=1000), "tree": TREE}
+
+
+@pytest.fixture(params=PLANS)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return PLANS[request.param]
+
+
+@pytest.mark.parametrize("calls", [SINGLE, MERGED])
+async def test_a_late_reply_gives_everything_back(
+    relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int
+) -> None:
+    await grant(late, plan)
+    before = await left(other, plan)
+    relay.replies.clear()
+    assert set(await outcomes(late, plan, calls)) == {CountersUnavailableError}
+    assert relay.held_replies
+    assert (await left(other, plan))[0] == before[0] - calls, "they have run"
+    relay.replies.set()
+    await until(lambda: all_settled(late))
+    assert await left(other, plan) == before
+
+
+@pytest.mark.parametrize("calls", [SINGLE, MERGED])
+@pytest.mark.parametrize("ran", [True, False], ids=["they ran", "they have not run yet"])
+async def test_a_lost_connection_gives_everything_back_once(
+    relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int, ran: bool
+) -> None:
+    await grant(late, plan)
+    before = await left(other, plan)
+    (relay.replies if ran else relay.requests).clear()
+    assert set(await outcomes(late, plan, calls)) == {CountersUnavailableError}
+    if ran:
+        await until(lambda: relay.held_replies > 0)
+        assert (await left(other, plan))[0] == before[0] - calls
+    relay.cut()
+    await until(lambda: not late.available)
+    relay.replies.set()
+    relay.requests.set()
+    await until(lambda: all_settled(late))
+    for _ in range(2):
+        assert await left(other, plan) == before
+        relay.cut()  # who reconnects once more gives nothing back once more
+        await until(lambda: not late.available)
+        await until(lambda: all_settled(late))
+    assert (await outcomes(late, plan, 70)).count(Grant) == before[0]
+
+
+async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
+    own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
+) -> None:
+    """Its connection is lost and the worker is back before the server reads what was sent on the old one."""
+    relay.requests.clear()
+    assert set(await outcomes(late, plan, MERGED)) == {CountersUnavailableError}  # the first one: it has no deadline
+    on_its_way, relay.requests = relay.requests, asyncio.Event()
+    relay.requests.set()
+    relay.cut()
+    await until(lambda: not late.available)
+    await until(lambda: all_settled(late))
+    assert (await left(late, plan))[0] == 50, "its next take leaves the revocation standing"
+    calls = own.info("commandstats")["cmdstat_evalsha"]["calls"]
+    on_its_way.set()
+    await until(lambda: own.info("commandstats")["cmdstat_evalsha"]["calls"] > calls)
+    assert (await left(other, plan))[0] == 50
+
+
+async def test_a_take_past_its_deadline_never_runs(
+    own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
+) -> None:
+    before = await left(late, plan)
+    relay.requests.clear()
+    assert set(await outcomes(late, plan, MERGED)) == {CountersUnavailableError}
+    own.set(CLOCK_KEY, START_MS + 1_500)
+    relay.replies.clear()
+    relay.requests.set()
+    await until(lambda: relay.held_replies > 0)
+    assert await left(other, plan) == before, "nothing was spent, not even until the give-back"
+    relay.replies.set()
+    await until(lambda: all_settled(late))
+    assert await left(other, plan) == before
+
+
+async def test_a_days_count_is_not_given_back_to_the_next_day(
+    own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters
+) -> None:
+    plan = simple(rpd=50)
+    midnight_ms = START_MS - START_MS % DAY_MS + DAY_MS
+    own.set(CLOCK_KEY, midnight_ms - 1)
+    relay.replies.clear()
+    assert set(await outcomes(late, plan, SINGLE)) == {CountersUnavailableError}
+    own.set(CLOCK_KEY, midnight_ms)
+    assert await outcomes(other, plan, 4) == [Grant] * 4
+    relay.cut()
+    await until(lambda: not late.available)
+    relay.replies.set()
+    await until(lambda: all_settled(late))
+    assert (await left(other, plan))[0] == 46
+
+
+async def test_a_late_answer_gives_the_tier_back_too(relay: Relay, late: RedisCounters, other: RedisCounters) -> None:
+    tier, plan = tier_plan("ws", Tier(15, 1000)), simple(rpm=50)
+    await grant(late, plan)
+    relay.replies.clear()
+    assert set(await outcomes(late, plan, SINGLE, tier)) == {CountersUnavailableError}
+    relay.replies.set()
+    await until(lambda: all_settled(late))
+    assert await left(other, tier) == (15, 1000)
+    assert (await left(other, plan))[0] == 49
+
+
+async def test_what_is_given_back_before_dispatch_is_free_again(late: RedisCounters, plan: Plan) -> None:
+    before = await left(late, plan)
+    for _ in range(3):
+        answers = [await late.take(plan, 10) for _ in range(60)]
+        grants = [answer for answer in answers if isinstance(answer, Grant)]
+        assert len(grants) == 50
+        for one in grants:
+            late.give_back(one)
+        await until(lambda: late.pending_settlements == 0)
+    assert await left(late, plan) == before
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000, 100, -100])
+async def test_a_clock_that_is_stepped_refuses_nobody(
+    own: "redis.Redis", late: RedisCounters, plan: Plan, step_ms: int
+) -> None:
+    """As after a fail-over to a server with another clock. The first answer teaches the new time."""
+    await grant(late, plan)
+    own.set(CLOCK_KEY, START_MS + step_ms)
+    assert await outcomes(late, plan, 1) == [Grant]
+    assert await outcomes(late, plan, MERGED) == [Grant] * MERGED
+    calls = own.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert await outcomes(late, plan, 1) == [Grant]
+    assert own.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1, "the new time is known"
+
+
+async def test_many_lost_takes_of_one_key_are_told_apart(
+    relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
+) -> None:
+    """Some were answered, some ran, some did not."""
+    assert await outcomes(late, plan, 5) == [Grant] * 5
+    relay.replies.clear()
+    ran = [asyncio.ensure_future(outcomes(late, plan, calls)) for calls in (1, 2)]
+    await until(lambda: relay.held_replies > 0)
+    relay.requests.clear()
+    not_run = asyncio.ensure_future(outcomes(late, plan, 4))
+    assert {outcome for one in (*ran, not_run) for outcome in await one} == {CountersUnavailableError}
+    relay.cut()
+    await until(lambda: not late.available)
+    relay.requests.set()
+    relay.replies.set()
+    await until(lambda: all_settled(late))
+    assert (await left(other, plan))[0] == 45
+
+
+# Redis itself stopped, with the deadlines of production and its own clock.
+
+
+@pytest.mark.parametrize(
+    ("callers", "stopped_s", "stall_s"), [(60, 2.0, FOREVER_S), (40, 0.3, FOREVER_S), (60, 2.0, 0.5), (40, 0.3, 0.1)],
+    ids=["2 s", "0.3 s", "2 s, connection given up", "0.3 s, connection given up"],
+)  # fmt: skip
+async def test_what_was_served_and_what_remains_is_the_whole(
+    server: RedisServer, own: "redis.Redis", callers: int, stopped_s: float, stall_s: float
+) -> None:
+    plan = simple(rpd=50, tpd=100_000)
+    options = CountersOptions(wire=WireOptions(stall_s=stall_s), local_refusals=False)
+    worker = RedisCounters(server.url, "worker-1", options=options)
+    await worker.start()
+    served, stopping = 0, False
+
+    async def call_on() -> None:
+        nonlocal served
+        while not stopping:
+            try:
+                answer = await worker.take(plan, 100)
+            except CountersUnavailableError:
+                answer = None
+            if isinstance(answer, Grant) and served < 20:  # some are served, the others shed before dispatch
+                served += 1
+            elif isinstance(answer, Grant):
+                worker.give_back(answer)
+            await asyncio.sleep(0.001)
+
+    calling = [asyncio.create_task(call_on()) for _ in range(callers)]
+    try:
+        await until(lambda: served > 0)
+        server.pause()
+        await asyncio.sleep(stopped_s)
+    finally:
+        server.resume()
+        await until(lambda: worker.available)
+        stopping = True
+        await asyncio.gather(*calling)
+    await until(lambda: all_settled(worker))
+    reader = RedisCounters(server.url, "reader", options=replace(options, wire=WireOptions(deadline_s=PATIENCE_S)))
+    await reader.start()
+    assert await left(reader, plan) == (50 - served, 100_000 - 100 * served)
+    assert (await outcomes(reader, plan, 60)).count(Grant) == 50 - served
+    assert (await outcomes(reader, plan, 1)) == [LimitHit]
+    await reader.close()
+    await worker.close()

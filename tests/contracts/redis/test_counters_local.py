@@ -1,0 +1,277 @@
+"""Redis lost, mode `local`: each worker goes on with its share of each threshold, and Redis is told when it is back."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+import redis
+
+from policy.limits.counter_layout import day_usage
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from policy.limits.tiers import Tier, tier_plan
+from proxy.accounting.reservations import Grant, LimitHit
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.worker_roster import Share
+from proxy.exchange import CountersUnavailableError
+from tests.contracts.redis.counters_world import simple
+from tests.redis_server import RedisServer, private_redis
+
+PATIENCE_S = 10
+OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, wire=WireOptions(deadline_s=0.3))
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with private_redis(["--appendonly", "yes", "--appendfsync", "always"]) as running:
+        yield running
+
+
+@pytest.fixture
+async def workers(server: RedisServer) -> AsyncIterator[list[RedisCounters]]:
+    """Three workers that know of one another."""
+    made = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
+    async with AsyncExitStack() as stack:
+        for counters in made:
+            await counters.start()
+            stack.push_async_callback(counters.close)
+        await until(lambda: all(c._roster.share is not None and c._roster.share.workers == 3 for c in made))
+        yield made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def lose(server: RedisServer, workers: list[RedisCounters]) -> None:
+    server.kill()
+    await until(lambda: not any(counters.available for counters in workers))
+
+
+async def come_back(server: RedisServer, workers: list[RedisCounters]) -> None:
+    server.start()
+    await until(lambda: all(counters.available and counters.pending_settlements == 0 for counters in workers))
+
+
+async def grants(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Grant]:
+    answers = [await counters.take(plan, estimate) for _ in range(calls)]
+    return [answer for answer in answers if isinstance(answer, Grant)]
+
+
+async def test_the_shares_are_the_whole_threshold(server: RedisServer, workers: list[RedisCounters]) -> None:
+    await lose(server, workers)
+    admitted = [len(await grants(counters, simple(rpm=11), 20)) for counters in workers]
+    assert admitted == [4, 4, 3]
+    assert [counters.local_decisions for counters in workers] == [20, 20, 20]
+
+
+async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[None] = []
+    options = replace(OPTIONS, decided_alone=lambda: told.append(None))
+    counters = RedisCounters(server.url, "worker-1", options=options)
+    await counters.start()
+    assert len(await grants(counters, simple(rpm=11), 2)) == 2
+    assert not told
+    await lose(server, [counters])
+    assert counters.decides
+    assert len(await grants(counters, simple(rpm=11), 20)) == 9
+    assert len(told) == 20
+    await come_back(server, [counters])
+    assert [record.getMessage() for record in caplog.records if "decide" in record.getMessage()] == [
+        "limits are decided by this worker alone, by its share: Share(rank=0, workers=1)",
+        "Redis decides again; 20 checks were decided without it",
+    ]
+    await counters.close()
+
+
+async def test_a_share_of_nothing_admits_nothing(server: RedisServer, workers: list[RedisCounters]) -> None:
+    await lose(server, workers)
+    refusal = await workers[2].take(simple(rpm=2), 1)
+    assert isinstance(refusal, LimitHit)
+    assert refusal.retry_after_ms > 0
+    assert len(await grants(workers[1], simple(rpm=2), 3)) == 1
+
+
+async def test_a_worker_counts_its_own_last_window(server: RedisServer, workers: list[RedisCounters]) -> None:
+    plan = simple(rpm=12, rpd=90, tpm=3000, tpd=90_000)
+    assert len(await grants(workers[0], plan, 3, 100)) == 3
+    await lose(server, workers)
+    assert len(await grants(workers[0], plan, 9, 100)) == 1
+    assert len(await grants(workers[1], plan, 9, 100)) == 4
+    day = simple(rpd=12)  # the same bucket of the day
+    assert [len(await grants(counters, day, 9)) for counters in workers] == [0, 0, 4]
+
+
+async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
+    """The worst case, as docs/operating.md states it: one worker has admitted all, and nobody has asked since."""
+    plan, threshold, count = simple(rpm=120, rpd=120), 120, len(workers)
+    assert len(await grants(workers[0], plan, 150)) == threshold
+    await lose(server, workers)
+    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    assert after == [0, 40, 40]
+    assert threshold + sum(after) == threshold * (2 - 1 / count)
+
+
+@pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpm": 60, "rpd": 120}, {"rpd": 120}], ids=str)
+async def test_who_was_told_that_all_is_used_admits_nothing_more(
+    server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
+) -> None:
+    plan = simple(**limits)
+    used = len(await grants(workers[0], plan, 150))
+    for counters in workers[1:]:
+        assert isinstance(await counters.take(plan, 1), LimitHit)
+    await lose(server, workers)
+    assert [len(await grants(counters, plan, 150)) for counters in workers] == [0, 0, 0]
+    assert used == min(limits.values())
+
+
+@pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpd": 120}], ids=str)
+async def test_of_what_was_left_each_worker_takes_its_share(
+    server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
+) -> None:
+    plan = simple(**limits)
+    used = len(await grants(workers[0], plan, 88))
+    for counters in workers[1:]:
+        used += len(await grants(counters, plan, 1))
+    await lose(server, workers)
+    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    assert after == [0, 10, 10]  # 31 and 30 were left when they were told
+    assert used + sum(after) <= 120
+
+
+async def test_tokens_are_reserved_and_settled_from_memory_too(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
+    plan = simple(tpm=300, tpd=30_000)
+    await lose(server, workers)
+    held = await grants(workers[0], plan, 3, 100)
+    assert len(held) == 1
+    settle(workers[0], held[0], 40)
+    assert len(await grants(workers[0], plan, 3, 100)) == 1
+
+
+def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
+    for hold in grant.holds:
+        counters.settle(Settlement(hold, counters.next_number(hold.key), actual))
+
+
+async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, workers: list[RedisCounters]) -> None:
+    plan = simple(rpm=30, rpd=60, tpm=3000, tpd=6000)
+    before = await grants(workers[0], plan, 2, 100)
+    await lose(server, workers)
+    during = [await grants(counters, plan, 3, 100) for counters in workers]
+    for grant in (*before, *during[0]):
+        settle(workers[0], grant, 70)
+    for counters, held in zip(workers[1:], during[1:], strict=True):
+        for grant in held:
+            settle(counters, grant, 70)
+    await come_back(server, workers)
+    after = (await grants(workers[0], plan, 1, 0))[0]
+    assert after.requests is not None
+    assert after.tokens is not None
+    assert after.requests.remaining == 30 - 2 - 9 - 1
+    assert after.tokens.remaining == 3000 - 11 * 70
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as own:
+        header = own.hget(plan.key, "g1")
+    assert isinstance(header, bytes)
+    assert day_usage(header, time.time_ns() // 1_000_000) == (2 + 9 + 1, 11 * 70)
+
+
+async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
+    tier, plan = tier_plan("ws", Tier(30, 30_000)), simple(rpm=3)
+    await lose(server, workers)
+    answers = [await workers[0].take(plan, 10, tier=tier) for _ in range(8)]
+    assert [type(answer) for answer in answers] == [Grant] + [LimitHit] * 7
+    for answer in answers[:1]:
+        assert isinstance(answer, Grant)
+        assert len(answer.holds) == 2
+        settle(workers[0], answer, 5)
+    await come_back(server, workers)
+    after = (await grants(workers[0], tier, 1, 0))[0]
+    assert after.requests is not None
+    assert after.tokens is not None
+    assert (after.requests.remaining, after.tokens.remaining) == (28, 29_995)
+
+
+async def test_a_worker_that_starts_without_redis_knows_no_share(server: RedisServer) -> None:
+    server.kill()
+    told: list[None] = []
+    options = replace(OPTIONS, decided_alone=lambda: told.append(None))
+    counters = RedisCounters(server.url, "late", options=options)
+    await counters.start()
+    with pytest.raises(CountersUnavailableError):
+        await counters.take(simple(rpm=5), 1)
+    assert not counters.decides
+    assert not told
+    await counters.close()
+
+
+async def test_who_has_just_joined_has_no_share_until_the_others_have_heard(server: RedisServer) -> None:
+    """The others go by a larger share until they ask again: together they would admit too much."""
+    slow = replace(OPTIONS, roster_interval_s=3600)
+    first, second = (RedisCounters(server.url, f"worker-{n}", options=slow) for n in range(2))
+    await first.start()
+    await second.start()
+    await lose(server, [first, second])
+    assert (first.decides, second.decides) == (True, False)
+    assert len(await grants(first, simple(rpm=11), 20)) == 11
+    with pytest.raises(CountersUnavailableError):
+        await second.take(simple(rpm=11), 1)
+    await first.close()
+    await second.close()
+
+
+async def test_who_was_alone_makes_room_at_once(server: RedisServer) -> None:
+    """However short a time it has been there itself: long before it would take anybody for gone."""
+    slower = replace(OPTIONS, roster_interval_s=0.3)
+    first, second = (RedisCounters(server.url, f"worker-{n}", options=slower) for n in range(2))
+    await first.start()
+    assert first._roster.share == Share(0, 1)
+    await second.start()
+    await until(lambda: second._roster.share is not None)
+    assert (first._roster.share, second._roster.share) == (Share(0, 2), Share(1, 2))
+    await first.close()
+    await second.close()
+
+
+async def test_who_joins_after_a_loss_takes_nobody_for_gone(server: RedisServer, workers: list[RedisCounters]) -> None:
+    await lose(server, workers)
+    for counters in workers:
+        await counters._roster.close()  # they have not yet said again that they live
+    server.start()
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as own:
+        own.zadd("tg:workers", {f"worker-{n}": int(time.time()) - 60 for n in range(3)})
+    late = RedisCounters(server.url, "worker-9", options=OPTIONS)
+    await late.start()
+    await until(lambda: late._roster.share is not None)
+    assert late._roster.share == Share(3, 4)
+    await late.close()
+
+
+async def test_the_next_loss_begins_with_what_is_known_then(server: RedisServer, workers: list[RedisCounters]) -> None:
+    plan = simple(rpm=9)
+    await lose(server, workers)
+    held = await grants(workers[0], plan, 5)
+    assert len(held) == 3
+    for grant in held:
+        settle(workers[0], grant, 0)
+    await come_back(server, workers)
+    await lose(server, workers)
+    assert await grants(workers[0], plan, 5) == []
+
+
+async def test_a_worker_that_leaves_leaves_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:
+    await workers[1].close()
+    left = (workers[0], workers[2])
+    await until(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in left))
+    await until(lambda: [c._roster.share.rank for c in left if c._roster.share] == [0, 1])

@@ -1,0 +1,480 @@
+"""The counters' client against a real Redis: how it asks, what it does when Redis stalls, dies or comes back."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import redis
+
+from policy.limits.effective import Plan
+from policy.limits.settlement import Hold, Settlement
+from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.edges.redis.admission_requests import Check
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.exchange import CountersUnavailableError
+from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
+from tests.redis_server import RedisServer, private_redis
+
+BOTH_LOOPS = True
+PATIENCE_S = 10
+OPTIONS = CountersOptions(wire=WireOptions(deadline_s=0.3))
+"""More patient than production, for a machine that is busy with other tests."""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with private_redis(["--appendonly", "yes", "--appendfsync", "always"]) as running:
+        yield running
+
+
+@pytest.fixture
+async def counters(server: RedisServer) -> AsyncIterator[RedisCounters]:
+    made = RedisCounters(server.url, "worker-1", options=OPTIONS)
+    await made.start()
+    yield made
+    await made.close()
+
+
+def client(server: RedisServer) -> "redis.Redis":
+    return redis.Redis(unix_socket_path=str(server.socket_path))
+
+
+def script_calls(server: RedisServer) -> int:
+    with client(server) as own:
+        stats = own.info("commandstats")
+    return sum(int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Grant:
+    answer = await counters.take(plan, estimate)
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+async def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
+    for hold in grant.holds:
+        counters.settle(Settlement(hold, counters.next_number(hold.key), actual))
+    await until(lambda: counters.pending_settlements == 0)
+
+
+async def tokens_left(counters: RedisCounters, plan: Plan) -> int:
+    tokens = (await take(counters, plan, 0)).tokens
+    assert tokens is not None
+    return tokens.remaining
+
+
+async def outcomes(counters: RedisCounters, plan: Plan, calls: int) -> list[type]:
+    """What so many checks of one moment come to, by type."""
+    answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)), return_exceptions=True)
+    return [type(answer) for answer in answers]
+
+
+async def test_checks_of_one_tick_share_a_read_and_those_of_one_plan_a_call(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plans = [plan_of(group(f"g{n}", {RPM: 100, TPM: 100_000})) for n in range(5)]
+    await take(counters, plans[0])
+    with client(server) as own:
+        calls, reads = script_calls(server), own.info("stats")["total_reads_processed"]
+        hot = [counters.take(plans[0], 10) for _ in range(50)]
+        others = [counters.take(plan, 10) for plan in plans[1:] for _ in range(2)]
+        grants = await asyncio.gather(*hot, *others)
+        assert own.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
+    assert script_calls(server) - calls == 1 + 8
+    assert all(isinstance(grant, Grant) for grant in grants)
+    assert await tokens_left(counters, plans[0]) == 100_000 - 1 - 500
+
+
+async def test_a_merged_call_admits_in_order_as_far_as_it_goes(counters: RedisCounters) -> None:
+    assert await outcomes(counters, simple(rpm=7), 10) == [Grant] * 7 + [LimitHit] * 3
+    tokens = simple(tpm=100)
+    answers = await asyncio.gather(*(counters.take(tokens, 60) for _ in range(4)))
+    assert [type(answer) for answer in answers] == [Grant, Grant, LimitHit, LimitHit]
+
+
+async def test_a_redis_that_has_forgotten_the_scripts_is_told_again(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(tpm=1000)
+    grant = await take(counters, plan, 100)
+    with client(server) as own:
+        own.script_flush()
+    assert (await take(counters, plan, 100)).tokens == Standing(1000, 800, 60_001)
+    with client(server) as own:
+        own.script_flush()
+    await settle(counters, grant, 0)
+    assert await tokens_left(counters, plan) == 900
+
+
+async def test_a_refusal_that_nothing_can_lift_is_repeated_from_memory(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(tpd=100)
+    await settle(counters, await take(counters, plan), 100)
+    first = await counters.take(plan, 1)
+    calls = script_calls(server)
+    assert await outcomes(counters, plan, 50) == [LimitHit] * 50
+    assert script_calls(server) == calls
+    assert isinstance(first, LimitHit)
+    assert first.tokens is not None
+    assert 0 < first.hard_retry_after_ms <= first.tokens.reset_ms
+
+
+async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    """A request may be given back by another worker at any moment, and by this one with news of it."""
+    plan = simple(rpm=2)
+    grant = await take(counters, plan)
+    await take(counters, plan)
+    assert isinstance(await counters.take(plan, 1), LimitHit)
+    counters.give_back(grant)
+    await until(lambda: counters.pending_settlements == 0)
+    assert await outcomes(counters, plan, 2) == [Grant, LimitHit]
+    calls = script_calls(server)
+
+    async def asked_again() -> bool:
+        await counters.take(plan, 1)
+        return script_calls(server) > calls
+
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asked_again():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_the_policy(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(rpm=2)
+    await outcomes(counters, plan, 3)
+    assert await outcomes(counters, simple(rpm=3), 2) == [Grant, LimitHit]
+    with client(server) as own:
+        own.flushall()  # as a fail-over that lost what was counted
+        own.client_kill_filter(_type="normal", skipme=True)
+    await until(lambda: not counters.available)
+    await until(lambda: counters.available)
+    assert await outcomes(counters, plan, 3) == [Grant, Grant, LimitHit]
+
+
+async def test_a_token_refusal_is_forgotten_when_this_worker_settles(counters: RedisCounters) -> None:
+    plan = simple(tpm=100)
+    grant = await take(counters, plan, 100)
+    assert await outcomes(counters, plan, 2) == [LimitHit] * 2
+    await settle(counters, grant, 0)
+    assert await outcomes(counters, plan, 1) == [Grant]
+
+
+async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: RedisCounters) -> None:
+    plan = simple(tpm=1000, tpd=1000)
+    await take(counters, plan, 1)
+    for ticks in range(4):  # before it is sent, and on its way
+        waiting = asyncio.create_task(counters.take(plan, 900))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        await counters.take(simple(rpm=9), 0)  # asked after it: its answer has come, too
+        await until(lambda: counters.pending_settlements == 0)
+        assert await tokens_left(counters, plan) == 999
+
+
+class CancelsOnDelivery(RedisCounters):
+    """Cancels whoever waits in the very moment in which the answer comes."""
+
+    waiting: "asyncio.Task[Grant | LimitHit] | None" = None
+
+    def _deliver(self, check: Check, answer: Grant | LimitHit) -> None:
+        super()._deliver(check, answer)
+        if self.waiting is not None:
+            self.waiting.cancel()
+            self.waiting = None
+
+
+async def test_who_is_cancelled_with_the_answer_at_hand_gives_his_tokens_back(server: RedisServer) -> None:
+    counters, plan = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS), simple(tpm=1000)
+    await counters.start()
+    counters.waiting = waiting = asyncio.create_task(counters.take(plan, 900))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: counters.pending_settlements == 0)
+    assert await tokens_left(counters, plan) == 1000
+    await counters.close()
+
+
+async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> None:
+    options = CountersOptions(wire=WireOptions(stall_s=PATIENCE_S))
+    counters, plan = RedisCounters(server.url, "worker-1", options=options), simple(tpm=1000, rpm=1000)
+    await counters.start()
+    await take(counters, plan, 1)
+    server.pause()
+    for _ in range(3):  # two at a time, which are not merged: the breaker counts calls
+        waiting = asyncio.ensure_future(outcomes(counters, plan, 2))
+        await asyncio.sleep(0.01)
+        timer = counters._wire._deadline_timer
+        assert timer is not None  # each has a deadline of its own, whatever else is owed
+        assert timer.when() - asyncio.get_running_loop().time() <= options.wire.deadline_s
+        assert set(await waiting) == {CountersUnavailableError}
+    assert not counters.available
+    assert counters._wire.connected
+    server.resume()
+    await until(lambda: counters.available)
+    await until(lambda: counters.pending_settlements == 0)
+    # Redis did admit the calls that it found in its socket, and was told that nobody used them.
+    assert await tokens_left(counters, plan) == 999
+    await counters.close()
+
+
+@pytest.mark.parametrize("slept_s", [0.06, 0.12])
+async def test_what_our_own_loop_slept_through_is_not_held_against_redis(server: RedisServer, slept_s: float) -> None:
+    """It stands still while it reads from elsewhere: afterwards the deadline has passed, and the answer is there."""
+    plan, loop = simple(rpm=1000), asyncio.get_running_loop()
+    counters = RedisCounters(server.url, "worker-1")
+    await counters.start()
+    await take(counters, plan)
+    ours, theirs = socket.socketpair()
+
+    def stand_still() -> None:
+        ours.recv(1)
+        time.sleep(slept_s)
+
+    with ours, theirs:
+        loop.add_reader(ours, stand_still)
+        for _ in range(8):  # more than the breaker bears
+            waiting = asyncio.ensure_future(counters.take(plan, 1))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it is sent
+            theirs.send(b"x")
+            assert isinstance(await waiting, Grant)
+        loop.remove_reader(ours)
+    await counters.close()
+
+
+async def test_a_connection_that_owes_an_answer_for_too_long_is_given_up(server: RedisServer) -> None:
+    options = CountersOptions(wire=WireOptions(stall_s=0.2, connect_timeout_s=0.2))
+    counters = RedisCounters(server.url, "worker-1", options=options)
+    await counters.start()
+    server.pause()
+    assert await outcomes(counters, simple(rpm=5), 1) == [CountersUnavailableError]
+    await until(lambda: not counters._wire.connected)
+    server.resume()
+    await until(lambda: counters.available)
+    await take(counters, simple(rpm=5))
+    await counters.close()
+
+
+async def test_an_open_breaker_fails_calls_at_once(server: RedisServer, counters: RedisCounters) -> None:
+    server.kill()
+    await until(lambda: not counters.available)
+    for _ in range(3):
+        await outcomes(counters, simple(rpm=5), 2)
+    waiting = asyncio.ensure_future(counters.take(simple(rpm=5), 1))
+    for _ in range(3):  # no deadline is waited for, only ticks
+        await asyncio.sleep(0)
+    assert isinstance(waiting.exception(), CountersUnavailableError)
+
+
+async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(tpm=10_000, tpd=10_000)
+    grants = [await take(counters, plan, 100) for _ in range(5)]
+    server.kill()
+    await until(lambda: not counters.available)
+    for grant in grants:
+        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+    assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
+    server.start()
+    await until(lambda: counters.available and counters.pending_settlements == 0)
+    assert await tokens_left(counters, plan) == 10_000 - 150
+
+
+async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    """The journal forgets up to there: whatever the order of keys, no number at or below may be lost any more."""
+    plans = [plan_of(group(name, {TPM: 100})) for name in ("g1", "g2")]
+    holds = [hold for plan in plans for hold in (await take(counters, plan)).holds]
+    assert counters.settled_through == 0
+    numbers = [counters.next_number(hold.key) for hold in holds]
+    server.pause()
+    for hold, number in zip(holds, numbers, strict=True):
+        counters.settle(Settlement(hold, number, 5))
+    await asyncio.sleep(0.05)
+    assert counters.settled_through == numbers[0] - 1
+    server.resume()
+    await until(lambda: counters.settled_through == numbers[-1])
+
+
+async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServer, counters: RedisCounters) -> None:
+    plan = simple(tpd=10_000)
+    grants = [await take(counters, plan, 100) for _ in range(5)]
+    for _ in range(3):
+        server.pause()
+        for grant in grants:
+            counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+        await until(lambda: counters._wire._failures > 0)
+        server.resume()
+        await until(lambda: counters.pending_settlements == 0)
+        grants = [await take(counters, plan, 100) for _ in range(5)]
+    assert await tokens_left(counters, plan) == 10_000 - 3 * 150 - 500
+
+
+async def test_settlements_of_one_key_share_calls(server: RedisServer, counters: RedisCounters) -> None:
+    plan = simple(tpm=10_000_000)
+    grants = await asyncio.gather(*(take(counters, plan, 100) for _ in range(201)))
+    await settle(counters, grants.pop(), 30)
+    calls = script_calls(server)
+    for grant in grants:
+        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+    await until(lambda: counters.pending_settlements == 0)
+    assert script_calls(server) - calls == 1
+    assert await tokens_left(counters, plan) == 10_000_000 - 6_030
+
+
+async def test_more_settlements_than_a_call_can_carry_go_in_several(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(tpm=10_000_000)
+    grant = await take(counters, plan, 0)
+    for _ in range(1_700):
+        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 3))
+    await until(lambda: counters.pending_settlements == 0)
+    assert await tokens_left(counters, plan) == 10_000_000 - 5_100
+
+
+async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(counters: RedisCounters) -> None:
+    """Each call reserves 530 of 100 and uses 20: the next one must find 20 used, however soon it comes."""
+    plan = simple(tpm=100)
+    for _ in range(5):
+        grant = await counters.take(plan, 530)
+        assert isinstance(grant, Grant)
+        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 20))
+    assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
+
+
+async def test_closing_sends_what_is_left(server: RedisServer) -> None:
+    counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
+    await counters.start()
+    grant = await take(counters, plan, 500)
+    counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 100))
+    await counters.close()
+    reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
+    await reader.start()
+    assert await tokens_left(reader, plan) == 900
+    await reader.close()
+
+
+async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -> None:
+    server.kill()
+    counters = RedisCounters(server.url, "worker-2", options=OPTIONS)
+    await counters.start()
+    assert set(await outcomes(counters, simple(rpm=5), 6)) == {CountersUnavailableError}
+    with pytest.raises(CountersUnavailableError):
+        await counters.replay("dead", [Settlement(Hold("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
+    server.start()
+    await until(lambda: counters.available)
+    assert await outcomes(counters, simple(rpm=5), 6) == [Grant] * 5 + [LimitHit]
+    await counters.close()
+
+
+async def test_a_replica_that_refuses_to_write_is_left(server: RedisServer, counters: RedisCounters) -> None:
+    plan = simple(rpm=5)
+    await take(counters, plan)
+    with client(server) as own:
+        own.execute_command("REPLICAOF", "127.0.0.1", "1")
+        assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
+        own.execute_command("REPLICAOF", "NO", "ONE")
+    await until(lambda: counters.available)
+    assert await outcomes(counters, plan, 5) == [Grant] * 4 + [LimitHit]
+
+
+async def test_what_does_not_speak_redis_is_no_redis(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("s") / "s"
+
+    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    impostor = await asyncio.start_unix_server(babble, path)
+    async with impostor:
+        counters = RedisCounters(f"unix://{path}", "worker-1", options=OPTIONS)
+        await counters.start()
+        assert set(await outcomes(counters, simple(rpm=5), 6)) == {CountersUnavailableError}
+        await counters.close()
+
+
+async def test_what_accepts_and_never_answers_is_no_redis(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("s") / "s"
+
+    async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    impostor = await asyncio.start_unix_server(nothing, path)
+    async with impostor:
+        counters = RedisCounters(f"unix://{path}", "worker-1", options=OPTIONS)
+        await counters.start()
+        assert set(await outcomes(counters, simple(rpm=5), 6)) == {CountersUnavailableError}
+        await counters.close()
+
+
+async def test_a_dead_workers_settlements_are_replayed_once(server: RedisServer, counters: RedisCounters) -> None:
+    plan, other = simple(tpd=10_000), plan_of(group("g2", {TPM: 10_000}))
+    holds = [(await take(counters, plan, 100)).holds[0] for _ in range(3)]
+    holds += [(await take(counters, other, 100)).holds[0] for _ in range(2)]
+    left = [Settlement(hold, number, 10) for number, hold in enumerate(holds, 1)]
+    supervisor = RedisCounters(server.url, "supervisor", options=OPTIONS)
+    await supervisor.start()
+    for again in (left[:2], left, left[::-1]):
+        await supervisor.replay("dead", again)
+    await supervisor.close()
+    assert await tokens_left(counters, plan) == 9_970
+    assert await tokens_left(counters, other) == 9_980
+
+
+async def test_what_is_given_back_uses_up_no_number_of_the_journal(
+    server: RedisServer, counters: RedisCounters
+) -> None:
+    plan = simple(tpm=1000)
+    for _ in range(3):
+        waiting = asyncio.create_task(counters.take(plan, 100))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await counters.take(simple(rpm=9), 0)
+        await until(lambda: counters.pending_settlements == 0)
+    await settle(counters, await take(counters, plan, 100), 40)
+    assert await tokens_left(counters, plan) == 960
+
+
+async def test_closing_tries_once_more_what_redis_did_not_take(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.edges.redis.settlement_sender._RETRY_S", 3600)
+    counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
+    await counters.start()
+    grant = await take(counters, plan, 500)
+    server.kill()
+    await until(lambda: not counters.available)
+    counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 100))
+    assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
+    server.start()
+    await until(lambda: counters.available)
+    await counters.close()
+    reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
+    await reader.start()
+    assert await tokens_left(reader, plan) == 900
+    await reader.close()

@@ -1,0 +1,231 @@
+"""The store on both databases: all or nothing, one after another, away and back; migrations up and down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, inspect, select, text
+
+from control.edges.sql import tables
+from control.edges.sql.database import DanglingError, DatabaseAwayError, TakenError, migrate, migrate_down
+from control.edges.sql.store import Store, WriteTx, current_revision
+from policy.snapshot import RowKind
+from tests.control.conftest import (
+    database_url,
+    empty_url,
+    migrated_file,
+    migrated_postgres,
+    original,
+    postgres,
+    store,
+)
+from tests.postgres_server import PostgresServer, running_postgres
+
+__all__ = ["database_url", "empty_url", "migrated_file", "migrated_postgres", "original", "postgres", "store"]
+
+
+def workspace(id: str, name: str = "") -> dict[str, object]:
+    rest = {"tier": "basic", "billing": "active", "onboarded": True, "created_at_ms": 1}
+    return {"id": id, "name": name or id, **rest}
+
+
+async def names(store: Store) -> list[str]:
+    async with store.read() as conn:
+        return list((await conn.execute(select(tables.workspaces.c.name).order_by("name"))).scalars())
+
+
+async def test_a_failure_undoes_everything(store: Store) -> None:
+    async def fail() -> None:
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+            tx.publish(RowKind.WORKSPACE, "a", {})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert await names(store) == []
+    async with store.read() as conn:
+        assert await current_revision(conn) == 0
+
+
+async def test_a_cancelled_writer_leaves_nothing_and_blocks_nobody(store: Store) -> None:
+    inside = asyncio.Event()
+
+    async def stuck() -> None:
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(stuck())
+    await inside.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with store.write() as tx:
+        await tx.conn.execute(insert(tables.workspaces).values(workspace("b")))
+    assert await names(store) == ["b"]
+
+
+async def test_broken_rules_are_told_apart(store: Store) -> None:
+    async with store.write() as tx:
+        await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+        await tx.conn.execute(insert(tables.prefixes).values(prefix="p", workspace_id="a"))
+    with pytest.raises(TakenError) as taken:
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("b", "a")))
+    assert taken.value.is_about("name")
+    assert not taken.value.is_about("prefix")
+    with pytest.raises(DanglingError):
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.prefixes).values(prefix="q", workspace_id="nobody"))
+    with pytest.raises(DanglingError):
+        async with store.write() as tx:
+            await tx.conn.execute(text("DELETE FROM workspaces"))
+
+
+async def test_a_reader_sees_one_moment(store: Store) -> None:
+    async with store.read() as conn:
+        before = (await conn.execute(select(tables.workspaces.c.id))).all()
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+        assert (await conn.execute(select(tables.workspaces.c.id))).all() == before
+    assert await names(store) == ["a"]
+
+
+async def test_many_writers_in_two_processes_make_a_gapless_history(store: Store) -> None:
+    """Two stores on one database, as two processes would have; nobody fails and no revision is used twice."""
+    other = Store.at(store.engine.url.render_as_string(hide_password=False))
+    told: list[int] = []
+    stores = [Store(store.engine, told.append), Store(other.engine, told.append)]
+
+    async def write(number: int) -> None:
+        async def work(tx: WriteTx) -> None:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace(f"w{number:02}")))
+            tx.publish(RowKind.WORKSPACE, f"w{number}", {})
+
+        await stores[number % 2].transact(work)
+
+    await asyncio.gather(*(write(number) for number in range(40)))
+    await other.close()
+    assert sorted(told) == list(range(1, 41))
+    assert len(await names(store)) == 40
+
+
+async def test_a_deadlock_is_tried_again(store: Store) -> None:
+    """Two transactions lock two rows in opposite order: PostgreSQL breaks one of them, and it succeeds later."""
+    async with store.write() as tx:
+        await tx.conn.execute(insert(tables.workspaces), [workspace("a"), workspace("b")])
+    meet = asyncio.Barrier(2)
+    tries: list[str] = []
+
+    async def swap(first: str, second: str) -> None:
+        async def work(tx: WriteTx) -> None:
+            tries.append(first)
+            for id in (first, second):
+                await tx.conn.execute(text("UPDATE workspaces SET tier = tier || 'x' WHERE id = :id"), {"id": id})
+                if id == first and len(tries) <= 2 and store.engine.dialect.name == "postgresql":
+                    await meet.wait()
+
+        await store.transact(work)
+
+    await asyncio.gather(swap("a", "b"), swap("b", "a"))
+    async with store.read() as conn:
+        tiers = (await conn.execute(select(tables.workspaces.c.tier))).scalars().all()
+    assert list(tiers) == ["basicxx", "basicxx"]
+    if store.engine.dialect.name == "postgresql":
+        assert len(tries) == 3
+
+
+async def test_migrations_go_up_and_down_on_a_filled_database(empty_url: str) -> None:
+    store = Store.at(empty_url)
+    await migrate(store.engine)
+    await _fill(store)
+    wanted = await _schema(store)
+    await migrate_down(store.engine, "0001")
+    assert await names(store) == ["a"]
+    await migrate(store.engine)
+    assert await names(store) == ["a"]
+    assert await _schema(store) == wanted
+    await migrate_down(store.engine)
+    assert [table for table in await _schema(store) if table != "alembic_version"] == []
+    await migrate(store.engine)
+    assert await _schema(store) == wanted
+    await store.close()
+
+
+async def test_tables_are_what_migrations_make(store: Store) -> None:
+    """`tables.py` is what we query by, migrations are what is there."""
+    found = await _schema(store)
+    for table in tables.metadata.sorted_tables:
+        assert found[table.name] >= {column.name for column in table.columns}, table.name
+
+
+async def test_postgresql_away_and_back(postgres: PostgresServer, private_postgres: PostgresServer) -> None:
+    store = Store.at(await private_postgres.create_database("away"))
+    await migrate(store.engine)
+    private_postgres.stop()
+    for _ in range(3):
+        with pytest.raises(DatabaseAwayError):
+            await names(store)
+        with pytest.raises(DatabaseAwayError):
+            async with store.write():
+                pass
+    private_postgres.start()
+    assert await names(store) == []
+    await store.close()
+
+
+async def test_a_connection_lost_in_the_middle_leaves_nothing(private_postgres: PostgresServer) -> None:
+    store = Store.at(await private_postgres.create_database("lost"))
+    await migrate(store.engine)
+
+    async def lose() -> None:
+        async with store.write() as tx:
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+            async with store.read() as other:
+                kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                await other.execute(text(f"{kill} AND application_name = 'tollgate-control'"))
+            await tx.conn.execute(insert(tables.workspaces).values(workspace("b")))
+
+    with pytest.raises(DatabaseAwayError):
+        await lose()
+    assert await names(store) == []
+    await store.close()
+
+
+async def test_sqlite_away_and_back(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    store = Store.at(f"sqlite+aiosqlite:///{place}/control.db")
+    await migrate(store.engine)
+    await store.engine.dispose()
+    place.rename(tmp_path / "elsewhere")
+    with pytest.raises(DatabaseAwayError):
+        await names(store)
+    (tmp_path / "elsewhere").rename(place)
+    assert await names(store) == []
+    await store.close()
+
+
+async def _fill(store: Store) -> None:
+    async with store.write() as tx:
+        await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
+        await tx.conn.execute(insert(tables.prefixes).values(prefix="p", workspace_id="a"))
+        tx.publish(RowKind.WORKSPACE, "a", {})
+
+
+async def _schema(store: Store) -> dict[str, set[str]]:
+    async with store.engine.connect() as conn:
+        return await conn.run_sync(
+            lambda sync: {
+                table: {column["name"] for column in inspect(sync).get_columns(table)}
+                for table in inspect(sync).get_table_names()
+            }
+        )
+
+
+@pytest.fixture
+async def private_postgres(postgres: PostgresServer) -> AsyncIterator[PostgresServer]:
+    """A server that the test may stop. The shared one is asked for first: it skips where there are no binaries."""
+    with running_postgres() as server:
+        yield server

@@ -1,0 +1,260 @@
+"""The one way out: what is resolved is checked, and what was checked is what is dialled; on both event loops."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+
+import pytest
+
+from policy.hosts import Address, EgressRules, Reach
+from proxy.edges.upstream import egress as egress_module
+from proxy.edges.upstream.egress import Egress, Origin, Resolver
+from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
+
+BOTH_LOOPS = True
+SOON_S = 20.0
+
+
+class Resolving:
+    """A resolver that answers from a table and counts how often it was asked."""
+
+    def __init__(self, **names: str) -> None:
+        self.names = {name.replace("_", "."): addresses.split() for name, addresses in names.items()}
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str) -> tuple[Address, ...]:
+        self.asked.append(host)
+        if host not in self.names:
+            raise OSError("no such name")
+        return tuple(ip_address(address) for address in self.names[host])
+
+
+class Line(asyncio.Protocol):
+    """The client's end of a connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.transport: asyncio.BaseTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+
+class Listening:
+    """A server that counts who comes, on an address of loopback."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.accepted = 0
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Listening]:
+    place = Listening("127.0.0.1", 0)
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        place.accepted += 1
+        writer.close()
+
+    server = await asyncio.start_server(accept, place.host, 0)
+    place.port = server.sockets[0].getsockname()[1]
+    yield place
+    server.close()
+    await server.wait_closed()
+
+
+async def connect(
+    egress: Egress, host: str, port: int | None, reach: Reach = Reach.REPLICA, within_s: float = SOON_S
+) -> tuple[str, int]:
+    """Where the connection leads."""
+    line = await egress.connect(Origin("http", host, port, reach), Line, time.perf_counter() + within_s)
+    peer = line.transport.get_extra_info("peername")
+    line.transport.close()
+    egress.close()
+    return str(peer[0]), int(peer[1])
+
+
+LOOPBACK = EgressRules.parse("127.0.0.0/8")
+
+
+async def test_a_name_is_dialled_at_the_address_that_was_checked(listening: Listening) -> None:
+    resolve = Resolving(model_example="127.0.0.1")
+    egress = Egress(LOOPBACK, 5.0, resolve=resolve)
+    assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
+    assert resolve.asked == ["model.example"]
+
+
+@pytest.mark.parametrize(
+    "answers", ["10.0.0.1", "8.8.8.8 10.0.0.1", "10.0.0.1 8.8.8.8", "8.8.8.8 ::1", "::ffff:7f00:1"]
+)
+async def test_a_name_with_one_forbidden_address_is_not_dialled(answers: str) -> None:
+    egress = Egress(EgressRules(), 5.0, resolve=Resolving(rebound_example=answers))
+    with pytest.raises(UpstreamUnreachableError, match="may not be dialled"):
+        await connect(egress, "rebound.example", 443, Reach.CUSTOMER)
+
+
+async def test_allowed_networks_are_not_for_customers(listening: Listening) -> None:
+    egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.1"))
+    with pytest.raises(UpstreamUnreachableError):
+        await connect(egress, "model.example", listening.port, Reach.CUSTOMER)
+    assert listening.accepted == 0
+
+
+@pytest.mark.parametrize("reach", Reach)
+async def test_metadata_is_dialled_for_nobody(reach: Reach) -> None:
+    rules = EgressRules.parse("0.0.0.0/0")
+    for host in ("169.254.169.254", "sly.example"):
+        egress = Egress(rules, 5.0, resolve=Resolving(sly_example="169.254.169.254"))
+        with pytest.raises(UpstreamUnreachableError, match="may not be dialled"):
+            await connect(egress, host, 80, reach)
+
+
+async def test_the_name_is_asked_anew_and_checked_anew(listening: Listening) -> None:
+    """DNS rebinding: a good first answer buys nothing for the second."""
+    resolve = Resolving(model_example="127.0.0.1")
+    egress = Egress(LOOPBACK, 5.0, resolve=resolve)
+    await connect(egress, "model.example", listening.port)
+    resolve.names["model.example"] = ["10.0.0.1"]
+    with pytest.raises(UpstreamUnreachableError, match="may not be dialled"):
+        await connect(egress, "model.example", listening.port)
+
+
+@pytest.mark.parametrize("reach", Reach)
+async def test_a_link_is_dialled_where_it_leads_without_asking(listening: Listening, reach: Reach) -> None:
+    resolve = Resolving()
+    rules = EgressRules.parse(f"model.internal=127.0.0.1:{listening.port}")
+    egress = Egress(rules, 5.0, resolve=resolve)
+    assert await connect(egress, "model.internal", None, reach) == ("127.0.0.1", listening.port)
+    assert resolve.asked == []
+
+
+async def test_a_link_is_for_urls_without_port(listening: Listening) -> None:
+    egress = Egress(EgressRules.parse(f"model.internal=127.0.0.1:{listening.port}"), 5.0, resolve=Resolving())
+    with pytest.raises(UpstreamUnreachableError, match="does not resolve"):
+        await connect(egress, "model.internal", 8000)
+
+
+async def test_the_next_address_is_tried_when_one_refuses(listening: Listening) -> None:
+    # nothing listens at this port of the other loopback addresses: the listener is bound to 127.0.0.1 alone
+    egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.9 127.0.0.8 127.0.0.1"))
+    assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
+
+
+async def test_the_next_address_is_tried_beside_one_that_hangs(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = asyncio.Event()
+    dial = egress_module._dial
+
+    async def dial_or_hang(host: str, port: int) -> socket.socket:
+        if host == "127.0.0.9":
+            hanging.set()
+            await asyncio.Event().wait()
+        return await dial(host, port)
+
+    monkeypatch.setattr(egress_module, "_dial", dial_or_hang)
+    egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.9 127.0.0.1"))
+    assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
+    assert hanging.is_set()
+
+
+async def test_every_address_refuses() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.9 127.0.0.1"))
+        with pytest.raises(UpstreamUnreachableError, match="refused"):
+            await connect(egress, "model.example", port)
+
+
+async def hang(_host: str, _port: int) -> socket.socket:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "_dial", hang)
+    with pytest.raises(UpstreamUnreachableError, match="too long"):
+        await connect(Egress(LOOPBACK, 0.05), "127.0.0.1", 80)
+    with pytest.raises(UpstreamUnreachableError, match="too long"):
+        await connect(Egress(LOOPBACK, 0.05, resolve=Resolving(a_b="127.0.0.1 127.0.0.2")), "a.b", 80)
+
+
+async def test_the_deadline_before_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "_dial", hang)
+    with pytest.raises(UpstreamTimeoutError):
+        await connect(Egress(LOOPBACK, 5.0), "127.0.0.1", 80, within_s=0.05)
+    with pytest.raises(UpstreamTimeoutError):
+        await connect(Egress(LOOPBACK, 5.0), "127.0.0.1", 80, within_s=-1)
+
+
+# --- the resolver -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_name_is_looked_up_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> tuple[Address, ...]:
+        asked.append(host)
+        return (ip_address("8.8.8.8"),)
+
+    monkeypatch.setattr(egress_module, "_look_up", look_up)
+    resolver = Resolver()
+    answers = await asyncio.gather(*(resolver("a.example") for _ in range(50)))
+    assert set(answers) == {(ip_address("8.8.8.8"),)}
+    await resolver("a.example")
+    assert asked == ["a.example"]
+    resolver.close()
+
+
+async def test_an_answer_is_kept_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> tuple[Address, ...]:
+        asked.append(host)
+        return (ip_address("8.8.8.8"),)
+
+    monkeypatch.setattr(egress_module, "_look_up", look_up)
+    monkeypatch.setattr(egress_module, "RESOLVED_FOR_S", 0.0)
+    resolver = Resolver()
+    await resolver("a.example")
+    await resolver("a.example")
+    assert len(asked) == 2
+    resolver.close()
+
+
+async def test_one_who_leaves_does_not_take_the_answer_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
+    resolver = Resolver()
+
+    async def ask(_: str) -> tuple[Address, ...]:
+        await release.wait()
+        return (ip_address("8.8.8.8"),)
+
+    monkeypatch.setattr(resolver, "_ask", ask)
+    first, second = (asyncio.ensure_future(resolver("a.example")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    release.set()
+    assert await second == (ip_address("8.8.8.8"),)
+    resolver.close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".example", "..", "xn--\x00"])
+async def test_what_does_not_resolve(host: str) -> None:
+    resolver = Resolver()
+    with pytest.raises((OSError, ValueError)):
+        await resolver(host)
+    egress = Egress(EgressRules(), 5.0)
+    with pytest.raises(UpstreamUnreachableError) as failure:
+        await connect(egress, host, 80)
+    assert host not in str(failure.value)
+    resolver.close()
+
+
+async def test_the_systems_own_names() -> None:
+    resolver = Resolver()
+    assert ip_address("127.0.0.1") in await resolver("localhost")
+    resolver.close()

@@ -1,0 +1,853 @@
+"""HttpUpstream against a scripted server on real sockets: whatever an upstream does, on both event loops."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from policy.hosts import EgressRules, Reach
+from proxy.edges.upstream.answer import Answer
+from proxy.edges.upstream.client import CLOSED_AT_ONCE, MANY, HttpUpstream, PoolLimits
+from proxy.edges.upstream.egress import Egress
+from proxy.exchange import (
+    UpstreamCall,
+    UpstreamCutError,
+    UpstreamResetError,
+    UpstreamTimeoutError,
+    UpstreamUnreachableError,
+)
+from proxy.json_text.segmented_body import RequestBody, Spliced
+from tests.fakes import scripted_upstream as script
+from tests.fakes.scripted_upstream import Exchange, ScriptedUpstream
+from tests.fakes.throwaway_ca import ThrowawayCa
+
+BOTH_LOOPS = True
+SOON_S = 20.0
+OK = script.answer(200, b"fine")
+Open = Callable[..., HttpUpstream]
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream() as server:
+        yield server
+
+
+@pytest.fixture
+async def opened(upstream: ScriptedUpstream) -> AsyncIterator[Open]:
+    """Makes clients and closes them before the server, which waits for its connections."""
+    clients: list[HttpUpstream] = []
+
+    def open_client(limits: PoolLimits | None = None, **egress: Any) -> HttpUpstream:
+        rules, told = egress.pop("rules", EgressRules()), egress.pop("after_a_burst", lambda: None)
+        clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, told))
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+async def client(opened: Open) -> HttpUpstream:
+    return opened()
+
+
+def call(
+    url: str, method: str = "POST", body: RequestBody = b"{}", within_s: float = SOON_S, idle_timeout_s: float = SOON_S
+) -> UpstreamCall:
+    headers = {"authorization": "Bearer sk-very-secret", "content-type": "application/json"}
+    return UpstreamCall(url, method, headers, body, time.perf_counter() + within_s, idle_timeout_s, Reach.OPERATOR)
+
+
+async def whole(answer: Answer) -> bytes:
+    pieces = []
+    while piece := await answer.read():
+        pieces.append(piece)
+        if answer.ended:
+            assert await answer.read() == b""
+    return b"".join(pieces)
+
+
+async def ask(client: HttpUpstream, url: str, **kwargs: Any) -> tuple[int, bytes]:
+    answer = await client.send(call(url, **kwargs))
+    return answer.status, await whole(answer)
+
+
+# --- the plain way ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_plain_chat_completion(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    body = json.dumps({"model": "m", "messages": []}).encode()
+    answer = await client.send(call(f"{upstream.url}/v1/chat/completions?x=1", body=body))
+    assert answer.status == 200
+    assert ("content-type", "application/json") in answer.headers
+    assert json.loads(await whole(answer))["usage"]["completion_tokens"] == 5
+    received = upstream.received[0]
+    assert (received.method, received.target, received.body) == ("POST", "/v1/chat/completions?x=1", body)
+    assert received.header("host") == f"127.0.0.1:{upstream.port}"
+    assert received.header("authorization") == "Bearer sk-very-secret"
+    assert received.header("content-length") == str(len(body))
+
+
+async def test_a_stream_arrives_frame_by_frame(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.send(script.head(200, {"transfer-encoding": "chunked"}))
+        for number, gate in enumerate(gates):
+            await gate.wait()
+            await exchange.send(script.chunked(b"data: %d\n\n" % number, end=False))
+        await exchange.send(b"0\r\n\r\n")
+
+    upstream.plan(behave)
+    answer = await client.send(call(upstream.url))
+    for number, gate in enumerate(gates):
+        gate.set()
+        assert await answer.read() == b"data: %d\n\n" % number
+    assert await answer.read() == b""
+    assert await answer.read() == b""
+
+
+async def test_a_connection_is_kept_and_used_again(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    for number in range(5):
+        upstream.plan(script.answer(200, b"%d" % number))
+        assert await ask(client, upstream.url) == (200, b"%d" % number)
+    assert upstream.connections == 1
+    assert len(upstream.received) == 5
+
+
+async def test_calls_at_once_have_a_connection_each(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    gate = asyncio.Event()
+    upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
+    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(4)]
+    await upstream.until(lambda: len(upstream.received) == 4)
+    gate.set()
+    assert await asyncio.gather(*calls) == [(200, b"")] * 4
+    assert upstream.connections == 4
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
+async def test_a_call_without_body_says_nothing_of_a_length(
+    upstream: ScriptedUpstream, client: HttpUpstream, method: str
+) -> None:
+    upstream.plan(OK)
+    assert await ask(client, upstream.url, method=method, body=b"") == (200, b"fine")
+    assert upstream.received[0].header("content-length") is None
+
+
+async def test_an_empty_post_says_that_it_is_empty(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(OK)
+    await ask(client, upstream.url, body=b"")
+    assert upstream.received[0].header("content-length") == "0"
+
+
+async def test_framing_headers_are_the_clients_own(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(OK)
+    smuggled = call(upstream.url)
+    smuggled.headers = {"Host": "evil", "Content-Length": "99", "Transfer-Encoding": "chunked", "x-a": "1"}
+    assert await whole(await client.send(smuggled)) == b"fine"
+    names = [name for name, _ in upstream.received[0].headers]
+    assert names == ["host", "x-a", "content-length"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [("x-a", "1\r\nx-b: 2"), ("x-a", "1\nx-b: 2"), ("x-a", "1\rx"), ("x-a", "nul\0"), ("x-a\r\nx-b", "1")],
+)
+async def test_a_header_that_would_be_two_is_not_sent(
+    upstream: ScriptedUpstream, client: HttpUpstream, broken: tuple[str, str]
+) -> None:
+    bad = call(upstream.url)
+    bad.headers = dict([broken])
+    with pytest.raises(UpstreamUnreachableError):
+        await client.send(bad)
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/a#b", "/\N{SNOWMAN}", "/\t"])
+async def test_a_target_that_would_be_two_is_not_sent(
+    upstream: ScriptedUpstream, client: HttpUpstream, path: str
+) -> None:
+    with pytest.raises(UpstreamUnreachableError):
+        await client.send(call(upstream.url + path))
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x/", "http:///x", "http://user:pw@host/", "http://h:port/", "//h/", "http://h?q"]
+)
+async def test_a_malformed_url_is_unreachable(client: HttpUpstream, url: str) -> None:
+    with pytest.raises(UpstreamUnreachableError):
+        await client.send(call(url))
+
+
+# --- bodies and their ends --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_no_body_with(upstream: ScriptedUpstream, client: HttpUpstream, status: int) -> None:
+    upstream.plan(script.raw(script.head(status)), OK)
+    assert await ask(client, upstream.url) == (status, b"")
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 1
+
+
+async def test_the_answer_to_head_has_a_length_and_no_body(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(script.head(200, {"content-length": "1000"})), OK)
+    assert await ask(client, upstream.url, method="HEAD", body=b"") == (200, b"")
+    assert await ask(client, upstream.url) == (200, b"fine")
+
+
+async def test_a_body_until_close(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(script.head(200), b"one", b"two", then="close"), OK)
+    assert await ask(client, upstream.url) == (200, b"onetwo")
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 2
+
+
+async def test_an_http_1_0_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(b"HTTP/1.0 200 OK\r\n\r\nold", then="close"))
+    assert await ask(client, upstream.url) == (200, b"old")
+
+
+async def test_connection_close_is_heeded(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.answer(200, b"bye", {"connection": "close"}), OK)
+    assert await ask(client, upstream.url) == (200, b"bye")
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 2
+
+
+async def test_trailers_and_chunk_extensions_are_passed_over(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    body = b"3;ext=1\r\nabc\r\n0\r\nx-trailer: 1\r\n\r\n"
+    upstream.plan(script.raw(script.head(200, {"transfer-encoding": "chunked"}) + body), OK)
+    answer = await client.send(call(upstream.url))
+    assert await whole(answer) == b"abc"
+    assert [name for name, _ in answer.headers] == ["transfer-encoding"]
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 1
+
+
+async def test_an_answer_split_into_single_bytes(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    wire = script.head(200, {"transfer-encoding": "chunked", "x-long": "v" * 50}) + script.chunked(b"abc", b"de")
+    upstream.plan(script.raw(*(wire[i : i + 1] for i in range(len(wire)))), OK)
+    answer = await client.send(call(upstream.url))
+    assert ("x-long", "v" * 50) in answer.headers
+    assert await whole(answer) == b"abcde"
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 1
+
+
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n"]
+)
+async def test_interim_answers_are_passed_over(
+    upstream: ScriptedUpstream, client: HttpUpstream, interim: bytes
+) -> None:
+    fine = script.head(200, {"content-length": "4"}) + b"fine"
+    upstream.plan(script.raw(interim, interim, fine), script.raw(interim + fine))
+    for _ in range(2):
+        answer = await client.send(call(upstream.url))
+        assert answer.headers == [("content-length", "4")]
+        assert await whole(answer) == b"fine"
+    assert upstream.connections == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_answers(upstream: ScriptedUpstream, client: HttpUpstream, status: int) -> None:
+    upstream.plan(script.answer(status, b"", {"location": f"{upstream.url}/elsewhere"}))
+    assert await ask(client, upstream.url) == (status, b"")
+    assert len(upstream.received) == 1
+
+
+async def test_retry_after_of_a_529_is_kept(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.answer_json(529, {"error": "overloaded"}, {"retry-after": "7"}))
+    answer = await client.send(call(upstream.url))
+    assert answer.status == 529
+    assert ("retry-after", "7") in answer.headers
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+async def test_refused(client: HttpUpstream) -> None:
+    async with ScriptedUpstream() as gone:
+        url = gone.url
+    with pytest.raises(UpstreamUnreachableError) as failure:
+        await client.send(call(url))
+    assert_discreet(failure.value)
+
+
+async def test_a_name_that_does_not_resolve(client: HttpUpstream) -> None:
+    with pytest.raises(UpstreamUnreachableError) as failure:
+        await client.send(call("http://no-such-host.invalid/v1"))
+    assert_discreet(failure.value, "no-such-host")
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+async def test_gone_before_the_head(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
+    upstream.plan(script.raw(then=then))
+    with pytest.raises(UpstreamResetError) as failure:
+        await client.send(call(upstream.url))
+    assert_discreet(failure.value)
+    assert len(upstream.received) == 1
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+async def test_gone_in_the_head(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
+    upstream.plan(script.raw(b"HTTP/1.1 200 OK\r\ncontent-le", then=then))
+    with pytest.raises(UpstreamResetError):
+        await client.send(call(upstream.url))
+    assert len(upstream.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [({"content-length": "100"}, b"short"), ({"transfer-encoding": "chunked"}, script.chunked(b"short", end=False))],
+    ids=["length", "chunked"],
+)
+@pytest.mark.parametrize("then", ["reset", "close"])
+async def test_gone_in_the_body(
+    upstream: ScriptedUpstream, client: HttpUpstream, headers: dict[str, str], body: bytes, then: str
+) -> None:
+    go_on = asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.send(script.head(200, headers) + body)
+        await go_on.wait()
+        {"reset": exchange.reset, "close": exchange.close}[then]()
+
+    upstream.plan(behave)
+    answer = await client.send(call(upstream.url))
+    assert await answer.read() == b"short"
+    go_on.set()
+    with pytest.raises(UpstreamCutError) as failure:
+        await answer.read()
+    assert_discreet(failure.value)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 999 No\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3x\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\nabc",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n",
+        b"HTTP/0.9 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/2.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/0.9 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/2.0 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"ICE/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"\r\nRTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"RTSP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\nRTSP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"abc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http(upstream: ScriptedUpstream, client: HttpUpstream, wire: bytes) -> None:
+    for pieces in ([wire], [wire[at : at + 1] for at in range(len(wire))]):
+        upstream.plan(script.raw(*pieces, then="close"))
+        with pytest.raises(UpstreamResetError) as failure:
+            await client.send(call(upstream.url))
+        assert_discreet(failure.value)
+
+
+async def test_a_broken_chunk_cuts_the_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(script.head(200, {"transfer-encoding": "chunked"}) + b"3\r\nabc\r\nzz\r\n"))
+    answer = await client.send(call(upstream.url))
+    with pytest.raises(UpstreamCutError):
+        await whole(answer)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        script.endless(b"HTTP/1.1 200 OK\r\n", b"x-more: of the same\r\n" * 100),
+        script.endless(b"HTTP/1.1 200 OK\r\nx-endless: ", b"v" * 4096),
+        script.endless(b"HTTP/1.1 200 ", b"reason " * 600),
+        script.endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    ],
+    ids=["fields", "value", "reason", "interim"],
+)
+async def test_an_endless_head_is_cut_short(
+    upstream: ScriptedUpstream, client: HttpUpstream, endless: script.Behaviour
+) -> None:
+    upstream.plan(endless)
+    with pytest.raises(UpstreamResetError):
+        await client.send(call(upstream.url))
+
+
+@pytest.mark.parametrize("start", [b"0\r\nx-trailer: ", b"3;ext="], ids=["trailer", "extension"])
+async def test_endless_trailers_are_cut_short(upstream: ScriptedUpstream, client: HttpUpstream, start: bytes) -> None:
+    upstream.plan(script.endless(script.head(200, {"transfer-encoding": "chunked"}) + start, b"v" * 4096))
+    answer = await client.send(call(upstream.url))
+    with pytest.raises(UpstreamCutError):
+        await whole(answer)
+
+
+@pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecond", b"rubbish", b"HT"])
+async def test_more_than_was_asked_for_poisons_nothing(
+    upstream: ScriptedUpstream, client: HttpUpstream, extra: bytes
+) -> None:
+    upstream.plan(script.raw(script.head(200, {"content-length": "5"}) + b"first" + extra), OK)
+    assert await ask(client, upstream.url) == (200, b"first")
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 2
+
+
+async def test_what_comes_unasked_between_calls_closes_the_connection(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
+    go_on = asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, {"content-length": "0"}))
+        await go_on.wait()
+        await exchange.send(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        await exchange.gone()
+        exchange.keep = False
+
+    upstream.plan(behave, OK)
+    assert await ask(client, upstream.url) == (200, b"")
+    go_on.set()
+    await upstream.until(lambda: upstream.open_connections == 0)
+    assert await ask(client, upstream.url) == (200, b"fine")
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_deadline_before_the_head(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent())
+    with pytest.raises(UpstreamTimeoutError):
+        await client.send(call(upstream.url, within_s=0.05))
+    await upstream.until(lambda: upstream.open_connections == 0)
+
+
+async def test_the_deadline_in_the_body(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent(script.head(200, {"content-length": "10"}) + b"12345"))
+    answer = await client.send(call(upstream.url, within_s=0.5))
+    assert await answer.read() == b"12345"
+    with pytest.raises(UpstreamTimeoutError):
+        await answer.read()
+    await upstream.until(lambda: upstream.open_connections == 0)
+
+
+async def test_a_slow_head_is_not_silence(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    gate = asyncio.Event()
+    upstream.plan(script.held(gate, after=script.head(200, {"content-length": "0"})))
+    asyncio.get_running_loop().call_later(0.15, gate.set)
+    assert await ask(client, upstream.url, idle_timeout_s=0.02) == (200, b"")
+
+
+async def test_a_stream_that_falls_silent(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent(script.head(200, {"transfer-encoding": "chunked"}) + script.chunked(b"a", end=False)))
+    answer = await client.send(call(upstream.url, idle_timeout_s=0.05))
+    assert await answer.read() == b"a"
+    with pytest.raises(UpstreamTimeoutError):
+        await answer.read()
+
+
+async def test_a_timer_of_one_call_does_not_end_the_next(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(OK)
+    await ask(client, upstream.url, within_s=0.4)
+    gate = asyncio.Event()
+    upstream.plan(script.held(gate, after=script.head(200, {"content-length": "0"})))
+    asyncio.get_running_loop().call_later(0.6, gate.set)
+    assert await ask(client, upstream.url) == (200, b"")
+    upstream.plan(script.silent())
+    with pytest.raises(UpstreamTimeoutError):
+        await ask(client, upstream.url, within_s=0.1)
+    assert upstream.connections == 1
+
+
+# --- connections kept -------------------------------------------------------------------------------------------------
+
+
+async def test_a_kept_connection_that_closed_is_not_used(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(script.head(200, {"content-length": "0"}), then="close"), OK)
+    assert await ask(client, upstream.url) == (200, b"")
+    await upstream.until(lambda: upstream.open_connections == 0)
+    await asyncio.sleep(0.01)  # the FIN has to pass the kernel; no event of ours shows it
+    assert await ask(client, upstream.url) == (200, b"fine")
+
+
+async def test_a_post_that_crossed_the_close_is_sent_again(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    """The FIN is here but not yet read when the call is written: nothing of it was received, so it may go again."""
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.read_body()
+        await exchange.send(script.head(200, {"content-length": "0"}))
+        exchange.keep = False
+
+    upstream.plan(behave, OK)
+    answer = await client.send(call(upstream.url))
+    assert answer.status == 200
+    time.sleep(0.01)  # noqa: ASYNC251  the loop must not see the FIN before the next call is written
+    await upstream.until(lambda: upstream.open_connections == 0)
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert len(upstream.received) == 2
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_post_that_was_received_is_never_sent_again(
+    upstream: ScriptedUpstream, client: HttpUpstream, then: str
+) -> None:
+    upstream.plan(OK, script.raw(then=then), OK)
+    await ask(client, upstream.url)
+    with pytest.raises(UpstreamResetError):
+        await ask(client, upstream.url)
+    assert len(upstream.received) == 2
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_get_on_a_kept_connection_is_sent_again_once(
+    upstream: ScriptedUpstream, client: HttpUpstream, then: str
+) -> None:
+    upstream.plan(OK, script.raw(then=then), OK)
+    await ask(client, upstream.url)
+    assert await ask(client, upstream.url, method="GET", body=b"") == (200, b"fine")
+    upstream.plan(script.raw(then=then), script.raw(then=then), OK)
+    with pytest.raises(UpstreamResetError):
+        await ask(client, upstream.url, method="GET", body=b"")
+    assert len(upstream.received) == 5
+
+
+async def test_connections_idle_for_too_long_are_closed(upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(PoolLimits(idle_s=0.05))
+    upstream.plan(OK)
+    await ask(client, upstream.url)
+    await upstream.until(lambda: upstream.open_connections == 0)
+
+
+@pytest.mark.parametrize(("count", "is_burst"), [(MANY + CLOSED_AT_ONCE, True), (MANY // 2, False)])
+async def test_when_a_burst_has_gone_that_is_told_once(
+    upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
+) -> None:
+    """The moment to give memory back. They close in parts, and the pool is gone when it is told."""
+    told: list[str] = []
+    client = opened(PoolLimits(idle_s=1), after_a_burst=lambda: told.append("gone"))
+    gate = asyncio.Event()
+    upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
+    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(count)]
+    await upstream.until(lambda: len(upstream.received) == count)
+    gate.set()
+    await asyncio.gather(*calls)
+    async with asyncio.timeout(SOON_S):
+        while client._sweep is not None:  # until it has nothing left to look at
+            await asyncio.sleep(0.005)
+    assert len(told) == is_burst
+    assert upstream.connections == count
+
+
+async def test_at_the_cap_calls_wait_their_turn(upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(PoolLimits(per_origin=2))
+    gate = asyncio.Event()
+    upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
+    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(7)]
+    await upstream.until(lambda: len(upstream.received) == 2)
+    gate.set()
+    assert await asyncio.gather(*calls) == [(200, b"")] * 7
+    assert upstream.connections == 2
+
+
+async def test_at_the_cap_the_deadline_holds(upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(PoolLimits(per_origin=1))
+    upstream.plan(script.silent(), OK)
+    first = asyncio.ensure_future(ask(client, upstream.url))
+    await upstream.until(lambda: len(upstream.received) == 1)
+    with pytest.raises(UpstreamTimeoutError):
+        await ask(client, upstream.url, within_s=0.05)
+    waiting = asyncio.ensure_future(ask(client, upstream.url))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await waiting == (200, b"fine")
+
+
+async def test_a_slot_is_given_back_when_connecting_fails(opened: Open) -> None:
+    client = opened(PoolLimits(per_origin=1))
+    async with ScriptedUpstream() as gone:
+        url = gone.url
+    results = await asyncio.gather(*(ask(client, url) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [UpstreamUnreachableError] * 3
+
+
+async def test_a_caller_that_leaves_the_queue_loses_nobodys_place(upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(PoolLimits(per_origin=1))
+    gate = asyncio.Event()
+    upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
+    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(4)]
+    await upstream.until(lambda: len(upstream.received) == 1)
+    calls[1].cancel()
+    gate.set()
+    await calls[0]
+    calls[2].cancel()
+    assert await calls[3] == (200, b"")
+    assert await ask(client, upstream.url) == (200, b"")
+
+
+# --- giving up --------------------------------------------------------------------------------------------------------
+
+
+async def test_cancelling_before_the_head_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent())
+    asked = asyncio.ensure_future(ask(client, upstream.url))
+    await upstream.until(lambda: len(upstream.received) == 1)
+    asked.cancel()
+    await upstream.until(lambda: upstream.open_connections == 0)
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
+async def test_cancelling_a_read_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent(script.head(200, {"content-length": "9"})))
+    answer = await client.send(call(upstream.url))
+    reading = asyncio.ensure_future(answer.read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await upstream.until(lambda: upstream.open_connections == 0)
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+async def test_closing_an_answer_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.endless(script.head(200), b"more and more"), OK)
+    answer = await client.send(call(upstream.url))
+    await answer.read()
+    answer.close()
+    answer.close()
+    await upstream.until(lambda: upstream.open_connections == 0)
+    assert await ask(client, upstream.url) == (200, b"fine")
+
+
+async def test_cancelling_while_connecting(opened: Open) -> None:
+    resolving = asyncio.Event()
+
+    async def never(_: str) -> Any:
+        resolving.set()
+        await asyncio.Event().wait()
+
+    client = opened(resolve=never)
+    asked = asyncio.ensure_future(ask(client, "http://name.example/"))
+    await resolving.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
+async def test_closing_the_client_ends_what_is_under_way(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.silent())
+    asked = asyncio.ensure_future(ask(client, upstream.url))
+    await upstream.until(lambda: len(upstream.received) == 1)
+    await client.aclose()
+    with pytest.raises(UpstreamResetError):
+        await asked
+
+
+# --- large bodies and slow ends ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [65_000, 66_000, 400_000, 8_000_000])
+async def test_a_large_body_goes_through_whole(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
+    body = bytes(range(256)) * (size // 256)
+    upstream.plan(OK, OK)
+    for _ in range(2):
+        assert await ask(client, upstream.url, body=body) == (200, b"fine")
+        assert upstream.received[-1].body == body
+    assert upstream.connections == 1
+
+
+@pytest.mark.parametrize("size", [70_000, 400_000, 8_000_000])
+async def test_a_body_in_parts_is_one_body(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
+    text = memoryview(bytes(range(256)) * (size // 256))
+    body = Spliced(text[:100], b"a change", text[200:-7], b"another", text[-7:])
+    upstream.plan(OK, OK)
+    for _ in range(2):
+        assert await ask(client, upstream.url, body=body) == (200, b"fine")
+        assert upstream.received[-1].body == bytes(body)
+    assert upstream.connections == 1
+
+
+async def test_a_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    gate = asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await gate.wait()
+        await exchange.read_body()
+        await exchange.send(script.head(200, {"content-length": "0"}))
+
+    upstream.plan(behave)
+    body = b"x" * 20_000_000
+    asked = asyncio.ensure_future(ask(client, upstream.url, body=body))
+    await upstream.until(lambda: len(upstream.received) == 1)
+    gate.set()
+    assert await asked == (200, b"")
+    assert upstream.received[0].body == body
+
+
+async def test_an_upstream_that_refuses_before_the_body_was_sent(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
+    refusal = script.head(413, {"content-length": "7"}) + b"too big"
+    upstream.plan(script.early(refusal), OK)
+    assert await ask(client, upstream.url, body=b"x" * 50_000_000) == (413, b"too big")
+    assert await ask(client, upstream.url) == (200, b"fine")
+    assert upstream.connections == 2
+
+
+async def test_a_slow_reader_holds_the_upstream_back(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    sent = 0
+
+    async def behave(exchange: Exchange) -> None:
+        nonlocal sent
+        await exchange.send(script.head(200))
+        for _ in range(2000):
+            await exchange.send(b"x" * 65_536)
+            sent += 65_536
+        exchange.close()
+
+    upstream.plan(behave)
+    answer = await client.send(call(upstream.url))
+    before = -1
+    while before != sent:  # until the kernel's buffers are full and nothing moves any more
+        before = sent
+        await asyncio.sleep(0.05)
+    assert sent < 2000 * 65_536
+    assert answer.held_bytes <= 2 * 65_536
+    assert len(await whole(answer)) == 2000 * 65_536
+
+
+async def test_our_own_slowness_is_not_the_upstreams_silence(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upstream.plan(script.raw(script.head(200), *[b"x" * 65_536] * 64, then="close"))
+    answer = await client.send(call(upstream.url, idle_timeout_s=0.05))
+    await asyncio.sleep(0.2)
+    assert len(await whole(answer)) == 64 * 65_536
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> ThrowawayCa:
+    return ThrowawayCa(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+async def tls_upstream(authority: ThrowawayCa) -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(tls=authority.server_context("model.example")) as server:
+        yield server
+
+
+def linked(server: ScriptedUpstream, name: str = "model.example") -> EgressRules:
+    return EgressRules.parse(f"{name}=127.0.0.1:{server.port}")
+
+
+async def test_tls_by_a_link(tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa) -> None:
+    client = opened(rules=linked(tls_upstream), ca_file=str(authority.ca_file))
+    for body in (b"{}", b"x" * 1_000_000):
+        tls_upstream.plan(OK)
+        asked = call("https://model.example/v1", body=body)
+        asked.reach = Reach.CUSTOMER
+        answer = await client.send(asked)
+        assert (answer.status, await whole(answer)) == (200, b"fine")
+        assert tls_upstream.received[-1].header("host") == "model.example"
+        assert tls_upstream.received[-1].body == body
+    assert tls_upstream.connections == 1
+    await client.aclose()
+
+
+async def test_a_tls_connection_cut_in_the_body(
+    tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa
+) -> None:
+    client = opened(rules=linked(tls_upstream), ca_file=str(authority.ca_file))
+    tls_upstream.plan(script.raw(script.head(200, {"content-length": "9"}) + b"abc", then="reset"))
+    answer = await client.send(call("https://model.example/v1"))
+    with pytest.raises(UpstreamCutError):
+        await whole(answer)
+
+
+async def test_an_authority_that_nobody_trusts(tls_upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(rules=linked(tls_upstream))
+    with pytest.raises(UpstreamUnreachableError) as failure:
+        await client.send(call("https://model.example/v1"))
+    assert_discreet(failure.value, "model.example")
+    assert not tls_upstream.received
+
+
+async def test_a_certificate_for_another_name(
+    tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa
+) -> None:
+    client = opened(rules=linked(tls_upstream, "other.example"), ca_file=str(authority.ca_file))
+    with pytest.raises(UpstreamUnreachableError) as failure:
+        await client.send(call("https://other.example/v1"))
+    assert_discreet(failure.value, "other.example")
+
+
+async def test_a_plain_server_where_tls_is_expected(upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened(rules=linked(upstream), connect_timeout_s=0.2)
+    with pytest.raises(UpstreamUnreachableError):
+        await client.send(call("https://model.example/v1"))
+
+
+async def test_a_tls_server_where_plain_is_expected(tls_upstream: ScriptedUpstream, opened: Open) -> None:
+    client = opened()
+    with pytest.raises(UpstreamResetError):
+        await client.send(call(tls_upstream.url.replace("https", "http")))
+
+
+# --- what egress refuses ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reach", [Reach.CUSTOMER, Reach.REPLICA])
+async def test_a_loopback_address_is_not_dialled(
+    upstream: ScriptedUpstream, client: HttpUpstream, reach: Reach
+) -> None:
+    for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"):
+        asked = call(f"http://{host}:{upstream.port}/")
+        asked.reach = reach
+        with pytest.raises(UpstreamUnreachableError):
+            await client.send(asked)
+    assert upstream.connections == 0
+
+
+async def test_proxy_variables_are_not_heeded(
+    upstream: ScriptedUpstream, client: HttpUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    upstream.plan(OK)
+    assert await ask(client, upstream.url) == (200, b"fine")
+
+
+def assert_discreet(error: BaseException, *more: str) -> None:
+    """Neither the error nor what it carries along names the upstream or its credential."""
+    shown: BaseException | None = error
+    while shown is not None and not shown.__suppress_context__:
+        for name in ("127.0.0.1", "sk-very-secret", *more):
+            assert name not in str(shown)
+        shown = shown.__cause__ or shown.__context__
+    for name in ("127.0.0.1", "sk-very-secret", *more):
+        assert name not in str(error)

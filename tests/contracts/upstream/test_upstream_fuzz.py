@@ -1,0 +1,370 @@
+"""Hostile bytes from an upstream, cut anywhere: an answer, or one of our errors; never another, never a hang.
+
+The connection runs on a transport that a test drives by hand, so that thousands of exchanges take no sockets.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policy.hosts import Reach
+from proxy.edges.upstream.answer import HELD_BYTES, Answer
+from proxy.edges.upstream.connection import HEAD_BYTES, READ_BYTES, Connection, Shared
+from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamError
+
+T = TypeVar("T")
+
+
+class Transport:
+    """Knows whether it was closed and whether it is listened to."""
+
+    def __init__(self) -> None:
+        self.closing = False
+        self.reading = True
+        self.written = b""
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Pool:
+    """Counts what comes home."""
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.forgotten = False
+
+    def release(self, connection: Connection) -> None:
+        self.released += 1
+
+    def forget(self, connection: Connection) -> None:
+        self.forgotten = True
+
+
+class Rig:
+    """One connection with one exchange under way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.shared = Shared(loop)
+        self.pool, self.transport = Pool(), Transport()
+        self.connection = Connection(self.pool, self.shared, cast("Any", None))
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+        self.asking = self.ask()
+        assert step(self.asking) is None
+
+    def ask(self) -> Coroutine[Any, Any, Answer]:
+        call = UpstreamCall("http://h/", "POST", {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
+        return self.connection.exchange(call, b"POST / HTTP/1.1\r\n\r\n")
+
+    def receive(self, data: bytes) -> None:
+        for start in range(0, len(data), READ_BYTES):
+            piece = data[start : start + READ_BYTES]
+            if not self.transport.closing:
+                self.shared.buffer[: len(piece)] = piece
+                self.connection.buffer_updated(len(piece))
+
+    def end(self) -> None:
+        if not self.transport.closing:
+            self.connection.eof_received()
+        self.transport.closing = True
+        self.connection.connection_lost(None)
+
+
+def step(coroutine: Coroutine[Any, Any, T]) -> T | None:
+    """Run until it waits (None) or ends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    return None
+
+
+def result(rig: Rig) -> tuple[int, bytes, UpstreamError | None]:
+    """Everything is in: the exchange must be over, and reading must not wait."""
+    try:
+        answer = step(rig.asking)
+    except UpstreamError as error:
+        return 0, b"", error
+    assert answer is not None, "still waiting after the end of the connection"
+    body, ended = b"", False
+    while True:
+        try:
+            piece = step(answer.read())
+        except UpstreamCutError as error:
+            return answer.status, body, error
+        assert piece is not None, "a read still waits after the end of the connection"
+        if not piece:
+            return answer.status, body, None
+        assert not ended, "something followed what was said to be the last"
+        body, ended = body + piece, answer.ended
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+TOKENS = st.sampled_from(
+    [
+        *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.0 500 x\r\n", b"HTTP/1.1 204 \r\n"),
+        *(b"content-length: 5\r\n", b"content-length: 0\r\n", b"Content-Length:\t3\r\n", b"content-length: 99999\r\n"),
+        *(b"transfer-encoding: chunked\r\n", b"transfer-encoding: gzip\r\n", b"connection: close\r\n"),
+        *(
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b"hello",
+            b"5\r\nhello\r\n",
+            b"0\r\n\r\n",
+            b"0\r\nx: y\r\n\r\n",
+            b"ffffffffffffffff1\r\n",
+        ),
+        *(
+            b"x: \xff\x00\r\n",
+            b" folded\r\n",
+            b": \r\n",
+            b"upgrade: h2c\r\n",
+            b"HTTP/1.1 101 x\r\n",
+            b"\x00",
+            b"data: x\n\n",
+        ),
+    ]
+)
+HOSTILE = st.one_of(st.binary(max_size=300), st.lists(TOKENS, max_size=12).map(b"".join))
+CUTS = st.lists(st.integers(0, 10_000), max_size=8)
+
+
+@given(data=HOSTILE, cuts=CUTS, order=st.booleans())
+@example(data=b"HTTP/1.1 200 OK\r\n\r\nhello", cuts=[3], order=True)
+@example(data=b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", cuts=[], order=True)
+def test_any_bytes_end_in_an_answer_or_an_error_of_ours(
+    loop: asyncio.AbstractEventLoop, data: bytes, cuts: list[int], order: bool
+) -> None:
+    rig = Rig(loop)
+    for piece in pieces(data, cuts):
+        rig.receive(piece)
+    if order:
+        rig.end()
+    else:
+        rig.transport.closing = True
+        rig.connection.connection_lost(ConnectionResetError("104 from 10.0.0.1"))
+    status, _, error = result(rig)
+    assert (status == 0) <= (error is not None)
+    assert status == 0 or 200 <= status <= 599
+    assert rig.pool.forgotten
+    assert error is None or "10.0.0.1" not in str(error)
+
+
+@given(
+    body=st.binary(max_size=2000),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=20),
+    chunked=st.booleans(),
+    cuts=CUTS,
+)
+def test_a_sound_answer_is_read_whole_however_it_is_cut(
+    loop: asyncio.AbstractEventLoop, body: bytes, sizes: list[int], chunked: bool, cuts: list[int]
+) -> None:
+    rig = Rig(loop)
+    wire = b"HTTP/1.1 200 OK\r\nx-a: b\r\n"
+    if chunked:
+        wire += b"transfer-encoding: chunked\r\n\r\n"
+        left = body
+        for size in sizes:
+            piece, left = left[:size], left[size:]
+            wire += b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+        wire += b"%x\r\n%b\r\n" % (len(left), left) if left else b""
+        wire += b"0\r\n\r\n"
+    else:
+        wire += b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    for piece in pieces(wire, cuts):
+        rig.receive(piece)
+    assert rig.pool.released == 1
+    assert not rig.transport.closing
+    assert result(rig) == (200, body, None)
+
+
+@given(data=HOSTILE)
+def test_the_next_exchange_never_sees_what_the_last_one_left(loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+    """After an answer, extra bytes either close the connection or are harmless blank lines."""
+    rig = Rig(loop)
+    rig.receive(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok" + data)
+    assert result(rig)[:2] == (200, b"ok")
+    if rig.pool.released:
+        assert not data.strip(b"\r\n")
+        again = rig.ask()
+        assert step(again) is None
+        rig.receive(b"HTTP/1.1 201 OK\r\ncontent-length: 0\r\n\r\n")
+        answer = step(again)
+        assert answer is not None
+        assert answer.status == 201
+
+
+@given(sizes=st.lists(st.integers(1, 3 * READ_BYTES), min_size=1, max_size=10))
+def test_what_is_held_for_a_reader_that_does_not_read_is_bounded(
+    loop: asyncio.AbstractEventLoop, sizes: list[int]
+) -> None:
+    rig = Rig(loop)
+    rig.receive(b"HTTP/1.1 200 OK\r\n\r\n")
+    answer = step(rig.asking)
+    assert answer is not None
+    for size in sizes:
+        if rig.transport.reading:
+            rig.receive(b"x" * min(size, READ_BYTES))
+        assert answer.held_bytes <= HELD_BYTES + READ_BYTES
+        assert rig.transport.reading == (answer.held_bytes <= HELD_BYTES)
+    step(answer.read())
+    assert rig.transport.reading
+    answer.close()
+    assert rig.transport.closing
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def poured(loop: asyncio.AbstractEventLoop, first: bytes, take: Callable[[bytes], bool]) -> tuple[Rig, "Pouring"]:
+    """An answer whose head and `first` are here, and its pouring under way."""
+    rig = Rig(loop)
+    rig.receive(STREAM + first)
+    answer = step(rig.asking)
+    assert answer is not None
+    return rig, Pouring(answer, take)
+
+
+class Taker:
+    """Keeps what it is given. `room`: what it says of its room, one word a piece, then always yes."""
+
+    def __init__(self, *room: bool) -> None:
+        self.got: list[bytes] = []
+        self.room = list(room)
+
+    def __call__(self, piece: bytes) -> bool:
+        self.got.append(piece)
+        return self.room.pop(0) if self.room else True
+
+
+class Pouring:
+    """`Answer.pour`, run by hand. `now()`: what it came to, None while it waits."""
+
+    def __init__(self, answer: Answer, take: Callable[[bytes], bool]) -> None:
+        self.answer = answer
+        self.take = take
+        self.again()
+
+    def again(self) -> bool | None:
+        self._coroutine = self.answer.pour(self.take)
+        return self.now()
+
+    def now(self) -> bool | None:
+        return step(self._coroutine)
+
+    def cancel(self) -> None:
+        assert self.answer.waiter is not None
+        self.answer.waiter.cancel()
+
+
+def test_what_is_poured_is_taken_within_the_read_that_brought_it(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    assert take.got == [b"one"]
+    rig.receive(b"3\r\ntwo\r\n")
+    rig.receive(b"5\r\nthree\r\n4\r\nfour\r\n0\r\n\r\n")
+    assert take.got == [b"one", b"two", b"threefour"], "before the task that waits had a turn"
+    assert not rig.transport.closing
+    assert rig.pool.released == 1
+    assert (pouring.now(), pouring.answer.ended) == (True, True)
+
+
+def test_without_room_what_comes_is_held_until_it_is_poured_again(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker(True, False)
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    for piece in (b"3\r\ntwo\r\n", b"5\r\nthree\r\n", b"0\r\n\r\n"):
+        rig.receive(piece)
+    assert take.got == [b"one", b"two"]
+    assert (pouring.now(), pouring.answer.ended) == (False, False)
+    assert pouring.again()
+    assert (take.got, pouring.answer.ended) == ([b"one", b"two", b"three"], True)
+
+
+def test_without_room_an_upstream_that_goes_on_is_not_listened_to(loop: asyncio.AbstractEventLoop) -> None:
+    rig, pouring = poured(loop, b"3\r\none\r\n", lambda _: False)
+    for _ in range(17):
+        assert pouring.answer.held_bytes <= HELD_BYTES
+        rig.receive(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+    assert not rig.transport.reading
+    assert HELD_BYTES < pouring.answer.held_bytes <= HELD_BYTES + READ_BYTES
+    assert pouring.again() is False
+    assert rig.transport.reading
+
+
+def test_what_comes_before_a_break_is_taken_and_the_break_is_told(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"", take)
+    rig.receive(b"3\r\none\r\nno chunk")
+    assert take.got == [b"one"]
+    with pytest.raises(UpstreamCutError):
+        pouring.now()
+
+
+def test_what_taking_raises_is_raised_where_it_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+    got: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        got.append(piece)
+        raise ZeroDivisionError
+
+    rig, pouring = poured(loop, b"", take)
+    rig.receive(b"3\r\none\r\n")
+    rig.receive(b"3\r\ntwo\r\n")
+    assert got == [b"one"], "nothing more is given to who has failed"
+    with pytest.raises(ZeroDivisionError):
+        pouring.now()
+    assert not rig.transport.closing, "whoever waits decides what becomes of the answer"
+
+
+def test_nothing_is_poured_to_who_was_cancelled(loop: asyncio.AbstractEventLoop) -> None:
+    take = Taker()
+    rig, pouring = poured(loop, b"3\r\none\r\n", take)
+    pouring.cancel()
+    rig.receive(b"3\r\ntwo\r\n")
+    with pytest.raises(asyncio.CancelledError):
+        pouring.now()
+    assert take.got == [b"one"]
+    assert rig.transport.closing
+
+
+def test_a_head_of_the_largest_size_is_still_taken(loop: asyncio.AbstractEventLoop) -> None:
+    rig = Rig(loop)
+    field = b"x-filler: " + b"v" * 86 + b"\r\n"
+    rig.receive(b"HTTP/1.1 200 OK\r\n")
+    for _ in range(HEAD_BYTES // len(field) - 1):
+        rig.receive(field)
+    rig.receive(b"content-length: 0\r\n\r\n")
+    assert result(rig) == (200, b"", None)

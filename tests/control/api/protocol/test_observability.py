@@ -1,0 +1,90 @@
+"""Control's own `/metrics`, and what a bug of ours looks like from outside and in the log."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, web
+
+from control.api.protocol.dependencies import PARTS
+from control.app import LIMITS, build
+from control.resources.workspaces import create_workspace, create_workspace_key
+from control.throttle import Allowance, Throttle
+from policy.credentials import KeyKind, prefix_of
+from runtime.http_server import FrontRunner
+from runtime.log_schema import log_line
+from tests.control.plane import ControlPlane, settings_on
+
+WORKSPACE = "workspace acme"
+
+
+async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
+    (await lite.get("/v1/models")).ok()
+    (await lite.get("/v1/models/mdl_none")).refused(404)
+    (await lite.get("/v1/made/up/by/the/caller")).refused(404)
+    made = await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    async with lite.client.get("/metrics", headers={"Authorization": f"Bearer {made['api_key']}"}) as answer:
+        assert answer.status == 200
+        text = await answer.text()
+    for labels in (
+        'method="GET",route="/v1/models",status_code="200"',
+        'method="GET",route="/v1/models/{model_id}",status_code="404"',
+        'method="any",route="none",status_code="404"',
+    ):
+        assert f"tollgate_control_requests_total{{{labels}}} 1.0" in text
+    assert "mdl_none" not in text
+    assert "made/up" not in text
+
+
+async def test_metrics_are_for_a_metrics_key_alone(lite: ControlPlane) -> None:
+    metrics_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS))["api_key"]
+    invoke_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_INVOKE))["api_key"]
+    assert (await lite.get("/metrics", key=metrics_key)).status == 200
+    (await lite.get("/metrics", key=lite.key)).refused(403)
+    (await lite.get("/metrics", key=invoke_key)).refused(403)
+    (await lite.get("/metrics", key="tg_wrong")).refused(403)
+    async with lite.client.get("/metrics") as answer:
+        assert answer.status == 401, "from loopback too: a TLS terminator may stand there"
+
+
+async def test_a_request_is_logged_with_the_members_of_the_proxys_access_log(
+    lite: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    (await lite.get("/v1/models/mdl_none")).refused(404)
+    async with lite.client.get("/healthz") as answer:
+        assert answer.status == 200
+    (line,) = [json.loads(log_line(record)) for record in caplog.records if record.getMessage() == "request"]
+    assert line.pop("total_ms") >= 0
+    assert line.keys() == {
+        *("time", "level", "logger", "process", "message"),
+        *("method", "path", "status", "workspace", "key_prefix"),
+    }
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/v1/models/{model_id}", 404)
+    assert line["key_prefix"] == prefix_of(lite.key)
+
+
+class Faulty:
+    """A bug whose message holds what it should not."""
+
+    async def admit(self, key_prefix: str, allowance: Allowance) -> int:
+        raise RuntimeError(key_prefix)  # the trace shows this line, so the value must not stand in it
+
+
+async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = build(settings_on(f"sqlite+aiosqlite:///{tmp_path}/c.db"))
+    app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Faulty()))
+    runner = FrontRunner(app, LIMITS)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made = await create_workspace(app[PARTS].store, "acme", ["acme"])
+    headers = {"Authorization": f"Bearer {made['api_key']}"}
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/models"
+    async with ClientSession() as session, session.get(url, headers=headers) as answer:
+        assert answer.status == 500
+        assert await answer.json() == {"error": "Internal error", "code": "INTERNAL_ERROR"}
+    await runner.cleanup()
+    assert "bug in GET /v1/models: RuntimeError" in caplog.text
+    assert made["api_key"].partition(".")[0] not in caplog.text
+    assert made["api_key"] not in caplog.text

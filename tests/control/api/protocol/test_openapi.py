@@ -1,0 +1,131 @@
+"""The API's description: its form, its names, its examples, its page, and that it is kept.
+
+See docs/reference/management-api.md#description.
+"""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from control.api.protocol.docs_page import docs_page
+from control.api.protocol.openapi import ErrorV1, describe
+from control.app import OPERATIONS
+from control.edges.telemetry.metrics import Metrics
+from tests.control.plane import ControlPlane
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document() -> Json:
+    return json.loads(json.dumps(describe(OPERATIONS)))  # type: ignore[no-any-return]  # JSON
+
+
+def test_versions(document: Json) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert document["info"]["version"] == "1.0.0"
+
+
+def test_every_schema_ends_in_v1(document: Json) -> None:
+    names = document["components"]["schemas"].keys()
+    assert {"PaginationResponseV1", "GatewayGroupV1", "GatewayEndpointV1", "ErrorV1", "VendorBTargetV1"} <= names
+    assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z0-9]*V1", name)] == []
+
+
+def test_every_reference_leads_somewhere(document: Json) -> None:
+    names = re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document))
+    assert set(names) <= document["components"]["schemas"].keys()
+
+
+def test_operation_ids_are_unique_words(document: Json) -> None:
+    ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids)) == len(OPERATIONS)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", id) for id in ids)
+
+
+def test_every_operation_shows_its_errors_with_examples(document: Json) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            answers = operation["responses"]
+            assert {"200", "401", "403", "429", "503"} <= answers.keys(), (method, path)
+            assert "404" in answers or "{" not in path, (method, path)
+            assert ("415" in answers) == ("requestBody" in operation), (method, path)
+            for status, answer in answers.items():
+                content = answer["content"]["application/json"]
+                if status != "200":
+                    assert content["schema"] == {"$ref": "#/components/schemas/ErrorV1"}
+                    assert content["example"].keys() >= {"error", "code"}
+                    ErrorV1.model_validate(content["example"])
+
+
+def test_requests_are_closed_and_bounded(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    for operation in OPERATIONS:
+        if operation.body is not None:
+            assert schemas[operation.body.__name__]["additionalProperties"] is False
+    threshold = schemas["RateLimitV1"]["properties"]["threshold"]
+    assert (threshold["minimum"], threshold["maximum"]) == (1, 2**53 - 1)
+
+
+def test_whatever_may_be_left_out_of_a_request_may_be_null(document: Json) -> None:
+    """Clients generated for some languages send null for what was not set."""
+    schemas = document["components"]["schemas"]
+    asked = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
+    while more := set(re.findall(r"schemas/(\w+)", json.dumps([schemas[name] for name in asked]))) - asked:
+        asked |= more
+    for name in asked:
+        fields, required = schemas[name].get("properties", {}), schemas[name].get("required", [])
+        for field in fields.keys() - set(required):
+            choices = fields[field].get("anyOf", [fields[field]])
+            assert {"type": "null"} in [{"type": choice.get("type")} for choice in choices], (name, field)
+
+
+def test_targets_are_told_apart_by_provider(document: Json) -> None:
+    items = document["components"]["schemas"]["CreateGatewayEndpointRequestV1"]["properties"]["targets"]["items"]
+    assert items["discriminator"]["propertyName"] == "provider"
+    assert len(items["oneOf"]) == 6
+
+
+async def test_it_is_served_to_anyone(lite: ControlPlane, document: Json) -> None:
+    async with lite.client.get("/v1/openapi.json") as answer:
+        assert await answer.json() == document
+
+
+async def test_the_page_loads_nothing_from_anywhere(lite: ControlPlane) -> None:
+    async with lite.client.get("/docs") as answer:
+        page = await answer.text()
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    links = set(re.findall(r"""(?:src|href)=["']?([^"'> ]*)""", page))
+    assert {link for link in links if not link.startswith("#")} == {"/v1/openapi.json"}
+    assert "<script" not in page
+    for operation in OPERATIONS:
+        assert operation.path.replace("'", "&#x27;") in page
+
+
+def test_the_page_escapes() -> None:
+    evil = "<img src=x>"
+    operation = {"summary": evil, "tags": [evil], "parameters": [], "responses": {}}
+    document = {
+        "info": {"title": evil, "version": evil, "description": evil},
+        "paths": {evil: {"get": operation}},
+        "components": {"schemas": {"XV1": {"description": evil, "properties": {"a": {"type": evil}}}}},
+    }
+    assert evil not in docs_page(document)
+
+
+def test_models_hide_their_input() -> None:
+    """A validation error's text must not carry what was sent: it may be a secret."""
+    for operation in OPERATIONS:
+        for model in (operation.body, operation.query):
+            assert model is None or (issubclass(model, BaseModel) and model.model_config.get("hide_input_in_errors"))
+
+
+def test_metrics_names() -> None:
+    metrics = Metrics()
+    metrics.answered("GET", "/v1/models", 200, 0.01)
+    text = metrics.text().decode()
+    labels = 'method="GET",route="/v1/models",status_code="200"'
+    assert f"tollgate_control_requests_total{{{labels}}} 1.0" in text

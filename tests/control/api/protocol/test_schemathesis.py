@@ -1,0 +1,136 @@
+"""A fuzzer over the whole API finds nothing, and a client that is generated from its description does the main job."""
+
+import asyncio
+import dataclasses
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from control.api.protocol.dependencies import PARTS
+from control.app import LIMITS, build
+from control.resources.workspaces import create_workspace
+from control.throttle import Allowance, Throttle
+from runtime.http_server import FrontRunner
+from tests.control.plane import ControlPlane, settings_on
+
+BIN = Path(sys.executable).parent
+EXAMPLES = 10
+# Not asked: that whatever fits the schema is accepted (a cursor, a secret's id or a slug must also exist or be owned),
+# and that what was just made is found below every path (an environment of a new model points nowhere yet).
+NOT_ASKED = "positive_data_acceptance,ensure_resource_availability"
+
+
+class Unlimited:
+    """A fuzzer would meet little but 429."""
+
+    async def admit(self, key_prefix: str, allowance: Allowance) -> int:
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """A control plane that does not throttle, and a management key of it."""
+
+    url: str
+    key: str
+    phases: str
+
+
+@pytest.fixture
+async def served(database_url: str) -> AsyncIterator[Served]:
+    """Everything on SQLite; on PostgreSQL the edge cases, for there it is the values that could make a difference."""
+    app = build(settings_on(database_url))
+    app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Unlimited()))
+    runner = FrontRunner(app, LIMITS)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made = await create_workspace(app[PARTS].store, "acme", ["acme"])
+    phases = "coverage" if database_url.startswith("postgresql") else "examples,coverage,fuzzing,stateful"
+    yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", made["api_key"], phases)
+    await runner.cleanup()
+
+
+@pytest.mark.timeout(300)
+async def test_a_fuzzer_finds_nothing(served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    command: list[str | Path] = [BIN / "st", "run", f"{served.url}/v1/openapi.json", "--phases", served.phases]
+    command += ["-H", f"Authorization: Bearer {served.key}"]
+    options = ["--checks", "all", "--exclude-checks", NOT_ASKED, "--max-examples", str(EXAMPLES), "--seed", "1"]
+    options += ["--suppress-health-check", "too_slow"]  # which would be the machine's fault
+    fuzzer = await asyncio.create_subprocess_exec(
+        *command, *options, "--warnings", "off", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await fuzzer.communicate()
+    text = re.sub(r"0{40,}", "00…", output.decode())
+    assert fuzzer.returncode == 0, text[-8000:]
+    tested = re.search(r"Tested: (\d+)", text)
+    assert tested is not None
+    assert int(tested[1]) >= 40, text[-3000:]
+    assert "bug in" not in caplog.text
+
+
+@pytest.mark.timeout(300)
+async def test_a_generated_client_does_the_main_job(
+    lite: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "openapi.json"
+    document.write_text(json.dumps((await lite.get("/v1/openapi.json")).ok()))
+    command: list[str | Path] = [BIN / "openapi-python-client", "generate", "--path", document]
+    command += ["--output-path", tmp_path / "made"]
+    settings = tmp_path / "settings.yml"
+    settings.write_text("project_name_override: made\npackage_name_override: tollgate_client\npost_hooks: []\n")
+    generator = await asyncio.create_subprocess_exec(
+        *command, "--config", settings, "--fail-on-warning", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await generator.communicate()
+    assert generator.returncode == 0, output.decode()
+    monkeypatch.syspath_prepend(tmp_path / "made")
+    await asyncio.to_thread(_main_job, str(lite.client.make_url("")), lite.key)
+
+
+def _main_job(url: str, key: str) -> None:
+    """Store a secret, make an endpoint, a group and a key, re-point, list, revoke: all by generated code."""
+    client_of = importlib.import_module("tollgate_client").AuthenticatedClient
+    models = importlib.import_module("tollgate_client.models")
+
+    def call(module: str, *path: str, **more: Any) -> Any:
+        found = importlib.import_module(f"tollgate_client.api.{module}")
+        with client_of(base_url=url.rstrip("/"), token=key) as client:
+            answer = found.sync_detailed(*path, client=client, **more)
+        assert answer.status_code == 200, answer.content
+        return answer.parsed
+
+    secret = call("secrets.store_or_rotate_secret", body=models.PutSecretRequestV1(name="v", value="sk"))
+    target = models.VendorBTargetV1(provider="VENDOR_B", secret_id=secret.id, target_model="big-1")
+    body = models.CreateGatewayEndpointRequestV1(slug="acme/chat", targets=[target])
+    endpoint = call("gateway.create_endpoint", body=body)
+    assert endpoint.slug == "acme/chat"
+    kind, unit = models.RateLimitV1Type.REQUEST, models.RateLimitV1Unit.MINUTE
+    limit = models.RateLimitV1(type_=kind, unit=unit, threshold=5)
+    entry = models.GroupModelRequestV1(slug="acme/chat", rate_limits=[limit])
+    metadata = models.GroupMetadataRequestV1(external_entity_id="customer-1")
+    entry.usage_limits, nothing = None, None
+    wanted = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
+    group = call("gateway.create_group", body=wanted)
+    renamed = models.UpdateGatewayGroupRequestV1(metadata=models.GroupMetadataPatchV1(name="n"), models=None)
+    assert call("gateway.change_group", group.id, body=renamed).models[0].slug == "acme/chat"
+    hook = call("gateway.create_webhook", body=models.CreateWebhookRequestV1(url="https://93.184.215.14/hook"))
+    quiet = models.UpdateWebhookRequestV1(enabled=False, url=None, rotate_secret=None)
+    assert call("gateway.change_webhook", hook.id, body=quiet).enabled is False
+    fresh = models.UpdateWebhookRequestV1(rotate_secret=True, secret_overlap_seconds=None)
+    assert call("gateway.change_webhook", hook.id, body=fresh).secret.startswith("whsec_")
+    assert group.effective_models[0].rate_limits[0].source_group == group.id
+    minted = call("gateway.mint_federated_key", group.id, body=models.CreateFederatedKeyRequestV1(name="n"))
+    assert minted.api_key.startswith(minted.prefix)
+    change = models.UpdateGatewayEndpointRequestV1(targets=[target])
+    assert call("gateway.replace_targets", endpoint.id, body=change).id == endpoint.id
+    assert [found.id for found in call("gateway.list_groups").items] == [group.id]
+    assert call("gateway.revoke_group_key", group.id, minted.prefix).prefix == minted.prefix

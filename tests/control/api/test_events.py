@@ -1,0 +1,378 @@
+"""`GET /v1/gateway/events`.
+
+See docs/reference/events-and-webhooks.md#listing-events.
+"""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.api.events import parse_time_ns
+from control.api.protocol.schemas import time_text
+from control.edges.sql.events.ingest import Ingest
+from control.resources.workspaces import set_workspace
+from tests.control.billing import books, clock_ms, event, event_key
+from tests.control.plane import ControlPlane, running_plane
+
+PATH = "/v1/gateway/events"
+HOUR_MS = 3_600_000
+
+
+async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) -> None:
+    """Events one second apart, in three entities of two keys each, without a holdback's stamps."""
+    ingest, _ = books(plane.store, 1e7)
+    taken = [
+        event(
+            n,
+            start_ms + 1000 * n,
+            workspace_id=plane.workspace_id,
+            external_entity_id=f"customer-{n % 3}",
+            api_key_prefix=f"tg_key{n % 6}",
+            **more,
+        )
+        for n in numbers
+    ]
+    await ingest.take(taken)
+
+
+async def walk(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
+    """All items, page by page; the window must be the same on each."""
+    answer = (await plane.get(PATH, params=params)).ok()
+    items, window = answer["items"], answer["window"]
+    while answer["pagination"]["has_more"]:
+        assert len(answer["items"]) == int(dict(params).get("limit", 100))
+        answer = (await plane.get(PATH, params=[("cursor", answer["pagination"]["cursor"])])).ok()
+        assert answer["window"] == window
+        items += answer["items"]
+    assert answer["pagination"] == {"has_more": False, "cursor": None}
+    return items  # type: ignore[no-any-return]  # JSON
+
+
+def keys_of(items: list[Any]) -> list[str]:
+    return [item["idempotencyKey"] for item in items]
+
+
+async def test_an_event_as_the_spec_shows_it(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, [7], start_ms, request_metadata={"never": "shown"})
+    answer = (await plane.get(PATH, params={"start_time": time_text(start_ms)})).ok()
+    assert answer["items"] == [
+        {
+            "type": "API_BILLING_USAGE",
+            "idempotencyKey": event_key(7),
+            "timestamp": time_text(start_ms + 7000),
+            "requestId": "req-7",
+            "modelSlug": "acme/chat",
+            "externalEntityId": "customer-1",
+            "apiKeyPrefix": "tg_key1",
+            "tokens": {"inputTokens": 107, "outputTokens": 20, "cachedInputTokens": 30},
+        }
+    ]
+    assert answer["pagination"] == {"has_more": False, "cursor": None}
+    assert answer["window"]["start_time"] == time_text(start_ms)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 1000])
+async def test_pages_join_into_the_whole_in_order(plane: ControlPlane, limit: int) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(30), start_ms)
+    items = await walk(plane, [("start_time", time_text(start_ms)), ("limit", limit)])
+    assert keys_of(items) == [event_key(n) for n in range(30)]
+
+
+async def test_ties_are_broken_by_the_key(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    for n in (5, 3, 9, 1):
+        await fill(plane, [n], start_ms - 1000 * n)
+    items = await walk(plane, [("start_time", time_text(start_ms)), ("limit", 2)])
+    assert keys_of(items) == [event_key(n) for n in (1, 3, 5, 9)]
+
+
+FILTERS = {
+    "one key": ({"tg_key4"}, set()),
+    "two keys": ({"tg_key4", "tg_key1"}, set()),
+    "an entity": (set(), {"customer-2"}),
+    "two entities": (set(), {"customer-2", "customer-0"}),
+    "both": ({"tg_key4", "tg_key5"}, {"customer-1"}),
+    "nothing fits": ({"tg_key4"}, {"customer-2"}),
+    "unknown": ({"tg_nobody"}, set()),
+    "very many": ({f"tg_key{n}" for n in range(250)}, set()),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+async def test_filters_are_repeated_parameters_and_pinned(plane: ControlPlane, name: str) -> None:
+    prefixes, entities = FILTERS[name]
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(40), start_ms)
+    await fill(plane, range(100, 104), start_ms, model_slug="acme/other")
+    params: list[tuple[str, Any]] = [("start_time", time_text(start_ms)), ("limit", 4)]
+    params += [("api_keys", prefix) for prefix in sorted(prefixes)]
+    params += [("external_entity_ids", entity) for entity in sorted(entities)]
+    wanted = [
+        event_key(n)
+        for n in (*range(40), *range(100, 104))
+        if (not prefixes or f"tg_key{n % 6}" in prefixes) and (not entities or f"customer-{n % 3}" in entities)
+    ]
+    assert keys_of(await walk(plane, params)) == wanted
+
+
+async def test_as_many_filters_as_are_allowed_can_be_paged_through(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(40), start_ms)
+    params: list[tuple[str, Any]] = [("start_time", time_text(start_ms)), ("limit", 16)]
+    params += [("api_keys", f"tg_key{n}" if n < 6 else f"tg_abcdefgh{n:04d}") for n in range(1000)]
+    params += [("external_entity_ids", f"customer-{n}" if n < 3 else f"{n}" + "é" * 240) for n in range(12)]
+    assert keys_of(await walk(plane, params)) == [event_key(n) for n in range(40)]
+
+
+async def test_a_value_that_nobody_has_is_found_nowhere(lite: ControlPlane) -> None:
+    start_ms = await clock_ms(lite.store) - HOUR_MS
+    await fill(lite, range(6), start_ms)
+    for name, text in itertools.product(("api_keys", "external_entity_ids"), ("", "tg_key1,tg_key2", "TG_KEY1", "%")):
+        answer = await lite.get(PATH, params={"start_time": time_text(start_ms), name: text})
+        assert answer.ok()["items"] == [], (name, text)
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
+async def test_the_window_may_start_at_either_end_of_time(lite: ControlPlane, moment: str) -> None:
+    assert (await lite.get(PATH, params={"start_time": moment})).ok()["window"]["start_time"] == moment
+
+
+async def test_start_is_inclusive_and_end_exclusive(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(10), start_ms)
+    params = {"start_time": time_text(start_ms + 2000), "end_time": time_text(start_ms + 5000)}
+    answer = (await plane.get(PATH, params=params)).ok()
+    assert keys_of(answer["items"]) == [event_key(n) for n in (2, 3, 4)]
+    assert answer["window"] == params
+
+
+async def test_a_cursor_pins_the_window_against_what_comes_later(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(10), start_ms)
+    first = (await plane.get(PATH, params={"start_time": time_text(start_ms), "limit": 4})).ok()
+    await fill(plane, [500], await clock_ms(plane.store) - 500_000)
+    cursor = first["pagination"]["cursor"]
+    # With a cursor everything else is ignored, nonsense included.
+    answer = await plane.get(PATH, params={"cursor": cursor, "limit": "-7", "start_time": "never", "api_keys": "x"})
+    second = answer.ok()
+    assert keys_of(second["items"]) == [event_key(n) for n in range(4, 8)]
+    assert second["window"] == first["window"]
+
+
+async def test_the_window_ends_a_holdback_before_now_and_says_so(plane: ControlPlane) -> None:
+    before_ms = await clock_ms(plane.store)
+    asked = {"start_time": time_text(before_ms - HOUR_MS), "end_time": time_text(before_ms + HOUR_MS)}
+    for params in (asked, {"start_time": asked["start_time"]}):
+        window = (await plane.get(PATH, params=params)).ok()["window"]
+        end_ms = parse_time_ns(window["end_time"]) // 10**6
+        assert before_ms - 60_000 <= end_ms <= await clock_ms(plane.store) - 60_000
+        assert window["start_time"] == asked["start_time"]
+
+
+async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane) -> None:
+    now_ms = await clock_ms(plane.store)
+    ingest = Ingest(plane.store, 60.0, books(plane.store)[0].clock)
+    await ingest.take([event(1, now_ms, workspace_id=plane.workspace_id)])
+    assert (await plane.get(PATH, params={"start_time": time_text(now_ms - HOUR_MS)})).ok()["items"] == []
+
+
+async def test_a_window_that_has_not_begun_is_empty_and_ends_where_it_starts(plane: ControlPlane) -> None:
+    now_ms = await clock_ms(plane.store)
+    start = time_text(now_ms - 5000)
+    for params in ({"start_time": start}, {"start_time": start, "end_time": time_text(now_ms + 5000)}):
+        answer = (await plane.get(PATH, params=params)).ok()
+        assert answer["items"] == []
+        assert answer["window"] == {"start_time": start, "end_time": start}
+
+
+async def test_windows_within_a_millisecond_show_each_event_once(plane: ControlPlane) -> None:
+    """However the borders of consecutive windows lie, and though events are stamped in whole milliseconds."""
+    start_ms = (await clock_ms(plane.store) - HOUR_MS) // 1000 * 1000
+    second = time_text(start_ms).partition(".")[0]
+    for n in range(4):
+        await fill(plane, [n], start_ms + n - 1000 * n)
+    fractions = [
+        "000",
+        "0000001",
+        "000000001",
+        "0003",
+        "0004",
+        "001",
+        "0010001",
+        "0017",
+        "002",
+        "0029999",
+        "003001",
+        "004",
+    ]
+    borders = [f"{second}.{fraction}Z" for fraction in sorted(fractions)]
+    seen: list[str] = []
+    for start, end in itertools.pairwise(borders):
+        answer = (await plane.get(PATH, params={"start_time": start, "end_time": end})).ok()
+        assert answer["window"]["start_time"] <= answer["window"]["end_time"]
+        exactly = [n for n in range(4) if parse_time_ns(start) <= (start_ms + n) * 10**6 < parse_time_ns(end)]
+        assert [key[-1] for key in keys_of(answer["items"])] == [str(n) for n in exactly]
+        seen += keys_of(answer["items"])
+    assert len(seen) == len(set(seen)) == 4
+
+
+async def test_the_end_of_time_is_an_end(plane: ControlPlane) -> None:
+    params = {"start_time": "9999-12-31T23:59:59.999Z", "end_time": "9999-12-31T23:59:59.9999Z"}
+    assert (await plane.get(PATH, params=params)).ok()["items"] == []
+
+
+BAD = {
+    "no start_time": {},
+    "start_time alone missing": {"end_time": "2026-01-01T00:00:00Z"},
+    "end before start": {"start_time": "2026-01-02T00:00:00Z", "end_time": "2026-01-01T00:00:00Z"},
+    "end at start": {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:00Z"},
+    "limit 0": {"start_time": "2026-01-01T00:00:00Z", "limit": "0"},
+    "limit 1001": {"start_time": "2026-01-01T00:00:00Z", "limit": "1001"},
+    "limit no number": {"start_time": "2026-01-01T00:00:00Z", "limit": "ten"},
+    "a bad time": {"start_time": "yesterday"},
+    "no such day": {"start_time": "2026-02-30T00:00:00Z"},
+    "beyond time": {"start_time": "0001-01-01T00:00:00+23:59"},
+    "no cursor of ours": {"cursor": "bm90IG91cnM"},
+    "empty cursor": {"cursor": ""},
+    "a cursor of no alphabet": {"cursor": "💥"},
+    "limit in e-notation": {"start_time": "2026-01-01T00:00:00Z", "limit": "1e2"},
+    "limit behind a space": {"start_time": "2026-01-01T00:00:00Z", "limit": " 5"},
+    "limit with a fraction": {"start_time": "2026-01-01T00:00:00Z", "limit": "5.0"},
+    "limit in other digits": {"start_time": "2026-01-01T00:00:00Z", "limit": "٥"},
+    "limit empty": {"start_time": "2026-01-01T00:00:00Z", "limit": ""},
+    "limit huge": {"start_time": "2026-01-01T00:00:00Z", "limit": "1" * 400},
+    "the year 0": {"start_time": "0000-01-01T00:00:00Z"},
+    "the year 10000": {"start_time": "10000-01-01T00:00:00Z"},
+    "a leap second": {"start_time": "2016-12-31T23:59:60Z"},
+    "an offset of a day": {"start_time": "2026-01-01T00:00:00+24:00"},
+    "too fine a fraction": {"start_time": "2026-01-01T00:00:00.1234567890Z"},
+    "a day alone": {"start_time": "2026-01-01"},
+    "seconds of the epoch": {"start_time": "1790000000"},
+    "a time before a space": {"start_time": "2026-01-01T00:00:00Z "},
+    "an empty time": {"start_time": ""},
+    "end before start by a nanosecond": {
+        "start_time": "2026-01-01T00:00:00.000000002Z",
+        "end_time": "2026-01-01T00:00:00.000000001Z",
+    },
+    "end at start, in other digits": {
+        "start_time": "2026-01-01T00:00:00.0004Z",
+        "end_time": "2026-01-01T01:00:00.000400000+01:00",
+    },
+    "a fraction of a minute": {"start_time": "2026-01-01T00:00.5Z"},
+    "two start_times": [("start_time", "2026-01-01T00:00:00Z"), ("start_time", "2026-01-01T00:00:00Z")],
+    "two cursors": [("cursor", "YQ"), ("cursor", "YQ")],
+    "a key with NUL": {"start_time": "2026-01-01T00:00:00Z", "api_keys": "a\0"},
+    "a key too long": {"start_time": "2026-01-01T00:00:00Z", "api_keys": "x" * 256},
+    "too many keys": [("start_time", "2026-01-01T00:00:00Z"), *[("api_keys", "x")] * 1001],
+    "filters beyond a cursor": [
+        ("start_time", "2026-01-01T00:00:00Z"),
+        *[("external_entity_ids", f"{n:03d}" + "x" * 200) for n in range(200)],
+    ],
+    "two limits": [("start_time", "2026-01-01T00:00:00Z"), ("limit", "1"), ("limit", "2")],
+    "an unknown parameter": {"start_time": "2026-01-01T00:00:00Z", "api_key": "tg_x"},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_input_is_400(lite: ControlPlane, name: str) -> None:
+    (await lite.get(PATH, params=BAD[name])).refused(400)
+
+
+async def test_a_cursor_is_authentic_and_belongs_to_one_workspace(lite: ControlPlane) -> None:
+    start_ms = await clock_ms(lite.store) - HOUR_MS
+    await fill(lite, range(5), start_ms)
+    cursor = (await lite.get(PATH, params={"start_time": time_text(start_ms), "limit": 2})).ok()["pagination"]["cursor"]
+    assert set(cursor) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+    other = (await lite.another_workspace())["api_key"]
+    (await lite.get(PATH, params={"cursor": cursor}, key=other)).refused(400)
+    for place in range(0, len(cursor), 7):
+        changed = cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :]
+        (await lite.get(PATH, params={"cursor": changed})).refused(400)
+    groups = (await lite.get("/v1/gateway/groups", params={"cursor": cursor})).refused(400)
+    assert "cursor" in groups["error"]
+
+
+async def test_a_workspace_sees_its_own_events_only(plane: ControlPlane) -> None:
+    start_ms = await clock_ms(plane.store) - HOUR_MS
+    await fill(plane, range(5), start_ms)
+    other = (await plane.another_workspace())["api_key"]
+    params = {"start_time": time_text(start_ms)}
+    assert (await plane.get(PATH, params=params, key=other)).ok()["items"] == []
+    assert (await plane.get(PATH, params={**params, "api_keys": "tg_key1"}, key=other)).ok()["items"] == []
+
+
+async def test_who_may_not_read_is_told_403(lite: ControlPlane) -> None:
+    params = {"start_time": "2026-01-01T00:00:00Z"}
+    group = await lite.group("customer-1")
+    federated = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
+    (await lite.get(PATH, params=params, key=federated)).refused(403)
+    invoke = (await lite.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()["api_key"]
+    (await lite.get(PATH, params=params, key=invoke)).refused(403)
+    other = await lite.another_workspace(onboarded=False)
+    (await lite.get(PATH, params=params, key=other["api_key"])).refused(403)
+    await set_workspace(lite.store, "other", onboarded=True)
+    (await lite.get(PATH, params=params, key=other["api_key"])).ok()
+    assert (await lite.get(PATH, params=params, key="")).status == 401
+
+
+async def test_a_holdback_of_nothing_shows_events_at_once(tmp_path: Any) -> None:
+    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", event_holdback_s=0.0) as plane:
+        now_ms = await clock_ms(plane.store)
+        await books(plane.store, 0.0)[0].take([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
+        for _ in range(200):
+            answer = (await plane.get(PATH, params={"start_time": time_text(now_ms - 1000)})).ok()
+            if answer["items"]:
+                break
+        assert keys_of(answer["items"]) == [event_key(1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted_ns"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9),
+        ("1970-01-01T00:00:01", 10**9),
+        ("1970-01-01T00:00:01.5z", 1_500_000_000),
+        ("1970-01-01T01:00:01+01:00", 10**9),
+        ("1970-01-01T01:00:01 01:00", 10**9),
+        ("1969-12-31T23:00:01-01:00", 10**9),
+        ("1970-01-01T00:00:00.0001Z", 100_000),
+        ("1970-01-01T00:00:00.123456789Z", 123_456_789),
+        ("1970-01-01T00:00Z", 0),
+        ("1970-01-01t00:00:00z", 0),
+        ("1970-01-01T00:00:00,25-00:00", 250_000_000),
+        ("1970-01-02T00:00:00+23:59", 60 * 10**9),
+    ],
+)
+def test_times_that_are_understood(text: str, wanted_ns: int) -> None:
+    assert parse_time_ns(text) == wanted_ns
+
+
+@given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)))
+def test_any_utc_time_is_read_exactly(moment: datetime) -> None:
+    moment = moment.replace(tzinfo=UTC)
+    since, below_us = divmod(parse_time_ns(moment.isoformat()), 1000)
+    assert (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since), below_us) == (moment, 0)
+
+
+@given(st.text(max_size=30))
+def test_no_text_is_a_fault_of_ours(text: str) -> None:
+    try:
+        parse_time_ns(text)
+    except ValueError:
+        return
+
+
+async def test_every_event_is_in_exactly_one_of_consecutive_windows(lite: ControlPlane) -> None:
+    start_ms = await clock_ms(lite.store) - HOUR_MS
+    await fill(lite, range(50), start_ms)
+    edges = [start_ms + offset for offset in (0, 1, 999, 1000, 7000, 7001, 33_333, 49_000, 60_000)]
+    seen: list[str] = []
+    for begin, end in itertools.pairwise(edges):
+        seen += keys_of(await walk(lite, [("start_time", time_text(begin)), ("end_time", time_text(end))]))
+    assert seen == [event_key(n) for n in range(50)]

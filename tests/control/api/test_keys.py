@@ -1,0 +1,116 @@
+"""Keys over HTTP, on both databases: minted once, known by their prefix, revoked.
+
+See docs/reference/management-api.md#api-keys.
+"""
+
+import asyncio
+
+import pytest
+from sqlalchemy import select, update
+
+from control.api.protocol.dependencies import PARTS
+from control.edges.sql.tables import api_keys, published
+from policy.credentials import digest_of, prefix_of
+from tests.control.plane import ControlPlane
+
+OWN = "/v1/api_keys"
+
+
+async def minting_place(plane: ControlPlane) -> str:
+    return f"/v1/gateway/groups/{(await plane.group('g'))['id']}/api_keys"
+
+
+async def test_a_federated_key_lives_and_dies(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    made = (await plane.post(place, {"name": "mine"})).ok()
+    assert made.keys() == {"api_key", "prefix", "name", "created_at"}
+    assert prefix_of(made["api_key"]) == made["prefix"]
+    shown = {"prefix": made["prefix"], "name": "mine", "created_at": made["created_at"], "last_used_at": None}
+    assert (await plane.get(place)).ok()["items"] == [shown]
+    assert (await plane.get(f"{place}/{made['prefix']}")).ok() == shown
+    assert (await plane.delete(f"{place}/{made['prefix']}")).ok() == {"prefix": made["prefix"]}
+    (await plane.get(f"{place}/{made['prefix']}")).refused(404)
+    (await plane.delete(f"{place}/{made['prefix']}")).refused(404)
+    assert (await plane.get(place)).ok()["items"] == []
+
+
+async def test_only_the_digest_is_kept_and_published(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    key = (await plane.post(place, {})).ok()["api_key"]
+    async with plane.store.read() as conn:
+        rows = [*(await conn.execute(select(api_keys))).all(), *(await conn.execute(select(published))).all()]
+    assert key.partition(".")[2] not in str(rows)
+    assert digest_of(key) in str(rows)
+
+
+async def test_last_used_at_is_shown(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    prefix = (await plane.post(place, {})).ok()["prefix"]
+    async with plane.store.write() as tx:
+        await tx.conn.execute(update(api_keys).where(api_keys.c.prefix == prefix).values(last_used_at_ms=1))
+    assert (await plane.get(f"{place}/{prefix}")).ok()["last_used_at"] == "1970-01-01T00:00:00.001Z"
+
+
+async def test_a_group_knows_its_own_keys_only(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    prefix = (await plane.post(place, {})).ok()["prefix"]
+    elsewhere = f"/v1/gateway/groups/{(await plane.group('h'))['id']}/api_keys/{prefix}"
+    (await plane.get(elsewhere)).refused(404)
+    (await plane.delete(elsewhere)).refused(404)
+    (await plane.get(f"{OWN}/{prefix}")).refused(404)
+    (await plane.delete(f"{OWN}/{prefix}")).refused(404)
+
+
+@pytest.mark.parametrize("kind", ["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"])
+async def test_a_workspace_key_does_what_its_type_may(plane: ControlPlane, kind: str) -> None:
+    made = (await plane.post(OWN, {"type": kind, "name": "n"})).ok()
+    assert made["type"] == kind
+    answer = await plane.get(OWN, key=made["api_key"])
+    if kind == "WORKSPACE_MANAGE_ALL":
+        assert {item["prefix"]: item["type"] for item in answer.ok()["items"]}[made["prefix"]] == kind
+    else:
+        answer.refused(403, "MISSING_SCOPE")
+    assert (await plane.get(f"{OWN}/{made['prefix']}")).ok()["type"] == kind
+    (await plane.delete(f"{OWN}/{made['prefix']}")).ok()
+    (await plane.get(OWN, key=made["api_key"])).refused(403, "AUTHENTICATION_FAILED")
+
+
+async def test_a_federated_type_is_not_for_the_workspace(lite: ControlPlane) -> None:
+    (await lite.post(OWN, {"type": "FEDERATED"})).refused(400)
+    (await lite.post(OWN, {})).refused(400)
+
+
+async def test_keys_page_in_order(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    await asyncio.gather(*(plane.post(place, {}) for _ in range(7)))
+    found, url = [], f"{place}?limit=3"
+    for _ in range(3):
+        page = (await plane.get(url)).ok()
+        found += [(item["created_at"], item["prefix"]) for item in page["items"]]
+        url = f"{place}?cursor={page['pagination']['cursor']}"
+    assert len(set(found)) == 7
+    assert [time for time, _ in found] == sorted(time for time, _ in found)
+
+
+async def test_a_cursor_belongs_to_its_list_and_workspace(plane: ControlPlane) -> None:
+    place = await minting_place(plane)
+    for _ in range(2):
+        (await plane.post(place, {})).ok()
+    cursor = (await plane.get(f"{place}?limit=1")).ok()["pagination"]["cursor"]
+    (await plane.get(f"{place}?cursor={cursor}")).ok()
+    changed = ("A" if cursor[0] != "A" else "B") + cursor[1:]
+    for wrong in (f"{place}?cursor={changed}", f"{place}?cursor=", f"{place}?cursor=%00", f"{OWN}?cursor={cursor}"):
+        (await plane.get(wrong)).refused(400)
+    other = (await plane.another_workspace())["api_key"]
+    (await plane.get(f"{OWN}?cursor={cursor}", key=other)).refused(400)
+
+
+async def test_a_workspace_key_shows_when_it_managed(plane: ControlPlane) -> None:
+    used, idle = [(await plane.post(OWN, {"type": "WORKSPACE_MANAGE_ALL"})).ok() for _ in range(2)]
+    (await plane.get(OWN, key=used["api_key"])).ok()
+    app = plane.client.app
+    assert app is not None
+    await app[PARTS].last_used.write()
+    assert (await plane.get(f"{OWN}/{used['prefix']}")).ok()["last_used_at"] >= used["created_at"]
+    assert (await plane.get(f"{OWN}/{idle['prefix']}")).ok()["last_used_at"] is None
+    await app[PARTS].last_used.write()

@@ -1,0 +1,191 @@
+"""`/v1/models`: platform models, deployments, replicas, environments, on both databases.
+
+See docs/reference/management-api.md#models.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from control.api.protocol import lists
+from control.edges.sql import model_rows
+from control.edges.sql.tables import environments, published
+from tests.control.plane import ControlPlane, running_plane
+
+Json = dict[str, Any]
+PUBLIC = "https://93.184.215.14"
+
+
+async def deployment(plane: ControlPlane, name: str = "first") -> tuple[str, str]:
+    """The paths of a new model and of its new deployment."""
+    model = (await plane.post("/v1/models", {"name": "mine"})).ok()
+    made = (await plane.post(f"/v1/models/{model['id']}/deployments", {"name": name})).ok()
+    return f"/v1/models/{model['id']}", f"/v1/models/{model['id']}/deployments/{made['id']}"
+
+
+async def published_model(plane: ControlPlane, model: str) -> Json:
+    async with plane.store.read() as conn:
+        query = select(published.c.body).where(published.c.kind == "model", published.c.id == model.rpartition("/")[2])
+        return json.loads((await conn.execute(query)).scalar_one())  # type: ignore[no-any-return]  # JSON
+
+
+async def test_replicas_make_a_deployment_active(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    made = (await plane.get(one)).ok()
+    assert (made["status"], made["active_replica_count"], made["environment"]) == ("DEPLOYING", 0, None)
+    changed = (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC, f"{PUBLIC}:8000/", PUBLIC]})).ok()
+    assert (changed["status"], changed["active_replica_count"]) == ("ACTIVE", 2)
+    assert changed["replicas"] == [PUBLIC, f"{PUBLIC}:8000"]
+    pointer = (await plane.put(f"{model}/environments/production", {"deployment_id": made["id"]})).ok()
+    assert pointer["deployment_id"] == made["id"]
+    assert (await plane.get(f"{model}/environments/production")).ok() == pointer
+    assert (await plane.get(f"{model}/environments")).ok()["items"] == [pointer]
+    (shown,) = (await plane.get(f"{model}/deployments")).ok()["items"]
+    assert shown["environment"] == "production"
+    assert await published_model(plane, model) == {
+        "workspace_id": plane.workspace_id,
+        "deployments": [[made["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"]]],
+        "environments": {"production": made["id"]},
+    }
+    assert (await plane.put(f"{one}/replicas", {"replicas": []})).ok()["status"] == "SCALED_TO_ZERO"
+
+
+async def test_an_environments_name_is_unique_without_regard_to_case(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
+    first = (await plane.put(f"{model}/environments/Staging", {"deployment_id": one.rpartition("/")[2]})).ok()
+    again = (await plane.put(f"{model}/environments/sTAGING", {"deployment_id": two})).ok()
+    assert again == {**first, "deployment_id": two, "updated_at": again["updated_at"]}
+    assert (await plane.get(f"{model}/environments")).ok()["items"] == [again]
+    assert (await plane.get(f"{model}/environments/staging")).ok() == again
+    assert (await published_model(plane, model))["environments"] == {"Staging": two}
+    (await plane.put(f"{model}/environments/Production", {"deployment_id": two})).ok()
+    assert (await plane.post(f"{model}/deployments/production/activate")).ok() == {"success": True}
+    (await plane.get(f"{model}/environments/\N{KELVIN SIGN}")).refused(404)
+
+
+async def test_puts_of_one_environment_at_once_make_one(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    body = {"deployment_id": one.rpartition("/")[2]}
+    names = ["qa", "QA", "Qa", "qA"]
+    made = await asyncio.gather(*(plane.put(f"{model}/environments/{name}", body) for name in names))
+    assert len({answer.ok()["name"] for answer in made}) == 1
+    assert len((await plane.get(f"{model}/environments")).ok()["items"]) == 1
+
+
+async def test_environments_of_before_that_differ_in_case_are_told_apart(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
+    values = {"model_id": model.rpartition("/")[2], "created_at_ms": 1, "updated_at_ms": 1}
+    for name, id in (("Staging", one.rpartition("/")[2]), ("staging", two)):
+        async with plane.store.write() as tx:
+            await tx.conn.execute(insert(environments).values(name=name, deployment_id=id, **values))
+    (await plane.put(f"{model}/environments/staging", {"deployment_id": two})).ok()
+    for name, id in (("Staging", one.rpartition("/")[2]), ("staging", two)):
+        assert (await plane.get(f"{model}/environments/{name}")).ok()["deployment_id"] == id
+
+
+async def test_a_model_grows_to_a_bound_and_shrinks_from_beyond_it(
+    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, one = await deployment(lite)
+    urls = [f"{PUBLIC}:{port}" for port in range(1000, 1256)]
+    (await lite.put(f"{one}/replicas", {"replicas": urls[:40]})).ok()
+    monkeypatch.setattr(model_rows, "MAX_MODEL_BYTES", 1000)
+    refused = (await lite.put(f"{one}/replicas", {"replicas": urls})).refused(409, "CONFLICT")
+    assert "more than 1 MiB" in refused["error"]
+    (await lite.post(f"{model}/deployments", {"name": "more"})).refused(409, "CONFLICT")
+    assert len((await lite.put(f"{one}/replicas", {"replicas": urls[:39]})).ok()["replicas"]) == 39
+    assert (await lite.get(f"{model}/deployments")).ok()["items"][0]["active_replica_count"] == 39
+
+
+async def test_deployments_of_many_replicas_are_listed_page_by_page(
+    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, one = await deployment(lite)
+    for n in range(11):
+        one = f"{model}/deployments/" + (await lite.post(f"{model}/deployments", {"name": f"d{n}"})).ok()["id"]
+        (await lite.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})).ok()
+    monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
+    seen, path = list[int](), f"{model}/deployments?limit=1000"
+    while path:
+        page = (await lite.get(path)).ok()
+        seen.append(len(page["items"]))
+        path = f"{model}/deployments?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
+    assert (sum(seen), max(seen)) == (12, 3)
+
+
+async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
+    (await plane.post(f"{model}/deployments/production/activate")).refused(404)
+    (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
+    for where in (one, f"{model}/deployments/production"):
+        assert (await plane.post(f"{where}/deactivate")).ok() == {"success": True}
+        assert (await plane.get(one)).ok()["status"] == "INACTIVE"
+        assert (await plane.post(f"{where}/activate")).ok() == {"success": True}
+        assert (await plane.get(one)).ok()["status"] == "ACTIVE"
+        tried = (await plane.post(f"{where}/retry")).ok()
+        assert (tried["retried"], tried["deployment"]["environment"]) == (False, "production")
+    (await plane.post(f"{model}/deployments/development/retry")).refused(404)
+    assert (await plane.post(f"{one}/logs", {"limit": 5})).ok() == {"logs": []}
+    nulls = ["limit", "start_epoch_millis", "end_epoch_millis", "direction", "min_level", "request_id", "includes"]
+    assert (await plane.post(f"{one}/logs", dict.fromkeys([*nulls, "excludes"]))).ok() == {"logs": []}
+    (await plane.post(f"{one}/logs", {"limit": 0})).refused(400)
+
+
+async def test_foreign_models_do_not_exist(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    key = (await plane.another_workspace())["api_key"]
+    for method, path, body in (
+        ("GET", model, None),
+        ("GET", one, None),
+        ("GET", f"{model}/deployments", None),
+        ("POST", f"{model}/deployments", {"name": "x"}),
+        ("PUT", f"{one}/replicas", {"replicas": [PUBLIC]}),
+        ("GET", f"{model}/environments", None),
+        ("GET", f"{model}/environments/production", None),
+        ("PUT", f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]}),
+        ("POST", f"{one}/activate", None),
+        ("POST", f"{one}/logs", {}),
+    ):
+        (await plane.call(method, path, body, key=key)).refused(404)
+
+
+async def test_changes_at_once_are_all_published(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    await asyncio.gather(*(plane.post(f"{model}/deployments", {"name": f"d{i}"}) for i in range(6)))
+    assert len((await published_model(plane, model))["deployments"]) == 7
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://10.0.0.5:8000", "http://127.0.0.1", "http://169.254.169.254", "ftp://x.com", "http://u:p@x.com", ""),
+        *("http://localhost:8000", "http://[::1]:8000", "http://x.com:0", "http://x.com:99999", "http://x.com/?a=b"),
+    ],
+)
+async def test_replica_urls_are_public_or_allowed(lite: ControlPlane, url: str) -> None:
+    _, one = await deployment(lite)
+    body = (await lite.put(f"{one}/replicas", {"replicas": [PUBLIC, url]})).refused(400)
+    assert body["details"][0]["field"] == "replicas.1"
+
+
+async def test_an_allowed_network_is_allowed(tmp_path: Any) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    async with running_plane(url, egress_allow="10.0.0.0/8,127.0.0.0/8") as plane:
+        _, one = await deployment(plane)
+        replicas = ["http://10.0.0.5:8000", "http://127.0.0.1:9", "http://localhost:9"]
+        assert (await plane.put(f"{one}/replicas", {"replicas": replicas})).ok()["replicas"] == replicas
+        (await plane.put(f"{one}/replicas", {"replicas": ["http://192.168.0.1"]})).refused(400)
+        (await plane.put(f"{one}/replicas", {"replicas": ["http://169.254.169.254"]})).refused(400)
+
+
+@pytest.mark.parametrize("name", ["-x", "a b", "x" * 129, "%2e%2e%2f", "ä"])
+async def test_environment_names_are_plain(lite: ControlPlane, name: str) -> None:
+    model, one = await deployment(lite)
+    answer = await lite.put(f"{model}/environments/{name}", {"deployment_id": one.rpartition("/")[2]})
+    answer.refused(400)

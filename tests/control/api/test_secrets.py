@@ -1,0 +1,138 @@
+"""Secrets over HTTP and at rest, on both databases (docs/reference/management-api.md#secrets)."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from sqlalchemy import select
+
+from control.edges.sql import tables
+from control.resources.workspaces import reencrypt_secrets
+from policy.sealing import SealedWithUnknownKeyError, unseal
+from tests.control.plane import SECRET_KEYS, ControlPlane
+
+PATH = "/v1/secrets"
+VALUE = "sk-very-secret-value"
+ENDPOINTS = "/v1/gateway/endpoints"
+
+
+async def ciphertexts(plane: ControlPlane) -> dict[str, str]:
+    async with plane.store.read() as conn:
+        query = select(tables.secrets.c.id, tables.secrets.c.ciphertext)
+        return {row.id: row.ciphertext for row in await conn.execute(query)}
+
+
+async def test_a_secret_lives_rotates_and_dies(plane: ControlPlane) -> None:
+    made = (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
+    assert made.keys() == {"id", "name", "created_at", "updated_at"}
+    again = (await plane.post(PATH, {"name": "vendor", "value": "other"})).ok()
+    assert again["id"] == made["id"]
+    assert again["created_at"] == made["created_at"]
+    assert again["updated_at"] > made["updated_at"]
+    assert (await plane.get(PATH)).ok()["items"] == [again]
+    assert unseal(SECRET_KEYS, made["id"], (await ciphertexts(plane))[made["id"]]) == "other"
+    assert (await plane.delete(f"{PATH}/vendor")).ok() == {"id": made["id"], "name": "vendor"}
+    (await plane.delete(f"{PATH}/vendor")).refused(404)
+    assert (await plane.get(PATH)).ok()["items"] == []
+
+
+async def test_a_value_is_never_shown_stored_or_published(plane: ControlPlane) -> None:
+    made = await plane.post(PATH, {"name": "vendor", "value": VALUE})
+    listed = await plane.get(PATH)
+    async with plane.store.read() as conn:
+        rows = [(await conn.execute(select(table))).all() for table in (tables.secrets, tables.published)]
+    for seen in (str(made), str(listed), str(rows)):
+        assert VALUE not in seen
+        assert base64.b64encode(VALUE.encode()).decode() not in seen
+
+
+async def test_a_wrong_value_is_not_echoed(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+    for body in ({"name": "x", "value": [VALUE]}, {"name": "", "value": VALUE}, {"nam": "x", "value": VALUE}):
+        answer = await lite.post(PATH, body)
+        answer.refused(400)
+        assert VALUE not in str(answer)
+    assert VALUE not in caplog.text
+
+
+async def test_a_service_account_whose_key_no_proxy_would_sign_with_is_refused(lite: ControlPlane) -> None:
+    small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
+    n, p = taken.private_numbers().public_numbers.n, taken.private_numbers().p
+    public = rsa.RSAPublicNumbers(65537, n**4)
+    absurd = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, public).private_key(
+        unsafe_skip_rsa_key_validation=True
+    )
+    for key in (small, absurd):
+        refused = await lite.post(PATH, {"name": "robot", "value": service_account(key)})
+        assert "value" in str(refused.refused(400))
+        assert "2048 to 4096 bits" in str(refused)
+        assert "PRIVATE KEY" not in str(refused)
+    (await lite.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
+    (await lite.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
+    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(lite)).items()))) == service_account(taken)
+
+
+def service_account(key: rsa.RSAPrivateKey) -> str:
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {"client_email": "bot@p.example", "private_key": pem, "token_uri": "https://oauth.example/token"}
+    return base64.b64encode(json.dumps(account).encode()).decode()
+
+
+async def test_a_secret_in_use_stays(plane: ControlPlane) -> None:
+    secret_id = await plane.secret("vendor")
+    target = {"provider": "VENDOR_B", "secret_id": secret_id, "target_model": "m"}
+    endpoint = (await plane.post(ENDPOINTS, {"slug": "acme/x", "targets": [target]})).ok()
+    (await plane.delete(f"{PATH}/vendor")).refused(409, "CONFLICT")
+    (await plane.delete(f"{ENDPOINTS}/{endpoint['id']}")).ok()
+    (await plane.delete(f"{PATH}/vendor")).ok()
+
+
+async def test_deleting_and_using_at_once_leaves_nothing_dangling(plane: ControlPlane) -> None:
+    for number in range(5):
+        name = f"v{number}"
+        target = {"provider": "VENDOR_B", "secret_id": await plane.secret(name), "target_model": "m"}
+        used, gone = await asyncio.gather(
+            plane.post(ENDPOINTS, {"slug": f"acme/{name}", "targets": [target]}), plane.delete(f"{PATH}/{name}")
+        )
+        assert (used.status, gone.status) in ((200, 409), (400, 200)), (used, gone)
+
+
+async def test_the_same_name_at_once_is_one_secret(plane: ControlPlane) -> None:
+    answers = await asyncio.gather(*(plane.post(PATH, {"name": "n", "value": f"v{i}"}) for i in range(6)))
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.body["id"] for answer in answers}) == 1
+    ((id, sealed),) = (await ciphertexts(plane)).items()
+    assert unseal(SECRET_KEYS, id, sealed) in {f"v{i}" for i in range(6)}
+
+
+async def test_a_name_belongs_to_its_workspace(plane: ControlPlane) -> None:
+    await plane.secret("mine")
+    key = (await plane.another_workspace())["api_key"]
+    (await plane.delete(f"{PATH}/mine", key=key)).refused(404)
+    assert (await plane.get(PATH, key=key)).ok()["items"] == []
+
+
+async def test_reencryption_leaves_every_value_under_the_first_key(plane: ControlPlane) -> None:
+    for number in range(3):
+        (await plane.post(PATH, {"name": f"n{number}", "value": f"v{number}"})).ok()
+    new = (b"n" * 32,)
+    assert await reencrypt_secrets(plane.store, new + SECRET_KEYS) == {"reencrypted": 3}
+    values = {unseal(new, id, sealed) for id, sealed in (await ciphertexts(plane)).items()}
+    assert values == {"v0", "v1", "v2"}
+    before = await ciphertexts(plane)
+    with pytest.raises(SealedWithUnknownKeyError):
+        await reencrypt_secrets(plane.store, (b"x" * 32,))
+    assert await ciphertexts(plane) == before
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".", "x" * 256, " x", "ä", "a\nb"])
+async def test_a_name_fits_into_a_path(lite: ControlPlane, name: str) -> None:
+    (await lite.post(PATH, {"name": name, "value": "v"})).refused(400)
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b_c-d@e:f", "x" * 255])
+async def test_a_good_name_is_found_again(lite: ControlPlane, name: str) -> None:
+    (await lite.post(PATH, {"name": name, "value": "v"})).ok()
+    assert (await lite.delete(f"{PATH}/{name}")).ok()["name"] == name

@@ -1,0 +1,311 @@
+"""The proxies' feed: all since a revision, in pages, on both databases (architecture "Snapshot")."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from control.edges.sql.published_rows import nonce_of
+from control.edges.sql.store import Store
+from control.edges.sql.tables import published, revision, revision_nonces
+from control.resources import publisher
+from control.resources.publisher import Reader, Walk
+from policy.snapshot import Delta, Row, RowKind
+from tests.control.plane import TOKEN, ControlPlane, rate
+
+
+class Follower:
+    """A proxy's replica: applies what it reads."""
+
+    def __init__(self) -> None:
+        self.epoch = self.nonce = ""
+        self.revision = 0
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self.resets = 0
+
+    def apply(self, delta: Delta) -> None:
+        if delta.reset:
+            self.rows.clear()
+            self.resets += 1
+        for row in delta.rows:
+            self.put(row)
+        if delta.next is None:
+            self.epoch, self.revision, self.nonce = delta.epoch, delta.revision, delta.nonce
+
+    def put(self, row: Row) -> None:
+        if row.body is None:
+            self.rows.pop((row.kind, row.id), None)
+        else:
+            self.rows[(row.kind, row.id)] = row.body
+
+    async def follow(self, store: Store, limit: int = 1000) -> int:
+        """Read every page; how many there were."""
+        walk, pages = None, 0
+        while True:
+            delta = await publisher.read_delta(store, Reader(self.epoch, self.revision, walk, limit, self.nonce))
+            self.apply(delta)
+            pages += 1
+            if delta.next is None:
+                return pages
+            walk = Walk.decode(delta.next)
+
+
+async def publish(store: Store, *ids: str, body: dict[str, Any] | None = None) -> None:
+    async with store.write() as tx:
+        for id in ids:
+            tx.publish(RowKind.GROUP, id, body)
+
+
+async def test_the_feed_over_http(plane: ControlPlane) -> None:
+    group = await plane.group("g", models=[rate(5)])
+    key = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
+    follower, after = Follower(), ""
+    for _ in range(100):
+        standing = f"epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
+        path = f"/internal/v1/snapshot?{standing}&limit=2{after}"
+        page = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
+        follower.apply(page)
+        if page.next is None:
+            break
+        after = f"&after={page.next}"
+    kinds = sorted(kind for kind, _ in follower.rows)
+    assert kinds == ["group", "key", "key", "workspace"]
+    assert follower.rows[("group", group["id"])]["models"] == [{**rate(5), "usage_limits": []}]
+    assert key["prefix"] in {row.get("prefix") for row in follower.rows.values()}
+    path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
+    quiet = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
+    assert (quiet.rows, quiet.reset, quiet.next) == ((), False, None)
+    for wrong in ("since=x", "since=-1", "limit=x", "after=x", "after=[]", "after=[1,2]", "after=" + "[" * 900):
+        (await plane.get(f"/internal/v1/snapshot?{wrong}", key=TOKEN)).refused(400)
+
+
+async def test_only_what_changed_travels(store: Store) -> None:
+    await publish(store, "a", "b", "c", body={"v": 1})
+    follower = Follower()
+    await follower.follow(store)
+    await publish(store, "b", body={"v": 2})
+    await publish(store, "c")
+    delta = await publisher.read_delta(store, Reader(follower.epoch, follower.revision, None, 10))
+    assert [(row.id, row.body) for row in delta.rows] == [("b", {"v": 2}), ("c", None)]
+    assert not delta.reset
+    await follower.follow(store)
+    assert follower.rows == {("group", "a"): {"v": 1}, ("group", "b"): {"v": 2}}
+    assert follower.resets == 1
+
+
+async def test_a_walk_in_small_pages_misses_nothing_that_changes_meanwhile(store: Store) -> None:
+    ids = [f"g{number:02}" for number in range(20)]
+    await publish(store, *ids, body={"v": 1})
+    follower, walk = Follower(), None
+    for step in range(40):
+        delta = await publisher.read_delta(store, Reader("", 0, walk, 3))
+        follower.apply(delta)
+        if delta.next is None:
+            break
+        walk = Walk.decode(delta.next)
+        if step < 4:  # behind the walk, in front of it, gone, new
+            await publish(store, ids[step], body={"v": 2})
+            await publish(store, ids[19 - step])
+            await publish(store, f"new{step}", body={"v": 3})
+    assert follower.resets == 1
+    assert follower.rows.keys() == {("group", id) for id in [*ids[:16], *(f"new{n}" for n in range(4))]}
+    assert all(follower.rows[("group", id)] == {"v": 2} for id in ids[:4])
+
+
+async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
+    """A reader that keeps reading while many commit ends with all of it: no commit becomes visible behind it."""
+    done = asyncio.Event()
+    follower = Follower()
+
+    async def write(name: str) -> None:
+        for number in range(10):
+            await publish(store, f"{name}{number}", body={})
+
+    async def read() -> None:
+        while not done.is_set():
+            await follower.follow(store, limit=5)
+
+    reader = asyncio.create_task(read())
+    await asyncio.gather(*(write(name) for name in "abcde"))
+    done.set()
+    await reader
+    await follower.follow(store)
+    assert len(follower.rows) == 50
+    assert follower.revision == 50
+    assert follower.resets == 1
+
+
+async def test_who_is_older_than_the_tombstones_starts_over(store: Store) -> None:
+    await publish(store, "a", "b", body={})
+    old, young = Follower(), Follower()
+    await old.follow(store)
+    await publish(store, "a")
+    await young.follow(store)
+    assert await publisher.forget_tombstones(store, 3600) == 0
+    assert await publisher.forget_tombstones(store, -3600) == 1
+    for follower in (old, young):
+        await follower.follow(store)
+        assert follower.rows == {("group", "b"): {}}
+    assert (old.resets, young.resets) == (2, 1)
+
+
+async def test_another_epoch_or_a_database_put_back_starts_over(store: Store) -> None:
+    await publish(store, "a", body={})
+    ahead, elsewhere = Follower(), Follower()
+    for follower in (ahead, elsewhere):
+        await follower.follow(store)
+    ahead.revision += 5
+    ahead.rows[("group", "lost")] = {}
+    await ahead.follow(store)
+    assert ahead.rows == {("group", "a"): {}}
+    async with store.write() as tx:
+        await tx.conn.execute(update(revision).values(epoch="another"))
+    await elsewhere.follow(store)
+    assert (elsewhere.epoch, elsewhere.resets) == ("another", 2)
+    gone = Walk("epoch before", (0, "", ""))
+    assert (await publisher.read_delta(store, Reader("another", 1, gone, 10))).reset
+
+
+class Backup:
+    """What a backup holds of policy; `restore` puts the database back to it, whatever came meanwhile."""
+
+    TABLES = (published, revision, revision_nonces)
+
+    def __init__(self, rows: dict[str, list[dict[str, Any]]]) -> None:
+        self._rows = rows
+
+    @classmethod
+    async def of(cls, store: Store) -> "Backup":
+        async with store.read() as conn:
+            rows = {table.name: (await conn.execute(select(table))).mappings().all() for table in cls.TABLES}
+        return cls({name: [dict(row) for row in found] for name, found in rows.items()})
+
+    async def restore(self, store: Store) -> None:
+        async with store.write() as tx:
+            for table in self.TABLES:
+                await tx.conn.execute(delete(table))
+                if self._rows[table.name]:
+                    await tx.conn.execute(insert(table), self._rows[table.name])
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 2, 3, 7])
+async def test_a_restored_database_starts_over_whatever_was_written_since(store: Store, written_since: int) -> None:
+    """Fewer revisions than were lost, as many, or more: the follower must end with what the database says."""
+    await publish(store, "kept", "changed", body={"v": 1})
+    backup = await Backup.of(store)
+    follower = Follower()
+    await follower.follow(store)
+    await publish(store, "minted after the backup", body={})
+    await publish(store, "changed", body={"v": 2})
+    await follower.follow(store)
+    await backup.restore(store)
+    for number in range(written_since):
+        await publish(store, f"new{number}", body={})
+    await follower.follow(store)
+    expected = {("group", "kept"): {"v": 1}, ("group", "changed"): {"v": 1}}
+    assert follower.rows == expected | {("group", f"new{number}"): {} for number in range(written_since)}
+    assert follower.resets == 2
+
+
+async def test_who_had_not_gone_beyond_the_backup_need_not_start_over(store: Store) -> None:
+    await publish(store, "a", body={"v": 1})
+    follower = Follower()
+    await follower.follow(store)
+    backup = await Backup.of(store)
+    await publish(store, "b", body={})
+    await backup.restore(store)
+    await publish(store, "c", body={})
+    await follower.follow(store)
+    assert set(follower.rows) == {("group", "a"), ("group", "c")}
+    assert follower.resets == 1
+
+
+async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
+    """The first page held a row that the restored database lacks; the walk's own start is in both histories."""
+    await publish(store, *(f"g{number}" for number in range(4)), body={"v": 1})
+    backup = await Backup.of(store)
+    follower = Follower()
+    first = await publisher.read_delta(store, Reader("", 0, None, 2))
+    assert first.next is not None
+    await publish(store, "g3", body={"v": 2})
+    second = await publisher.read_delta(store, Reader("", 0, Walk.decode(first.next), 1))
+    assert second.next is not None
+    await backup.restore(store)
+    third = await publisher.read_delta(store, Reader("", 0, Walk.decode(second.next), 1))
+    assert third.reset, "else the proxy would keep g3 as it was in the history that is gone"
+    follower.apply(third)
+    assert third.next is not None
+
+
+async def test_a_proxy_of_before_the_nonces_is_served_by_numbers_alone(store: Store) -> None:
+    await publish(store, "a", body={})
+    older = await publisher.read_delta(store, Reader("", 0, None, 10))
+    again = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10))
+    assert not again.reset
+    unproven = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10, nonce=""))
+    assert unproven.reset, "a replica that an older version filled cannot say whose revision it has"
+
+
+async def test_a_revision_without_a_nonce_is_sent_again_until_one_has(store: Store) -> None:
+    """Written by an older control that still runs beside this one."""
+    await publish(store, "a", body={})
+    await publish(store, "b", body={})
+    async with store.write() as tx:
+        await tx.conn.execute(delete(revision_nonces).where(revision_nonces.c.revision == 2))
+    follower = Follower()
+    for _ in range(2):
+        await follower.follow(store)
+    assert (follower.revision, follower.resets) == (1, 1)
+    await publish(store, "c", body={})
+    await follower.follow(store)
+    assert follower.rows.keys() == {("group", "a"), ("group", "b"), ("group", "c")}
+    assert (follower.revision, follower.resets) == (3, 1)
+
+
+async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
+    for id in "abc":
+        await publish(store, id, body={})
+    follower = Follower()
+    await follower.follow(store)
+    await publisher.forget_tombstones(store, -3600)
+    async with store.read() as conn:
+        assert [await nonce_of(conn, number) is not None for number in range(4)] == [False, False, False, True]
+    await follower.follow(store)
+    assert follower.resets == 1
+
+
+async def test_burying_many_is_one_revision(store: Store) -> None:
+    await publish(store, *(f"g{number}" for number in range(1200)), body={})
+    async with store.write() as tx:
+        await tx.bury(RowKind.GROUP, published.c.id, published.c.id != "g7")
+        tx.publish(RowKind.GROUP, "more", {})
+    follower = Follower()
+    await follower.follow(store)
+    assert follower.rows.keys() == {("group", "g7"), ("group", "more")}
+    assert follower.revision == 2
+
+
+async def test_hints_follow_the_commit(store: Store) -> None:
+    told: list[int] = []
+    hinting = Store(store.engine, told.append)
+    await publish(hinting, "a", body={})
+    try:
+        async with hinting.write() as tx:
+            tx.publish(RowKind.GROUP, "b", {})
+            raise KeyError("undone")
+    except KeyError:
+        pass
+    async with hinting.write():
+        pass
+    assert told == [1]
+    follower = Follower()
+    await follower.follow(store)
+    assert follower.rows.keys() == {("group", "a")}
+
+
+async def test_a_page_ends_with_the_row_that_passes_its_bytes(store: Store) -> None:
+    await publish(store, *"abcde", body={"text": "x" * (publisher.PAGE_CHARS // 2)})
+    follower = Follower()
+    assert await follower.follow(store) == 3
+    assert sorted(id for _, id in follower.rows) == [*"abcde"]

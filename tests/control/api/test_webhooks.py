@@ -1,0 +1,565 @@
+"""Webhooks as a customer uses them, and as several control processes deliver them, on both databases."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import Select, select, text, update
+from standardwebhooks import Webhook
+
+from control.edges.sql import webhook_rows
+from control.edges.sql.events.clock import database_ms
+from control.edges.sql.events.rows import Window
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.tables import webhook_deliveries
+from control.edges.sql.tables import webhooks as webhooks_table
+from control.edges.sql.webhook_rows import Claim, DeliveryRecord
+from control.edges.webhooks.sender import SenderOptions, WebhookSender
+from control.resources.webhook_messages import RETRY_FOR_MS, Attempt, new_delivery, outbox
+from control.resources.workspaces import reencrypt_secrets
+from control.retention import DAY_MS, forget_old
+from policy.sealing import unseal
+from tests.control.billing import books, clock_ms, event, event_key
+from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
+
+PATH = "/v1/gateway/webhooks"
+URL = "https://hooks.example.com/tollgate"
+NAMES = ("hooks", "b", "c", "off", "dead")
+QUIET: dict[str, Any] = {
+    "webhook_poll_interval_s": 1e6,  # its own sender stays out of the tests' way
+    "egress_allow": ",".join(f"{name}.example.com=127.0.0.1:9" for name in NAMES),  # no resolver is asked
+}
+EAGER = SenderOptions(poll_interval_s=0.01)
+
+
+@dataclass
+class Receivers:
+    """Customers' receivers, by URL. `answers` says what each call gets; a receiver that is in `hang` never answers."""
+
+    calls: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
+    answer: Callable[[str], int | None] = lambda url: 200
+    hang: set[str] = field(default_factory=set)
+    under_way: dict[str, int] = field(default_factory=dict)
+    most_under_way: dict[str, int] = field(default_factory=dict)
+    hold_s: float = 0.0
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt:
+        self.calls.append((url, headers, body))
+        self.under_way[url] = self.under_way.get(url, 0) + 1
+        self.most_under_way[url] = max(self.most_under_way.get(url, 0), self.under_way[url])
+        try:
+            if url in self.hang:
+                await asyncio.Event().wait()
+            await asyncio.sleep(self.hold_s)
+            status = self.answer(url)
+        finally:
+            self.under_way[url] -= 1
+        return Attempt(0, 1, status, None if status == 200 else "no")
+
+    def keys(self, url: str = URL) -> list[str]:
+        """The keys of all events that were told to `url`, as often as they were."""
+        bodies = [orjson.loads(body) for called, _, body in self.calls if called == url]
+        return sorted(event["idempotencyKey"] for body in bodies for event in body["data"]["events"])
+
+
+@asynccontextmanager
+async def sending(store: Store, *receivers: Receivers, options: SenderOptions = EAGER) -> AsyncIterator[list[str]]:
+    """One sender per receiver: as many control processes. What they counted."""
+    counted: list[str] = []
+    senders = [WebhookSender(store, one, SECRET_KEYS, counted.append, options) for one in receivers]
+    tasks = [asyncio.create_task(sender.run()) for sender in senders]
+    try:
+        yield counted
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
+    async with running_plane(database_url, **QUIET) as found:
+        yield found
+
+
+@pytest.fixture
+async def lite(tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as found:
+        yield found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def make(plane: ControlPlane, url: str = URL) -> Any:
+    return (await plane.post(PATH, {"url": url})).ok()
+
+
+async def tell(plane: ControlPlane, *numbers: int, **more: Any) -> None:
+    ingest, _ = books(plane.store, outbox=outbox)
+    now_ms = await clock_ms(plane.store)
+    await ingest.take([event(n, now_ms, workspace_id=plane.workspace_id, **more) for n in numbers])
+
+
+async def make_due(store: Store) -> None:
+    """As if every waiting time were over. What is under way is left alone."""
+    async with store.write() as tx:
+        waiting = update(webhook_deliveries).where(webhook_deliveries.c.lease.is_(None))
+        await tx.conn.execute(waiting.values(next_attempt_at_ms=0))
+
+
+async def deliveries(plane: ControlPlane, webhook: Any, **params: Any) -> list[Any]:
+    return (await plane.get(f"{PATH}/{webhook['id']}/deliveries", params=params)).ok()["items"]  # type: ignore[no-any-return]  # JSON
+
+
+# --- the resource ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_webhook_is_made_shown_changed_and_deleted(plane: ControlPlane) -> None:
+    made = (await plane.post(PATH, {"url": URL, "description": "ledger"})).ok()
+    assert made["secret"].startswith("whsec_")
+    shown = (await plane.get(f"{PATH}/{made['id']}")).ok()
+    assert shown == {**made, "secret": None}
+    assert (shown["url"], shown["description"], shown["enabled"]) == (URL, "ledger", True)
+    assert (await plane.get(PATH)).ok()["items"] == [shown]
+    changed = (await plane.patch(f"{PATH}/{made['id']}", {"enabled": False, "description": None})).ok()
+    assert (changed["enabled"], changed["description"], changed["secret"]) == (False, None, None)
+    assert changed["updated_at"] > shown["updated_at"]
+    assert (await plane.delete(f"{PATH}/{made['id']}")).ok() == {"id": made["id"], "url": URL}
+    (await plane.get(f"{PATH}/{made['id']}")).refused(404)
+    (await plane.delete(f"{PATH}/{made['id']}")).refused(404)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.example.com/",
+        "https://user:pw@hooks.example.com/",
+        "https://hooks.example.com:8443/",
+        "https://127.0.0.1/",
+        "https://169.254.169.254/latest",
+        "https://[::1]/",
+        "https://2130706433/",
+        "https://localhost/",
+        "https://db.internal/",
+        "ftp://hooks.example.com/",
+        "",
+    ],
+)
+async def test_a_url_obeys_the_rules_of_base_urls(lite: ControlPlane, url: str) -> None:
+    refused = (await lite.post(PATH, {"url": url})).refused(400)
+    assert "base_url" not in orjson.dumps(refused).decode()
+    made = await make(lite)
+    (await lite.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
+
+
+async def test_what_was_taken_under_other_rules_is_not_sent(tmp_path: Path) -> None:
+    """The operator's settings of today count: those of the day when the URL was given may be gone."""
+    url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
+    async with running_plane(url, **QUIET) as before:
+        made = await make(before)
+        (await before.post(f"{PATH}/{made['id']}/test")).ok()
+    eager = {"webhook_poll_interval_s": 0.01, "platform_hosts": "hooks.example.com"}
+    async with running_plane(url, "later", **eager) as plane, asyncio.timeout(20):
+        plane = replace(plane, key=before.key)
+        while not (attempts := (await deliveries(plane, made))[0]["attempts"]):
+            await asyncio.sleep(0.05)
+        assert attempts[0]["error"] == "the URL may not be called"
+        assert attempts[0]["status_code"] is None
+
+
+async def test_a_webhook_that_is_off_keeps_what_waits_until_it_is_on(lite: ControlPlane) -> None:
+    made = await make(lite)
+    one = f"{PATH}/{made['id']}"
+    await tell(lite, 1)
+    (await lite.patch(one, {"enabled": False})).ok()
+    await tell(lite, 2)
+    receivers = Receivers()
+    async with sending(lite.store, receivers) as counted:
+        await asyncio.sleep(0.1)
+        assert receivers.calls == []
+        (await lite.patch(one, {"enabled": True})).ok()
+        await until(lambda: counted == ["delivered"])
+    assert receivers.keys() == [event_key(1)]
+
+
+NO_CHANGES: list[dict[str, Any]] = [
+    {},
+    {"secret_overlap_seconds": 5},
+    {"url": None},
+    {"enabled": None},
+    {"enabled": 1},
+    {"rotate_secret": False},
+    {"x": 1},
+]
+
+
+@pytest.mark.parametrize("body", NO_CHANGES)
+async def test_a_change_that_is_none_is_400(lite: ControlPlane, body: Any) -> None:
+    made = await make(lite)
+    (await lite.patch(f"{PATH}/{made['id']}", body)).refused(400)
+
+
+async def test_null_is_as_if_left_out_of_a_change(lite: ControlPlane) -> None:
+    made = await make(lite)
+    one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
+    kept = (await lite.patch(one, nulls | {"enabled": False})).ok()
+    assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
+        *(made["url"], made["description"]),
+        *(False, None),
+    )
+    rotated = (await lite.patch(one, nulls | {"rotate_secret": True})).ok()
+    assert (rotated["enabled"], bool(rotated["secret"])) == (False, True)
+    assert (await lite.patch(one, nulls | {"description": None})).ok()["description"] is None
+    (await lite.patch(one, nulls)).refused(400)
+
+
+async def test_webhooks_of_others_are_not_found(lite: ControlPlane) -> None:
+    made = await make(lite)
+    await tell(lite, 1)
+    (delivery,) = await deliveries(lite, made)
+    other = (await lite.another_workspace())["api_key"]
+    assert (await lite.get(PATH, key=other)).ok()["items"] == []
+    one = f"{PATH}/{made['id']}"
+    (await lite.get(one, key=other)).refused(404)
+    (await lite.patch(one, {"enabled": False}, key=other)).refused(404)
+    (await lite.get(f"{one}/deliveries", key=other)).refused(404)
+    (await lite.post(f"{one}/test", key=other)).refused(404)
+    (await lite.post(f"{one}/deliveries/{delivery['id']}/redeliver", key=other)).refused(404)
+    (await lite.delete(one, key=other)).refused(404)
+    second = await make(lite)
+    (await lite.post(f"{PATH}/{second['id']}/deliveries/{delivery['id']}/redeliver")).refused(404)
+
+
+async def test_there_is_a_bound_on_webhooks(lite: ControlPlane) -> None:
+    for _ in range(20):
+        await make(lite)
+    (await lite.post(PATH, {"url": URL})).refused(409)
+
+
+async def test_secrets_are_sealed_at_rest_and_reencrypted_with_the_others(lite: ControlPlane) -> None:
+    made = await make(lite)
+    fresh = b"n" * 32
+    await reencrypt_secrets(lite.store, (fresh, *SECRET_KEYS))
+    async with lite.store.read() as conn:
+        row = (await conn.execute(select(webhooks_table))).one()
+    assert made["secret"] not in row.secret
+    assert unseal((fresh,), made["id"], row.secret) == made["secret"]
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+async def test_events_are_told_to_every_webhook_of_their_workspace_once(plane: ControlPlane) -> None:
+    first, second = await make(plane), await make(plane, "https://b.example.com/x")
+    off = await make(plane, "https://off.example.com/x")
+    await plane.patch(f"{PATH}/{off['id']}", {"enabled": False})
+    other = await plane.another_workspace()
+    (await plane.post(PATH, {"url": "https://c.example.com/x"}, key=other["api_key"])).ok()
+    await tell(plane, *range(250), request_metadata={"trace": 7})
+    await tell(plane, *range(240, 260))
+    receivers = Receivers()
+    async with sending(plane.store, receivers) as counted:
+        await until(lambda: len(counted) >= 8)
+    assert receivers.keys() == receivers.keys(second["url"]) == [event_key(n) for n in range(260)]
+    assert {url for url, _, _ in receivers.calls} == {first["url"], second["url"]}
+    assert set(counted) == {"delivered"}
+    url, headers, body = receivers.calls[0]
+    secret = first["secret"] if url == URL else second["secret"]
+    message = Webhook(secret).verify(body, dict(headers))
+    assert message["type"] == "API_BILLING_USAGE"
+    assert message["data"]["events"][0]["requestMetadata"] == {"trace": 7}
+
+
+async def test_what_fails_is_tried_again_with_the_same_id_and_bytes_and_logged(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    answers = iter([500, None, 200])
+    receivers = Receivers(answer=lambda url: next(answers))
+    async with sending(plane.store, receivers) as counted:
+        for tries in (1, 2):
+            await until(lambda: len(counted) == tries)  # noqa: B023 (awaited within the iteration)
+            await make_due(plane.store)
+        await until(lambda: len(counted) == 3)
+    assert counted == ["failed", "failed", "delivered"]
+    assert len({(headers["webhook-id"], body) for _, headers, body in receivers.calls}) == 1
+    (delivery,) = await deliveries(plane, made)
+    assert (delivery["status"], delivery["attempt_count"], delivery["event_count"]) == ("DELIVERED", 3, 1)
+    assert [attempt["status_code"] for attempt in delivery["attempts"]] == [500, None, 200]
+    assert delivery["id"] == receivers.calls[0][1]["webhook-id"]
+    assert delivery["next_attempt_at"] is None
+
+
+async def test_after_three_days_a_message_is_dead_and_can_be_sent_again(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    async with plane.store.write() as tx:
+        long_ago = {"retry_since_ms": -RETRY_FOR_MS}
+        await tx.conn.execute(update(webhook_deliveries).values(**long_ago))
+    status = 500
+    receivers = Receivers(answer=lambda url: status)
+    async with sending(plane.store, receivers) as counted:
+        await until(lambda: counted == ["dead"])
+        (dead,) = await deliveries(plane, made, status="DEAD")
+        assert await deliveries(plane, made, status="PENDING") == []
+        status = 200
+        again = (await plane.post(f"{PATH}/{made['id']}/deliveries/{dead['id']}/redeliver")).ok()
+        assert (again["status"], again["id"]) == ("PENDING", dead["id"])
+        await until(lambda: counted == ["dead", "delivered"])
+    (delivered,) = await deliveries(plane, made)
+    assert (delivered["status"], delivered["attempt_count"]) == ("DELIVERED", 2)
+
+
+async def test_a_delivered_message_can_be_sent_again_too(lite: ControlPlane) -> None:
+    made = await make(lite)
+    await tell(lite, 1)
+    receivers = Receivers()
+    async with sending(lite.store, receivers) as counted:
+        await until(lambda: len(counted) == 1)
+        (delivery,) = await deliveries(lite, made)
+        (await lite.post(f"{PATH}/{made['id']}/deliveries/{delivery['id']}/redeliver")).ok()
+        await until(lambda: len(counted) == 2)
+    assert receivers.keys() == [event_key(1)] * 2
+    (await lite.post(f"{PATH}/{made['id']}/deliveries/msg_nobody/redeliver")).refused(404)
+
+
+async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> None:
+    made = await make(lite)
+    sent = (await lite.post(f"{PATH}/{made['id']}/test")).ok()
+    assert (sent["type"], sent["status"], sent["event_count"]) == ("TEST", "PENDING", 0)
+    receivers = Receivers()
+    async with sending(lite.store, receivers) as counted:
+        await until(lambda: counted == ["delivered"])
+    _, headers, body = receivers.calls[0]
+    message = Webhook(made["secret"]).verify(body, dict(headers))
+    assert (message["type"], message["data"]) == ("TEST", {"events": []})
+    assert headers["webhook-id"] == sent["id"]
+
+
+async def test_both_secrets_are_valid_while_the_overlap_lasts(lite: ControlPlane) -> None:
+    made = await make(lite)
+    one = f"{PATH}/{made['id']}"
+    rotated = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 3600})).ok()
+    assert rotated["secret"] not in (None, made["secret"])
+    assert rotated["previous_secret_expires_at"] > rotated["updated_at"]
+    await lite.post(f"{one}/test")
+    receivers = Receivers()
+    async with sending(lite.store, receivers) as counted:
+        await until(lambda: len(counted) == 1)
+        _, headers, body = receivers.calls[0]
+        for secret in (made["secret"], rotated["secret"]):
+            Webhook(secret).verify(body, dict(headers))
+        assert len(headers["webhook-signature"].split()) == 2
+        final = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 0})).ok()
+        await lite.post(f"{one}/test")
+        await until(lambda: len(counted) == 2)
+    _, headers, body = receivers.calls[1]
+    Webhook(final["secret"]).verify(body, dict(headers))
+    assert len(headers["webhook-signature"].split()) == 1
+
+
+async def test_deliveries_are_paged_newest_first(lite: ControlPlane) -> None:
+    made = await make(lite)
+    sent = [(await lite.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
+    path, seen = f"{PATH}/{made['id']}/deliveries", []
+    answer = (await lite.get(path, params={"limit": 2, "status": "PENDING"})).ok()
+    while True:
+        seen += [item["id"] for item in answer["items"]]
+        if not answer["pagination"]["has_more"]:
+            break
+        answer = (await lite.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
+    assert sorted(seen) == sorted(sent)
+    assert seen == sorted(seen, reverse=True)
+    (await lite.get(path, params={"status": "LOST"})).refused(400)
+
+
+# --- isolation, sharing, crashes -------------------------------------------------------------------------------------
+
+
+async def test_a_receiver_that_hangs_delays_no_other_and_is_bounded(plane: ControlPlane) -> None:
+    await make(plane, "https://dead.example.com/x")
+    await make(plane)
+    receivers = Receivers(hang={"https://dead.example.com/x"})
+    async with sending(plane.store, receivers):
+        for start in range(0, 1000, 100):
+            await tell(plane, *range(start, start + 100))
+        await until(lambda: len(receivers.keys()) == 1000)
+        await until(lambda: receivers.under_way.get("https://dead.example.com/x") == EAGER.concurrency)
+    assert receivers.most_under_way["https://dead.example.com/x"] == EAGER.concurrency
+
+
+async def test_several_processes_share_the_work_without_doubling_it(plane: ControlPlane) -> None:
+    await make(plane)
+    processes = [Receivers(hold_s=0.01) for _ in range(3)]
+    async with sending(plane.store, *processes) as counted:
+        for start in range(0, 3000, 100):
+            await tell(plane, *range(start, start + 100))
+        await until(lambda: len(counted) == 30)
+    told = [key for process in processes for key in process.keys()]  # noqa: SIM118 (not a dict's)
+    assert sorted(told) == [event_key(n) for n in range(3000)]
+
+
+async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: ControlPlane) -> None:
+    await make(plane)
+    for start in range(0, 2000, 100):
+        await tell(plane, *range(start, start + 100))
+    shared = Receivers(hold_s=0.02)
+    async with sending(plane.store, shared, shared, shared, options=SenderOptions(3, 0.001)) as counted:
+        await until(lambda: len(counted) == 20)
+    assert shared.most_under_way[URL] <= 3
+
+
+async def test_what_a_dead_process_had_under_way_is_sent_by_another(plane: ControlPlane) -> None:
+    await make(plane)
+    await tell(plane, 1)
+    dying, living = Receivers(hang={URL}), Receivers()
+    async with sending(plane.store, dying, options=SenderOptions(lease_ms=300, poll_interval_s=0.01)):
+        await until(lambda: len(dying.calls) == 1)
+    async with sending(plane.store, living) as counted:
+        await until(lambda: counted == ["delivered"])
+    assert living.keys() == dying.keys() == [event_key(1)]
+    assert dying.calls[0][1]["webhook-id"] == living.calls[0][1]["webhook-id"]
+
+
+async def test_a_late_result_of_a_lost_lease_changes_nothing(plane: ControlPlane) -> None:
+    await make(plane)
+    await tell(plane, 1)
+    slow, quick = Receivers(hold_s=0.6, answer=lambda url: 500), Receivers()
+    async with sending(plane.store, slow, options=SenderOptions(lease_ms=100, poll_interval_s=0.01)) as late:
+        await until(lambda: len(slow.calls) == 1)
+        async with sending(plane.store, quick) as counted:
+            await until(lambda: counted == ["delivered"])
+        await until(lambda: slow.under_way[URL] == 0)
+        await asyncio.sleep(0.05)
+    assert late == []
+    async with plane.store.read() as conn:
+        assert (await conn.execute(select(webhook_deliveries.c.status))).scalars().all() == ["DELIVERED"]
+
+
+async def test_a_message_that_is_just_being_delivered_is_claimed_by_nobody(plane: ControlPlane) -> None:
+    """Its lease has run out, and the claim comes while the result of the attempt is being written."""
+    made = await make(plane)
+    await tell(plane, 1)
+
+    async def claim(tx: WriteTx) -> list[DeliveryRecord]:
+        over_at_once = Claim(made["id"], "a lease", most=4, lease_ms=-1000)
+        found = await webhook_rows.claim_deliveries(tx, over_at_once, await database_ms(tx.conn))
+        assert found is not None
+        return found[1]
+
+    (delivery,) = await plane.store.transact(claim)
+    async with plane.store.write() as tx:
+        assert await webhook_rows.finish_attempt(tx, delivery, {"status": "DELIVERED", "ended_at_ms": 1})
+        another = asyncio.create_task(plane.store.transact(claim))
+        await waits_for_us(plane.store)
+    assert await another == []
+    ((status, attempts),) = [(one["status"], one["attempt_count"]) for one in await deliveries(plane, made)]
+    assert (status, attempts) == ("DELIVERED", 1)
+
+
+async def test_a_message_that_is_just_being_claimed_is_not_sent_again_by_hand(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    (waiting,) = await deliveries(plane, made)
+    async with plane.store.write() as tx:
+        claim = Claim(made["id"], "a lease", most=4, lease_ms=60_000)
+        assert await webhook_rows.claim_deliveries(tx, claim, await database_ms(tx.conn)) is not None
+        by_hand = asyncio.create_task(plane.post(f"{PATH}/{made['id']}/deliveries/{waiting['id']}/redeliver"))
+        await waits_for_us(plane.store)
+    (await by_hand).refused(409)
+
+
+async def test_what_is_sent_again_just_as_it_would_be_forgotten_stays(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, 1)
+    (waiting,) = await deliveries(plane, made)
+    async with plane.store.write() as tx:
+        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "DELIVERED", "ended_at_ms": 1})
+
+    async def forget(tx: WriteTx) -> int:
+        return await webhook_rows.forget_deliveries(tx, "DELIVERED", 2, 10)
+
+    async with plane.store.write() as tx:
+        await webhook_rows.update_delivery(tx, waiting["id"], {"status": "PENDING", "ended_at_ms": None})
+        forgetting = asyncio.create_task(plane.store.transact(forget))
+        await waits_for_us(plane.store)
+    assert await forgetting == 0
+    assert [one["id"] for one in await deliveries(plane, made)] == [waiting["id"]]
+
+
+async def waits_for_us(store: Store) -> None:
+    """Until a statement waits for a lock; SQLite's writers wait for their turn before they say anything."""
+    if store.engine.dialect.name == "sqlite":
+        return
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+    found = None
+    async with asyncio.timeout(20):
+        while found is None:
+            async with store.read() as conn:  # each time anew: within a transaction it says the same again
+                found = (await conn.execute(waiting)).first()
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (webhook_rows.due_webhooks_query(5), "ix_webhook_deliveries_due"),
+        (webhook_rows.due_query("whk_1", 5, 4), "ix_webhook_deliveries_due"),
+        (webhook_rows.leased_query("whk_1", 5), "ix_webhook_deliveries_leased"),
+    ],
+)
+async def test_what_is_asked_again_and_again_is_a_look_into_a_partial_index(
+    store: Store, query: Select[Any], index: str
+) -> None:
+    """The log of what was delivered may be long; what waits is found without reading it."""
+    log = [new_delivery(f"whk_{n % 9}", "TEST", (), n) for n in range(3000)]
+    delivered = [replace(one, status="DELIVERED", ended_at_ms=1) for one in log[:2900]]
+    async with store.write() as tx:
+        await webhook_rows.insert_deliveries(tx, delivered + log[2900:])
+        await tx.conn.execute(text("ANALYZE"))
+    async with store.read() as conn:
+        explain = "EXPLAIN " if conn.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "
+        compiled = str(query.compile(dialect=conn.dialect, compile_kwargs={"literal_binds": True}))
+        plan = "\n".join(row[-1] for row in await conn.execute(text(explain + compiled)))
+    assert index in plan
+    assert "Seq Scan on webhook_deliveries" not in plan
+
+
+async def test_deleting_a_webhook_ends_its_messages_and_an_ingest_meanwhile_does_no_harm(plane: ControlPlane) -> None:
+    made = await make(plane)
+    await tell(plane, *range(3))
+    (await plane.delete(f"{PATH}/{made['id']}")).ok()
+    async with plane.store.write() as tx:  # what an ingest that saw the webhook writes after its deletion
+        await webhook_rows.insert_deliveries(tx, [new_delivery(made["id"], "API_BILLING_USAGE", ["k"], 0)])
+    receivers = Receivers()
+    async with sending(plane.store, receivers):
+        await asyncio.sleep(0.1)
+    assert receivers.calls == []
+    await forget_old(plane.store, 92)
+    async with plane.store.read() as conn:
+        assert (await conn.execute(select(webhook_deliveries.c.id))).all() == []
+
+
+async def test_old_events_and_messages_are_forgotten_and_young_ones_kept(plane: ControlPlane) -> None:
+    await make(plane)
+    await tell(plane, 1, 2)
+    async with plane.store.read() as conn:
+        now_ms = await database_ms(conn)
+    old = books(plane.store, 1e9)[0]
+    await old.take([event(n, now_ms - 93 * DAY_MS, workspace_id=plane.workspace_id) for n in range(10, 5000)])
+    async with plane.store.write() as tx:
+        ended = {"status": "DELIVERED", "ended_at_ms": now_ms - 8 * DAY_MS}
+        await tx.conn.execute(update(webhook_deliveries).values(**ended))
+    assert await forget_old(plane.store, 92) == 4991
+    _, statements = books(plane.store, 0.0)
+    page = await statements.first_page(Window(plane.workspace_id, 0, 1 << 60), 10)
+    assert [row.idempotency_key for row in page.rows] == [event_key(1), event_key(2)]

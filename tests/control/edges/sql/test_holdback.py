@@ -1,0 +1,186 @@
+"""The promise of the holdback: a reader of consecutive windows sees each event exactly once, however late it came.
+
+And the cost of a page: one range of one index, whatever is asked.
+"""
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+
+import pytest
+from sqlalchemy import Dialect, Select, text
+from sqlalchemy.dialects import postgresql, sqlite
+
+from control.edges.sql.database import DatabaseAwayError
+from control.edges.sql.events import rows
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.ingest import IngestTooSlowError
+from control.edges.sql.events.rows import Window, page_of_events
+from control.edges.sql.store import Connection, Store, WriteTx
+from tests.control.billing import FAR_MS, all_pages, books, clock_ms, event, event_key, fill_events
+
+HOLDBACK_S = 0.8
+SECONDS = 4.0
+
+
+async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store) -> None:
+    """Shippers are quick, late, slow (some beyond the deadline), doubled and dead; the clock is set back and forth."""
+    chance = random.Random(4)
+    clock = EventClock()
+
+    async def dawdle(tx: WriteTx, rows: object) -> None:
+        if chance.random() < 0.4:
+            await asyncio.sleep(chance.uniform(0, HOLDBACK_S / 3))
+
+    ingest, statements = books(store, HOLDBACK_S, clock=clock, outbox=dawdle)
+    numbers = iter(range(1_000_000))
+    taken: set[str] = set()
+    seen: list[str] = []
+    shipped = asyncio.Event()
+    """Set when the last shipper is through: each of them goes on beyond its time until its batch is in."""
+    deadline = asyncio.get_running_loop().time() + SECONDS
+
+    def going() -> bool:
+        return asyncio.get_running_loop().time() < deadline
+
+    async def shipper(late_ms: int) -> None:
+        """Sends each batch until it is acknowledged, at times once more; its events ended `late_ms` ago."""
+        while going():
+            now_ms = await clock_ms(store)
+            batch = [event(next(numbers), now_ms - late_ms - chance.randrange(300)) for _ in range(chance.randrange(9))]
+            while True:
+                try:
+                    await ingest.take(batch)
+                except (IngestTooSlowError, DatabaseAwayError):
+                    continue
+                if chance.random() < 0.8:
+                    break
+            taken.update(one.idempotency_key for one in batch)
+            await asyncio.sleep(chance.uniform(0, 0.05))
+
+    async def dying_shipper() -> None:
+        """Dies in the middle of a transaction; its successor sends the same events much later."""
+        while going():
+            batch = [event(next(numbers), await clock_ms(store)) for _ in range(3)]
+            sending = asyncio.create_task(ingest.take(batch))
+            await asyncio.sleep(chance.uniform(0, 0.1))
+            sending.cancel()
+            await asyncio.wait([sending])
+            await asyncio.sleep(HOLDBACK_S)
+            while True:
+                try:
+                    await ingest.take(batch)
+                    break
+                except (IngestTooSlowError, DatabaseAwayError):
+                    continue
+            taken.update(one.idempotency_key for one in batch)
+
+    async def reader() -> None:
+        start_ms = await clock_ms(store) - 60_000
+        while not shipped.is_set() or taken - set(seen):
+            window, keys = await all_pages(statements, Window("ws_1", start_ms, FAR_MS), 4)
+            seen.extend(keys)
+            start_ms = window.end_ms
+            await asyncio.sleep(chance.uniform(0, 0.03))
+
+    async def unruly_clock() -> None:
+        await asyncio.sleep(SECONDS * 0.3)
+        clock.offset_ms = -30_000
+        await asyncio.sleep(SECONDS * 0.3)
+        clock.offset_ms = 0
+
+    async def shippers() -> None:
+        await asyncio.gather(shipper(0), shipper(700), shipper(30_000), dying_shipper())
+        shipped.set()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(shippers(), reader(), unruly_clock())
+    assert len(taken) > 50
+    assert len(seen) == len(set(seen))
+    assert set(seen) == taken
+
+
+def plan_text(query: Select[object], dialect: str) -> str:
+    compiler: Dialect = (postgresql if dialect == "postgresql" else sqlite).dialect()
+    compiled = str(query.compile(dialect=compiler, compile_kwargs={"literal_binds": True}))
+    return ("EXPLAIN " if dialect == "postgresql" else "EXPLAIN QUERY PLAN ") + compiled
+
+
+ASKED = {
+    "all": (Window("ws_1", 0, FAR_MS), "ix_events_workspace_time"),
+    "entity": (Window("ws_1", 0, FAR_MS, (), ("customer-1",)), "ix_events_entity_time"),
+    "entities": (Window("ws_1", 0, FAR_MS, (), ("customer-1", "customer-2")), "ix_events_entity_time"),
+    "key": (Window("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",)), "ix_events_key_entity_time"),
+    "both": (Window("ws_1", 0, FAR_MS, ("tg_aaaaaaaaaaaa",), ("customer-1",)), "ix_events_key_entity_time"),
+}
+
+
+@pytest.mark.parametrize("after", [None, (5, event_key(1))])
+@pytest.mark.parametrize("name", ASKED)
+async def test_each_page_is_a_range_of_an_index(store: Store, name: str, after: tuple[int, str] | None) -> None:
+    """Nothing is sorted but the merged ranges' first rows, and no row outside the ranges is looked at."""
+    window, index = ASKED[name]
+    await books(store)[0].take([event(n) for n in range(3)])
+    async with store.read() as conn:
+        dialect = conn.dialect.name
+        if dialect == "postgresql":  # with three rows a planner would rightly read them all
+            await conn.execute(text("SET LOCAL enable_seqscan = off"))
+            await conn.execute(text("SET LOCAL enable_bitmapscan = off"))
+        ranges = await rows._ranges(conn, window)
+        queries = [rows._range(window, one, after, 101) for one in ranges]
+        lines = [row[-1] for row in await conn.execute(text(plan_text(rows.merged(queries, 101), dialect)))]
+    plan = "\n".join(lines)
+    assert index in plan
+    assert "SCAN events" not in plan
+    assert "Seq Scan" not in plan
+    if len(queries) == 1:
+        assert "Sort" not in plan
+        assert "TEMP B-TREE" not in plan
+    else:
+        assert plan.count(index) == len(queries)
+
+
+FILLED = {
+    "all": Window("ws_1", 0, FAR_MS),
+    "an entity": Window("ws_1", 0, FAR_MS, (), ("customer-7",)),
+    "three entities": Window("ws_1", 0, FAR_MS, (), ("customer-7", "customer-8", "nobody")),
+    "two keys": Window("ws_1", 0, FAR_MS, ("tg_key00000007", "tg_key00000008")),
+    "both": Window("ws_1", 0, FAR_MS, ("tg_key00000007",), ("customer-7",)),
+}
+ROWS, LIMIT = 20_000, 10
+
+
+async def test_what_a_page_costs_does_not_grow_with_the_table(store: Store) -> None:
+    """What the database counts for a page in the middle, without hints: blocks in PostgreSQL, steps in SQLite."""
+    costs = {}
+    for first, beyond in ((0, ROWS), (ROWS, 10 * ROWS)):
+        await fill_events(store, "ws_1", first, beyond)
+        after = (beyond // 2, "")
+        for name, window in FILLED.items():
+            async with store.read() as conn:
+                assert len(await page_of_events(conn, window, after, LIMIT)) == LIMIT
+                ranges = await rows._ranges(conn, window)
+                query = rows.merged([rows._range(window, one, after, LIMIT) for one in ranges], LIMIT)
+                costs[name, beyond] = await _cost(store, conn, query)
+    for name in FILLED:
+        assert 0 < costs[name, 10 * ROWS] <= costs[name, ROWS] * 1.2 + 8, (name, costs)
+
+
+async def _cost(store: Store, conn: Connection, query: Select[object]) -> int:
+    compiled = str(query.compile(dialect=conn.dialect, compile_kwargs={"literal_binds": True}))
+    if conn.dialect.name == "postgresql":
+        told = (await conn.execute(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + compiled))).scalar_one()
+        plan = told[0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with contextlib.closing(sqlite3.connect(str(store.engine.url.database))) as plain:
+        plain.set_progress_handler(step, 1)
+        plain.execute(compiled).fetchall()
+    return steps

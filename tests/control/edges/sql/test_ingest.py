@@ -1,0 +1,229 @@
+"""Events come in once each, stamped so that no served window changes, on both databases."""
+
+import asyncio
+import io
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import select
+
+from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.ingest import IngestTooSlowError
+from control.edges.sql.events.rows import Window
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.tables import api_keys, events
+from policy.billing import Tokens
+from tests.control.billing import HOLDBACK_S, books, clock_ms, event, event_key
+from tests.control.plane import TOKEN, ControlPlane
+
+
+async def rows_of(store: Store) -> dict[str, Any]:
+    async with store.read() as conn:
+        return {row.idempotency_key: row for row in await conn.execute(select(events))}
+
+
+async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
+    ingest, _ = books(store)
+    now_ms = await clock_ms(store)
+    told = event(
+        1, now_ms, tokens=Tokens(2**53, 7, 5), request_metadata={"trace": "é\"'\\", "n": [1, None, {"x": "\0"}]}
+    )
+    assert await ingest.take([told]) == 1
+    (row,) = (await rows_of(store)).values()
+    assert (row.workspace_id, row.group_id, row.external_entity_id) == ("ws_1", "grp_1", "customer-1")
+    assert (row.input_tokens, row.output_tokens, row.cached_input_tokens, row.status) == (2**53, 7, 5, 200)
+    assert row.timestamp_ms == now_ms
+    assert orjson.loads(row.request_metadata) == told.request_metadata
+
+
+async def test_the_same_events_again_change_nothing_and_new_ones_among_them_count(store: Store) -> None:
+    ingest, _ = books(store)
+    assert await ingest.take([event(n) for n in range(5)]) == 5
+    before = await rows_of(store)
+    assert await ingest.take([event(n, tokens=Tokens(1, 1, 1)) for n in (3, 9, 4, 9)]) == 1
+    after = await rows_of(store)
+    assert after.keys() == before.keys() | {event_key(9)}
+    assert all(after[key] == row for key, row in before.items())
+
+
+async def test_many_at_once_from_several_sides_are_each_taken_once(store: Store) -> None:
+    ingest, _ = books(store)
+    batches = [[event(n) for n in range(start, start + 400)] for start in (0, 200, 100, 0, 300)]
+    counts = await asyncio.gather(*(ingest.take(batch) for batch in batches))
+    assert sum(counts) == 700
+    assert len(await rows_of(store)) == 700
+
+
+async def test_an_empty_batch_is_no_fault(store: Store) -> None:
+    assert await books(store)[0].take([]) == 0
+
+
+async def test_a_late_event_is_stamped_no_earlier_than_half_the_holdback_ago(store: Store) -> None:
+    ingest, _ = books(store)
+    before_ms = await clock_ms(store)
+    await ingest.take([event(1, ended_at_ms=5), event(2, before_ms - 1000)])
+    rows = await rows_of(store)
+    after_ms = await clock_ms(store)
+    half_ms = int(HOLDBACK_S * 500)
+    assert before_ms - half_ms <= rows[event_key(1)].timestamp_ms <= after_ms - half_ms
+    assert rows[event_key(2)].timestamp_ms == before_ms - 1000
+
+
+async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tried_again(store: Store) -> None:
+    stamps: list[int] = []
+
+    async def slow_at_first(tx: WriteTx, rows: Any) -> None:
+        stamps.append(rows[0]["timestamp_ms"])
+        if len(stamps) == 1:
+            await asyncio.sleep(1.1)
+
+    ingest, _ = books(store, 4.0, outbox=slow_at_first)
+    assert await ingest.take([event(1)]) == 1
+    assert stamps[1] >= stamps[0] + 1000
+    assert (await rows_of(store))[event_key(1)].timestamp_ms == stamps[1]
+
+
+async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) -> None:
+    async def slow(tx: WriteTx, rows: Any) -> None:
+        await asyncio.sleep(0.2)
+
+    ingest, _ = books(store, 0.4, outbox=slow)
+    with pytest.raises(IngestTooSlowError):
+        await ingest.take([event(1)])
+    assert await rows_of(store) == {}
+
+
+async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(store: Store) -> None:
+    told: list[list[str]] = []
+
+    async def outbox(tx: WriteTx, rows: Any) -> None:
+        told.append(sorted(row["idempotency_key"] for row in rows))
+        if len(told) == 2:
+            raise ZeroDivisionError
+
+    ingest, _ = books(store, outbox=outbox)
+    await ingest.take([event(1), event(2)])
+    with pytest.raises(ZeroDivisionError):
+        await ingest.take([event(2), event(3)])
+    await ingest.take([event(1), event(2)])
+    await ingest.take([event(2), event(3)])
+    assert told == [[event_key(1), event_key(2)], [event_key(3)], [event_key(3)]]
+
+
+async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: Store) -> None:
+    clock = EventClock()
+    ingest, statements = books(store, clock=clock)
+    page = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
+    clock.offset_ms = -3_600_000
+    await ingest.take([event(1, page.window.end_ms - 1)])
+    assert (await rows_of(store))[event_key(1)].timestamp_ms >= page.window.end_ms
+    again = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
+    assert again.window.end_ms >= page.window.end_ms - HOLDBACK_S * 1000 / 8
+
+
+async def test_last_used_at_follows_the_events(plane: ControlPlane) -> None:
+    group = await plane.group("customer-1")
+    made = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
+    listed = (await plane.get(f"/v1/gateway/groups/{group['id']}/api_keys")).ok()["items"]
+    assert listed[0]["last_used_at"] is None
+    now_ms = await clock_ms(plane.store)
+    await books(plane.store)[0].take([event(1, now_ms, api_key_prefix=made["prefix"])])
+    async with plane.store.read() as conn:
+        query = select(api_keys.c.last_used_at_ms).where(api_keys.c.prefix == made["prefix"])
+        assert (await conn.execute(query)).scalar_one() == now_ms
+
+
+async def post(plane: ControlPlane, body: object, token: str = TOKEN) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with plane.client.post("/internal/v1/events", data=io.BytesIO(data), headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_batch_behind_an_event_that_is_not_here_is_refused_whole(plane: ControlPlane) -> None:
+    """After a restore: else the batch itself would be taken for the proof that nothing is missing."""
+    first, second, third = (event(number).to_wire() for number in range(3))
+    assert await post(plane, {"events": [first]}) == (200, {"accepted": 1})
+    assert await post(plane, {"after": event_key(0), "events": [second]}) == (200, {"accepted": 1})
+    for _ in range(2):
+        status, answer = await post(plane, {"after": event_key(2), "events": [third]})
+        assert (status, answer["code"]) == (409, "EVENTS_LOST")
+    assert await post(plane, {"after": event_key(1), "events": []}) == (200, {"accepted": 0})
+    status, _ = await post(plane, {"after": event_key(2), "events": []})
+    assert status == 409
+    assert await post(plane, {"events": [third]}) == (200, {"accepted": 1})
+    for wrong in ("", 7, ["x"], "k" * 65):
+        status, answer = await post(plane, {"after": wrong, "events": []})
+        assert (status, answer["details"][0]["field"]) == (400, "after")
+
+
+async def test_proxies_hand_in_batches_and_learn_how_many_were_new(plane: ControlPlane) -> None:
+    wires = [event(n).to_wire() for n in range(1000)]
+    assert await post(plane, {"events": wires}) == (200, {"accepted": 1000})
+    assert await post(plane, {"events": wires[:10]}) == (200, {"accepted": 0})
+    status, _ = await post(plane, {"events": wires}, token="wrong-token-of-the-tests")
+    assert status == 401
+
+
+async def test_a_batch_may_be_larger_than_what_the_management_api_takes(lite: ControlPlane) -> None:
+    wires = [event(n, request_metadata={"m": "x" * 4000}).to_wire() for n in range(1000)]
+    assert await post(lite, {"events": wires}) == (200, {"accepted": 1000})
+
+
+async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane) -> None:
+    exact = '{"id":340282366920938463463374607431768211456,"deep":[{"x":0.1234567890123456789,"e":1e-400}]}'
+    wires = [orjson.dumps(event(n).to_wire()).decode() for n in range(2)]
+    exact_one = wires[1].replace('"request_metadata":null', f'"request_metadata": {exact}')
+    status, said = await post(plane, f'{{"events":[{wires[0]},{exact_one}]}}'.encode())
+    assert (status, said) == (200, {"accepted": 2})
+    rows = await rows_of(plane.store)
+    assert [rows[event_key(n)].request_metadata for n in range(2)] == [None, exact]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": [1, 2]},
+        {"tokens": [1, 2, -3]},
+        {"tokens": None},
+        {"idempotency_key": ""},
+        {"idempotency_key": 7},
+        {"model_slug": "a\0b"},
+        {"external_entity_id": "x" * 256},
+        {"ended_at_ms": "now"},
+        {"ended_at_ms": -1},
+        {"status": 1000},
+        {"request_metadata": [1]},
+    ],
+)
+async def test_a_malformed_event_is_named_and_nothing_of_its_batch_is_taken(
+    lite: ControlPlane, change: dict[str, object]
+) -> None:
+    wires = [event(1).to_wire(), event(2).to_wire() | change]
+    status, body = await post(lite, {"events": wires})
+    assert status == 400
+    assert body["details"][0]["field"] == "events.1"
+    assert await rows_of(lite.store) == {}
+
+
+async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPlane) -> None:
+    """A journal of an older proxy may hold sums of figures that nobody had bounded."""
+    wires = [event(1).to_wire(), event(2).to_wire() | {"tokens": [3 * (2**53 - 1), 2**53, 2**62]}]
+    assert await post(plane, {"events": wires}) == (200, {"accepted": 2})
+    rows = await rows_of(plane.store)
+    assert (rows[event_key(2)].input_tokens, rows[event_key(2)].output_tokens) == (2**53 - 1, 2**53 - 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 1001})])
+async def test_what_is_no_batch_is_refused(lite: ControlPlane, body: bytes) -> None:
+    status, _ = await post(lite, body)
+    assert status == 400
+
+
+async def test_an_event_that_lacks_a_member_is_malformed(lite: ControlPlane) -> None:
+    for name in event(1).to_wire():
+        wire = event(1).to_wire()
+        del wire[name]
+        assert (await post(lite, {"events": [wire]}))[0] == 400, name
+    assert (await post(lite, {"events": [7]}))[0] == 400

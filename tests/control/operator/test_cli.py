@@ -1,0 +1,183 @@
+"""The operator's command without a running product: what it prints, how it fails, and that it says why in one line."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from control.operator.cli import tollgate
+from policy.credentials import prefix_of
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (
+        "TOLLGATE_MODEL_API_TIERS",
+        "TOLLGATE_DATABASE_URL",
+        "TOLLGATE_SECRET_KEY",
+        "TOLLGATE_REDIS_URL",
+        "TOLLGATE_DATA",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(tollgate, arguments)
+
+
+def printed(*arguments: str) -> list[dict[str, object]]:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_workspace_is_made_changed_and_listed(data: Path) -> None:
+    where = ("--data", str(data))
+    (made,) = printed("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
+    assert list(made) == ["workspace_id", "name", "prefixes", "api_key"]
+    assert (made["name"], made["prefixes"]) == ("acme", ["acme", "acme-labs"])
+    assert prefix_of(str(made["api_key"]))
+    printed("workspace", "create", "later", "--prefix", "later", "--tier", "pro", "--not-onboarded", *where)
+    printed("workspace", "set", "acme", "--tier", "verified", "--not-onboarded", "--billing", "suspended", *where)
+    acme, later = printed("workspace", "list", *where)
+    assert (acme["tier"], acme["onboarded"], acme["billing"]) == ("verified", False, "suspended")
+    assert (later["tier"], later["onboarded"], later["billing"]) == ("pro", False, "active")
+
+
+@pytest.mark.parametrize("tier", ["gold", "custom", "custom=", "custom=0/5", "custom=5", "custom=5/0", "pro=5/5", ""])
+def test_an_unknown_tier_is_refused_before_anything_is_made(data: Path, tier: str) -> None:
+    where = ("--data", str(data))
+    refused = run("workspace", "create", "acme", "--prefix", "acme", "--tier", tier, *where)
+    assert refused.exit_code == 1
+    assert f"no tier is called {tier!r}; known are basic, pro, verified, and custom=REQUESTS/TOKENS" in refused.output
+    assert not data.exists()
+    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    assert run("workspace", "set", "acme", "--tier", tier, *where).exit_code == 1
+    assert [shown["tier"] for shown in printed("workspace", "list", *where)] == ["basic"]
+
+
+def test_a_tier_of_the_setting_and_a_workspaces_own_figures_are_known(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--data", str(data))
+    printed("workspace", "create", "acme", "--prefix", "acme", "--tier", "custom=600/3000000", *where)
+    monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold=1000/5000000")
+    assert printed("workspace", "set", "acme", "--tier", "gold", *where)[0]["tier"] == "gold"
+    assert "known are basic, gold, pro, verified" in run("workspace", "set", "acme", "--tier", "silver", *where).output
+    monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold")
+    refused = run("workspace", "set", "acme", "--tier", "pro", *where)
+    assert (refused.exit_code, refused.output.startswith("Error: TOLLGATE_MODEL_API_TIERS: expected")) == (1, True)
+
+
+def test_a_lost_admin_key_is_not_the_end(data: Path) -> None:
+    where = ("--data", str(data))
+    (made,) = printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    (key,) = printed("key", "create", "acme", *where)
+    assert key["api_key"] != made["api_key"]
+    assert key["type"] == "WORKSPACE_MANAGE_ALL"
+    (other,) = printed("key", "create", "acme", "--type", "WORKSPACE_INVOKE", *where)
+    assert other["type"] == "WORKSPACE_INVOKE"
+
+
+def test_the_database_may_be_named_by_url_or_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite+aiosqlite:///{data.parent}/other.db"
+    printed("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
+    monkeypatch.setenv("TOLLGATE_DATABASE_URL", url)
+    assert [entry["name"] for entry in printed("workspace", "list")] == ["acme"]
+    assert not data.exists()
+    assert not Path(".tollgate").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("workspace", "list"), ("workspace", "set", "acme", "--tier", "pro"), ("key", "create", "acme")],
+    ids=" ".join,
+)
+def test_a_mistyped_place_is_named_and_nothing_is_created(data: Path, arguments: tuple[str, ...]) -> None:
+    typo = data.parent / "typo"
+    for where in (("--data", str(typo)), ("--database-url", f"sqlite:///{typo}.db")):
+        result = run(*arguments, *where)
+        assert result.exit_code == 1
+        assert "typo" in result.stderr
+        assert "tollgate workspace create" in result.stderr, "the remedy"
+    assert list(data.parent.iterdir()) == []
+
+
+def test_a_database_of_a_newer_version_is_told_in_one_line(data: Path) -> None:
+    where = ("--data", str(data))
+    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    with closing(sqlite3.connect(data / "control.db")) as conn, conn:
+        conn.execute("UPDATE alembic_version SET version_num = '9999'")
+    result = run("workspace", "list", *where)
+    assert result.exit_code == 1
+    assert "written by a newer Tollgate" in result.stderr
+    assert "9999" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_secrets_are_sealed_anew(data: Path) -> None:
+    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+    assert printed("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("workspace", "create", "acme", "--prefix", "new"), 1, "has that name already"),
+        (("workspace", "create", "new", "--prefix", "acme"), 1, "has that prefix already"),
+        (("workspace", "create", "new", "--prefix", "a b"), 1, "at least one prefix"),
+        (("workspace", "create", "new"), 2, "--prefix"),
+        (("workspace", "create", "", "--prefix", "new"), 1, "1 to 255 printable characters"),
+        (("workspace", "set", "nobody", "--tier", "pro"), 1, "no workspace is called 'nobody'"),
+        (("workspace", "set", "acme"), 2, "nothing to change"),
+        (("workspace", "set", "acme", "--billing", "maybe"), 2, "'maybe' is not one of"),
+        (("key", "create", "nobody"), 1, "no workspace is called 'nobody'"),
+        (("key", "create", "acme", "--type", "FEDERATED"), 2, "is not one of"),
+        (("workspace", "list", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),
+        (
+            ("workspace", "list", "--database-url", "postgresql+asyncpg://u:hunter2@127.0.0.1:1/d"),
+            1,
+            "cannot be reached",
+        ),
+        (("up", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),
+        (("up", "--workers", "0"), 2, "--workers"),
+        (("up", "--proxy-port", "70000"), 2, "--proxy-port"),
+        (("nonsense",), 2, "No such command"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(data: Path, arguments: tuple[str, ...], status: int, says: str) -> None:
+    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+    where = () if arguments[0] == "nonsense" else ("--data", str(data))
+    result = run(*arguments, *where)
+    assert result.exit_code == status, result.output
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+    assert "hunter2" not in result.output
+
+
+def test_a_secret_key_that_is_none_is_named_and_not_shown(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+    monkeypatch.setenv("TOLLGATE_SECRET_KEY", "hunter2")
+    result = run("secrets", "reencrypt", "--data", str(data))
+    assert result.exit_code == 1
+    assert "TOLLGATE_SECRET_KEY must be" in result.stderr
+    assert "hunter2" not in result.output
+
+
+def test_every_command_explains_itself() -> None:
+    for command in (
+        (),
+        ("up",),
+        ("workspace", "create"),
+        ("workspace", "set"),
+        ("key", "create"),
+        ("snapshot", "show"),
+    ):
+        result = run(*command, "--help")
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Usage:")

@@ -1,0 +1,146 @@
+"""`tollgate up` in the small: parts that are tiny programs, and what happens when they die, linger or never answer."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from control.operator import stack
+from control.operator.stack import Keeper, Options, Part, Ports, PortTakenError, StackError
+from runtime import child_process
+from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
+from tests.processes import is_running
+
+WAITS = "import time; time.sleep(60)"
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); open('deaf', 'w').close(); time.sleep(60)"
+
+
+class Lines(list[str]):
+    """What was said, and a way to wait for a line."""
+
+    async def until(self, words: str) -> None:
+        async with asyncio.timeout(10):
+            while not any(words in line for line in self):
+                await asyncio.sleep(0.01)
+
+
+def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
+    async def is_ready() -> bool:
+        return ready
+
+    async def stop(child: Child) -> None:
+        child.terminate()
+
+    return Part("thing", Launch([sys.executable, "-c", script], dict(os.environ)), is_ready, stop, grace_s)
+
+
+async def test_a_part_that_dies_before_it_is_ready_is_told() -> None:
+    keeper = Keeper(part("raise SystemExit(3)", ready=False), Lines().append)
+    with pytest.raises(StackError, match="thing ended with status 3 before it was ready"):
+        await keeper.start()
+    await keeper.stop()
+
+
+async def test_a_part_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "START_TIMEOUT_S", 0.2)
+    keeper = Keeper(part(WAITS, ready=False), Lines().append)
+    with pytest.raises(StackError, match="not ready after"):
+        await keeper.start()
+    await keeper.stop()
+
+
+async def test_a_dead_part_is_started_again_until_stopped() -> None:
+    said = Lines()
+    keeper = Keeper(part(WAITS), said.append)
+    await keeper.start()
+    first = keeper.child
+    assert first is not None
+    first.kill()
+    await said.until("was killed by SIGKILL; starting it again")
+    async with asyncio.timeout(10):
+        while keeper.child is first:
+            await asyncio.sleep(0.01)
+    second = keeper.child
+    assert second is not None
+    await keeper.stop()
+    assert await second.wait() == -signal.SIGTERM
+
+
+async def test_a_death_after_leave_is_not_mended() -> None:
+    said = Lines()
+    keeper = Keeper(part(WAITS), said.append)
+    await keeper.start()
+    keeper.leave()
+    assert keeper.child is not None
+    keeper.child.kill()
+    await keeper.stop()
+    assert not any("again" in line for line in said)
+
+
+async def test_a_part_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = Lines()
+    keeper = Keeper(part(DEAF, grace_s=0.3), said.append)
+    await keeper.start()
+    async with asyncio.timeout(10):
+        while not (tmp_path / "deaf").exists():
+            await asyncio.sleep(0.01)
+    await keeper.stop()
+    assert "thing did not stop within 0 s: killed" in said
+
+
+async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        options = options_for(tmp_path, Ports(port, 0, 0))
+        with pytest.raises(
+            PortTakenError, match=f"port {port} on 127.0.0.1 is taken; choose another with --proxy-port"
+        ):
+            await stack.up(options, Lines().append, Lines().append)
+    assert can_bind("127.0.0.1", port)
+
+
+async def test_one_port_cannot_serve_two_surfaces(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="asked for twice"):
+        await stack.up(options_for(tmp_path, Ports(21_111, 21_111, 0)), Lines().append, Lines().append)
+
+
+def test_free_ports_differ_from_each_other_and_from_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a range so small that blind choices would nearly always meet."""
+    monkeypatch.setattr(child_process, "_PORTS_TO_TRY", range(21_200, 21_204))
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 21_203))
+        holder.listen()
+        assert set(free_ports("127.0.0.1", 2, besides=[21_200])) == {21_201, 21_202}
+        with pytest.raises(OSError, match="no 3 free ports between 21200 and 21203"):
+            free_ports("127.0.0.1", 3, besides=[21_200])
+
+
+def options_for(data: Path, ports: Ports) -> Options:
+    return Options(data, "127.0.0.1", "127.0.0.1", ports, 1, None, None, dict(os.environ), 1.0)
+
+
+async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    """Also when the parent is killed: the kernel does it."""
+    script = (
+        "import subprocess, sys; from runtime.child_process import tie_to_parent;"
+        "child = subprocess.Popen(['sleep', '60'], preexec_fn=tie_to_parent());"
+        "print(child.pid, flush=True); child.wait()"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, preexec_fn=tie_to_parent()
+    )
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert Path(f"/proc/{child}").exists()
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(10):
+        while is_running(child):
+            await asyncio.sleep(0.01)

@@ -1,0 +1,81 @@
+"""What the operator does from the command line, on both databases (docs/reference/command-line.md#administration)."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from control.edges.sql.store import Store
+from control.edges.sql.tables import published
+from control.resources import workspaces
+from control.resources.workspaces import WorkspaceError
+from policy.credentials import KeyKind, prefix_of
+
+
+async def kinds_published(store: Store) -> list[str]:
+    async with store.read() as conn:
+        return sorted((await conn.execute(select(published.c.kind))).scalars())
+
+
+async def test_a_workspace_is_made_with_its_key(store: Store) -> None:
+    made = await workspaces.create_workspace(store, "Acme", ["acme", "acme2", "acme"])
+    assert made.keys() == {"workspace_id", "name", "prefixes", "api_key"}
+    assert made["prefixes"] == ["acme", "acme2"]
+    assert prefix_of(made["api_key"])
+    assert await kinds_published(store) == ["key", "workspace"]
+    (shown,) = await workspaces.list_workspaces(store)
+    assert shown == {
+        "workspace_id": made["workspace_id"],
+        "name": "Acme",
+        "prefixes": ["acme", "acme2"],
+        "tier": "basic",
+        "billing": "active",
+        "onboarded": True,
+    }
+
+
+async def test_a_workspace_changes_and_is_published_again(store: Store) -> None:
+    await workspaces.create_workspace(store, "Acme", ["acme"], "pro", False)
+    changed = await workspaces.set_workspace(store, "Acme", billing="suspended", onboarded=True, tier=None)
+    assert (changed["billing"], changed["onboarded"], changed["tier"]) == ("suspended", True, "pro")
+    async with store.read() as conn:
+        query = select(published.c.body, published.c.revision).where(published.c.kind == "workspace")
+        assert tuple((await conn.execute(query)).one()) == ('{"billing":"suspended","tier":"pro","onboarded":true}', 2)
+
+
+async def test_more_keys(store: Store) -> None:
+    await workspaces.create_workspace(store, "Acme", ["acme"])
+    made = await workspaces.create_workspace_key(store, "Acme", KeyKind.WORKSPACE_INVOKE)
+    assert made["type"] == "WORKSPACE_INVOKE"
+    assert await kinds_published(store) == ["key", "key", "workspace"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("Acme", ["new"]), "name"),
+        (("New", ["acme"]), "prefix"),
+        (("New", ["new", "acme"]), "prefix"),
+        (("New", []), "prefix"),
+        (("New", ["a/b"]), "prefix"),
+        (("", ["new"]), "name"),
+        (("New\n", ["new"]), "name"),
+        (("New", ["new"], ""), "tier"),
+    ],
+)
+async def test_what_cannot_be_made_is_told_and_leaves_nothing(store: Store, arguments: Any, says: str) -> None:
+    await workspaces.create_workspace(store, "Acme", ["acme"])
+    with pytest.raises(WorkspaceError, match=says):
+        await workspaces.create_workspace(store, *arguments)
+    assert len(await workspaces.list_workspaces(store)) == 1
+
+
+async def test_what_cannot_be_changed_is_told(store: Store) -> None:
+    await workspaces.create_workspace(store, "Acme", ["acme"])
+    for name, changes in (("Nobody", {"tier": "x"}), ("Acme", {}), ("Acme", {"billing": "x"}), ("Acme", {"id": "x"})):
+        with pytest.raises(WorkspaceError):
+            await workspaces.set_workspace(store, name, **changes)
+    with pytest.raises(WorkspaceError):
+        await workspaces.create_workspace_key(store, "Nobody")
+    with pytest.raises(WorkspaceError):
+        await workspaces.create_workspace_key(store, "Acme", KeyKind.FEDERATED)

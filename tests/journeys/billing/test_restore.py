@@ -1,0 +1,214 @@
+"""The guide's backup and restore (docs/operating.md), as an operator does it; the last hour's changes are lost, its
+events are not."""
+
+import contextlib
+import secrets
+import sqlite3
+import subprocess
+from base64 import b64encode
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from runtime.child_process import free_ports, tie_to_parent
+from tests.journeys.conftest import GatedUpstream, Stage
+from tests.journeys.product import COMMAND, Desk, Product, models
+from tests.redis_server import private_redis
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def back_up(database: Path, copy: Path) -> None:
+    """`sqlite3 control.db ".backup COPY"`, while everything runs."""
+    with contextlib.closing(sqlite3.connect(database)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+def put_back(copy: Path, database: Path) -> None:
+    """With control stopped: the file, and no log of the one that it replaces."""
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    database.unlink()
+    database.write_bytes(copy.read_bytes())
+
+
+class LostHour:
+    """What happens before and after a backup. `answered`: of each key, how many calls; each is one event."""
+
+    def __init__(self, stage: Stage, copy: Path) -> None:
+        self.stage = stage
+        self.copy = copy
+        self.group = self.live = self.revoked = self.minted = ""
+        self.answered: Counter[str] = Counter()
+
+    async def pass_by(self, database: Path) -> None:
+        stage, desk = self.stage, self.stage.desk
+        await desk.endpoint(stage.slug, await desk.model(stage.name, stage.upstream.url))
+        self.group = await desk.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
+        self.live, self.revoked = await desk.key(self.group), await desk.key(self.group)
+        await self.call(self.live, 2)
+        await self.call(self.revoked, 1)
+        await desk.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
+        await self.until_refused(self.revoked)
+        await stage.events_of(stage.name, self.answered.total())
+        back_up(database, self.copy)
+        self.minted = await desk.key(self.group)
+        await self.call(self.minted, 4)
+        await self.call(self.live, 3)
+        await desk.call(
+            "PATCH", f"/v1/gateway/groups/{self.group}", {"models": models(stage.slug, ("REQUEST", "DAY", 7))}
+        )
+        await stage.events_of(stage.name, self.answered.total())
+
+    async def call(self, key: str, times: int) -> None:
+        for _ in range(times):
+            assert await self.status_of(key) == 200
+
+    async def status_of(self, key: str) -> int:
+        try:
+            await self.stage.ask(key)
+        except openai.APIStatusError as error:
+            return error.status_code
+        self.answered[key.split(".")[0]] += 1
+        return 200
+
+    async def until_refused(self, key: str) -> None:
+        """It may be served for as long as the proxy has not heard of it."""
+
+        async def refused() -> bool:
+            return await self.status_of(key) == 403
+
+        await self.stage.until(refused, "the key is refused")
+
+    async def assert_the_backup_counts_and_no_event_is_lost(self) -> None:
+        stage = self.stage
+        await self.until_refused(self.minted)
+        assert await self.status_of(self.revoked) == 403
+        assert await self.status_of(self.live) == 200, "the limit that came after the backup binds no more"
+        events = await stage.events_of(stage.name, self.answered.total())
+        keys = [event["idempotencyKey"] for event in events]
+        assert len(keys) == len(set(keys))
+        assert Counter(event["apiKeyPrefix"] for event in events) == self.answered
+
+
+async def test_what_the_guide_says_comes_back_after_a_restore(own_stage: Stage, tmp_path: Path) -> None:
+    product = own_stage.product
+    database = product.data / "control.db"
+    hour = LostHour(own_stage, tmp_path / "backup.db")
+    await hour.pass_by(database)
+    assert product.stop() == 0, product.last_words()
+    put_back(hour.copy, database)
+    product.start()
+    await hour.assert_the_backup_counts_and_no_event_is_lost()
+    used = await own_stage.desk.call("GET", f"/v1/gateway/groups/{hour.group}/usage")
+    assert used["items"][0]["current_usage"] == hour.answered.total(), (
+        "the counters were not restored, and nothing is counted twice"
+    )
+    assert "its database was restored or replaced" in product.log.read_text()
+
+
+class Planes:
+    """Two machines: `tollgate control` and `tollgate proxy`, each a process of its own, as a stage needs a product."""
+
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.data = folder / "control"
+        self.log = folder / "planes.log"
+        ports = [str(port) for port in free_ports("127.0.0.1", 3, besides=())]
+        self.control, self.proxy, self.admin = (f"http://127.0.0.1:{port}" for port in ports)
+        self._ports = ports
+        self._product = Product(folder / "none")
+        self._environment = self._product.environment | {
+            "TOLLGATE_REDIS_URL": redis_url,
+            "TOLLGATE_INTERNAL_TOKEN": secrets.token_urlsafe(24),
+            "TOLLGATE_SECRET_KEY": b64encode(secrets.token_bytes(32)).decode(),
+            "TOLLGATE_CONTROL_URL": self.control,
+            "TOLLGATE_REFRESH_INTERVAL_S": "1",
+        }
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_control(self) -> None:
+        self._start("control", "--data", str(self.data), "--control-port", self._ports[0])
+
+    def start_proxy(self) -> None:
+        ports = ("--proxy-port", self._ports[1], "--admin-port", self._ports[2])
+        self._start("proxy", "--data", str(self.data.parent / "proxy"), *ports)
+
+    def _start(self, plane: str, *words: str) -> None:
+        with self.log.open("a") as log:
+            self._running[plane] = subprocess.Popen(
+                [*COMMAND, plane, *words],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
+            )
+
+    def stop(self, plane: str) -> None:
+        process = self._running.pop(plane)
+        process.terminate()
+        process.wait(timeout=60)
+
+    def command(self, *arguments: str) -> Any:
+        return self._product.command(*arguments)
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+    def stop_all(self) -> None:
+        for plane in list(self._running):
+            self.stop(plane)
+
+
+@contextlib.contextmanager
+def planes(folder: Path) -> Iterator[Planes]:
+    with private_redis() as redis:
+        found = Planes(folder, redis.url)
+        try:
+            yield found
+        finally:
+            found.stop_all()
+
+
+@pytest.fixture
+async def apart(tmp_path: Path, session: aiohttp.ClientSession, upstream: GatedUpstream) -> AsyncIterator[Stage]:
+    """A stage on two planes that run apart."""
+    with planes(tmp_path) as found:
+        made = Product(found.data).command("workspace", "create", "acme", "--prefix", "acme")
+        found.start_control()
+        found.start_proxy()
+        began = "2000-01-01T00:00:00Z"
+        stage = Stage(found, Desk(session, found, made["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # as much of a product as a stage needs
+        await stage.until(lambda: is_ready(session, found.admin), "the proxy is ready")
+        yield stage
+
+
+async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url + "/readyz") as answer:
+            return answer.status == 200
+    except aiohttp.ClientConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 2, 12])
+async def test_a_proxy_that_ran_on_starts_over_whatever_was_written_before_it_asks(
+    apart: Stage, tmp_path: Path, written_since: int
+) -> None:
+    """The restored database may have come to the proxy's own revision again, or beyond it, by another way."""
+    running: Any = apart.product
+    database = running.data / "control.db"
+    hour = LostHour(apart, tmp_path / "backup.db")
+    await hour.pass_by(database)
+    running.stop("control")
+    put_back(hour.copy, database)
+    operator = Product(running.data)
+    for number in range(written_since):
+        operator.command("workspace", "create", f"new-{number}", "--prefix", f"new-{number}")
+    running.start_control()
+    await apart.control_is_back()
+    await hour.assert_the_backup_counts_and_no_event_is_lost()

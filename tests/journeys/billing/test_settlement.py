@@ -1,0 +1,211 @@
+"""However a call ends, it is settled, and once: usage equals the events' tokens, and nothing stays reserved.
+
+The whole product over two workers. Duplicated and reordered batches: tests/contracts/redis/test_admission_machine.py.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.journeys.books import REDIS_MAY_FORGET_S, Event
+from tests.journeys.conftest import Stage
+from tests.journeys.counted_upstream import Question, Tokens
+from tests.journeys.moody_upstream import MoodyUpstream
+from tests.journeys.product import kill, models, wait_until
+
+TIGHT, PLENTY = 1_000_000, 1_000_000_000
+BYTES_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Account:
+    """A group with a key. Its tightest TOKEN limit has the threshold `TIGHT`."""
+
+    entity: str
+    group_id: str
+    key: str
+
+
+@dataclass
+class Till:
+    """Two accounts below one parent, one tight by the minute and one by the day, and an upstream with moods."""
+
+    stage: Stage
+    upstream: MoodyUpstream
+    root: str
+    accounts: Sequence[Account]
+    calls: int = 0
+    """Made with each account."""
+
+    def request(self, account: Account, mood: str, tokens: Tokens, **more: Any) -> Any:
+        self.calls += account is self.accounts[0]
+        body = {"model": self.stage.slug, "messages": [{"role": "user", "content": Question(tokens, 3, 0).text()}]}
+        data = json.dumps(body | {"user": mood} | more).encode()
+        headers = {
+            "Authorization": f"Bearer {account.key}",
+            "Content-Type": "application/json",
+            "X-Request-Id": f"{mood.replace(' ', '-')}-{self.calls}",
+        }
+        url = self.stage.product.proxy + "/v1/chat/completions"
+        return self.stage.session.post(url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=30))
+
+    async def ask(self, mood: str, tokens: Tokens, **more: Any) -> list[int]:
+        """The status for each account, 0 where the answer broke off."""
+        statuses = []
+        for account in self.accounts:
+            try:
+                async with self.request(account, mood, tokens, **more) as answer:
+                    await answer.read()
+                    statuses.append(answer.status)
+            except aiohttp.ClientError:
+                statuses.append(0)
+        return statuses
+
+    async def leave_before_the_first_byte(self) -> None:
+        held = self.upstream.held
+
+        async def wait(account: Account) -> None:
+            async with self.request(account, "waits", Tokens(9, 9, 0)):
+                raise AssertionError("answered")
+
+        waiting = [asyncio.create_task(wait(account)) for account in self.accounts]
+        await self.stage.until(lambda: self._held(held + len(waiting)), "the upstream has the calls")
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+    @contextlib.asynccontextmanager
+    async def part_of_an_answer(self) -> AsyncIterator[list[aiohttp.ClientResponse]]:
+        """One stream for each account, of which the first piece has come."""
+        async with contextlib.AsyncExitStack() as stack:
+            answers = []
+            for account in self.accounts:
+                request = self.request(account, "stops", Tokens(9, 9, 0), stream=True)
+                answer = await stack.enter_async_context(request)
+                assert b"some " in await answer.content.readline()
+                answers.append(answer)
+            yield answers
+            for answer in answers:
+                answer.close()
+
+    async def _held(self, count: int) -> bool:
+        return self.upstream.held == count
+
+    async def check(self) -> dict[str, list[Event]]:
+        """All that must hold once everything is settled; the events by account."""
+        found = {account.entity: await self._check(account) for account in self.accounts}
+        due = sum(event.tokens.total for events in found.values() for event in events)
+        await self.stage.until(lambda: self._has_used(self.root, {"TOKEN": due}), f"the parent has used {due}")
+        for account in self.accounts:
+            due = sum(event.tokens.total for event in found[account.entity])
+            assert await self._used_and_reserved(account) == due, f"something stays reserved by {account.entity}"
+        return found
+
+    async def _check(self, account: Account) -> list[Event]:
+        events = [Event.of(item) for item in await self.stage.events_of(account.entity, self.calls)]
+        assert len(events) == len({event.key for event in events}) == self.calls, events
+        assert len({event.request_id for event in events}) == self.calls, events
+        due = {"TOKEN": sum(event.tokens.total for event in events), "REQUEST": self.calls}
+        await self.stage.until(lambda: self._has_used(account.group_id, due), f"{account.entity} has used {due}")
+        return events
+
+    async def _has_used(self, group_id: str, due: dict[str, int]) -> bool:
+        status, answer = await self.stage.desk.ask("GET", f"/v1/gateway/groups/{group_id}/usage")
+        return status == 200 and {item["type"]: item["current_usage"] for item in answer["items"]} == due
+
+    async def _used_and_reserved(self, account: Account) -> int:
+        """Of the tightest TOKEN limit, before one more call, whose own reservation is known."""
+        body = {"model": self.stage.slug, "messages": [{"role": "user", "content": "1/1/0/1/0"}], "max_tokens": 1}
+        data = json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}
+        url = self.stage.product.proxy + "/v1/chat/completions"
+        async with self.stage.session.post(url, data=data, headers=headers) as answer:
+            assert answer.status == 200
+            assert answer.headers["x-ratelimit-limit-tokens"] == str(TIGHT)
+            own = -(-len(data) // BYTES_PER_TOKEN) + 1
+            return TIGHT - int(answer.headers["x-ratelimit-remaining-tokens"]) - own
+
+
+async def opened(stage: Stage, upstream: MoodyUpstream) -> Till:
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, upstream.url))
+    root = await stage.desk.group(
+        stage.name, models(stage.slug, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING"
+    )
+    daily = ("REQUEST", "DAY", PLENTY)
+    limits = {
+        "by-minute": [daily, ("TOKEN", "DAY", PLENTY), ("TOKEN", "MINUTE", TIGHT)],
+        "by-day": [daily, ("TOKEN", "DAY", TIGHT), ("TOKEN", "MINUTE", PLENTY)],
+    }
+    accounts = []
+    for name, own in limits.items():
+        entity = f"{stage.name}-{name}"
+        group = await stage.desk.group(entity, models(stage.slug, *own), parent_group_id=root)
+        accounts.append(Account(entity, group, await stage.desk.key(group)))
+    return Till(stage, upstream, root, accounts)
+
+
+@pytest.fixture
+async def moody() -> AsyncIterator[MoodyUpstream]:
+    upstream = MoodyUpstream()
+    await upstream.start()
+    yield upstream
+    await upstream.stop()
+
+
+async def test_a_call_is_settled_once_however_it_ends(stage: Stage, moody: MoodyUpstream) -> None:
+    till = await opened(stage, moody)
+    assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
+    assert await till.ask("", Tokens(3000, 400, 0), stream=True) == [200, 200]
+    assert await till.ask("", Tokens(5000, 600, 0), stream=True, stream_options={"include_usage": True}) == [200, 200]
+    assert await till.ask("refuses", Tokens(7, 7, 0)) == [500, 500]
+    assert await till.ask("hangs up", Tokens(7, 7, 0)) == [502, 502]
+    assert await till.ask("cuts", Tokens(7, 7, 0), stream=True) == [0, 0]
+    await till.leave_before_the_first_byte()
+    async with till.part_of_an_answer() as answers:
+        for answer in answers:
+            answer.close()
+    for events in (await till.check()).values():
+        told = {event.request_id: event.tokens for event in events}
+        reported = {id: told.pop(id) for id in ("-1", "-2", "-3")}
+        assert list(reported.values()) == [Tokens(1000, 200, 100), Tokens(3000, 400, 0), Tokens(5000, 600, 0)]
+        assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
+
+
+async def test_a_killed_workers_calls_are_settled_at_once(own_stage: Stage, moody: MoodyUpstream) -> None:
+    till = await opened(own_stage, moody)
+    async with till.part_of_an_answer():
+        for worker in own_stage.product.processes("proxy.worker"):
+            kill(worker)
+        await till.check()
+
+
+async def test_after_everything_was_killed_the_journals_settlements_arrive(
+    own_stage: Stage, moody: MoodyUpstream
+) -> None:
+    till = await opened(own_stage, moody)
+    assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
+    async with till.part_of_an_answer():
+        await asyncio.sleep(REDIS_MAY_FORGET_S)
+        await asyncio.to_thread(own_stage.product.kill)
+    await asyncio.to_thread(own_stage.product.start)
+    await till.check()
+
+
+async def test_settlements_wait_for_a_redis_that_was_restarted(own_stage: Stage, moody: MoodyUpstream) -> None:
+    till = await opened(own_stage, moody)
+    async with till.part_of_an_answer() as answers:
+        await asyncio.sleep(REDIS_MAY_FORGET_S)
+        (redis,) = own_stage.product.processes("redis-server")
+        kill(redis)
+        moody.gate.set()
+        for answer in answers:
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        wait_until(lambda: own_stage.product.processes("redis-server") not in ([], [redis]), "a new Redis")
+    await till.check()

@@ -1,0 +1,242 @@
+"""Webhooks through the whole product: calls are made, and a customer's receivers are told of them, come what may."""
+
+import asyncio
+import base64
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from standardwebhooks import WebhookVerificationError
+
+from runtime.child_process import free_ports, tie_to_parent
+from tests.journeys.conftest import GatedUpstream, Stage, Workspace, stage_of
+from tests.journeys.product import COMMAND, Product, kill
+from tests.journeys.receivers import Customer, Receiver, poll
+from tests.postgres_server import find_binaries, running_postgres
+
+PATH = "/v1/gateway/webhooks"
+SETTINGS = {"TOLLGATE_WEBHOOK_POLL_INTERVAL_S": "0.05", "TOLLGATE_WEBHOOK_TIMEOUT_S": "1"}
+RETRY_FOR_S = 4
+
+
+@dataclass
+class Play:
+    """A stage, and a customer who listens."""
+
+    stage: Stage
+    customer: Customer
+    key: str
+
+    async def call(self, count: int = 1, **more: Any) -> None:
+        await asyncio.gather(*(self.stage.ask(self.key, **more) for _ in range(count)))
+
+    async def webhook(self, receiver: Receiver) -> Any:
+        return await self.stage.desk.call("POST", PATH, {"url": receiver.url})
+
+    async def listed(self, count: int) -> dict[str, Any]:
+        """The events in the list, by their keys."""
+
+        async def look() -> Any:
+            events = await self.stage.desk.events(self.stage.name, self.stage.began, 1000)
+            return events if len(events) >= count else None
+
+        return {one["idempotencyKey"]: one for one in await self.stage.until(look, f"{count} events")}
+
+    async def deliveries(self, webhook: Any, **query: str) -> list[Any]:
+        return list((await self.stage.desk.call("GET", f"{PATH}/{webhook['id']}/deliveries", **query))["items"])
+
+    async def until(self, receiver: Receiver, events: int) -> None:
+        """So many distinct events were told."""
+        await poll(
+            lambda: len({one["idempotencyKey"] for one in receiver.events}) >= events,
+            lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.last_words()}",
+        )
+
+    async def until_status(self, webhook: Any, status: str) -> Any:
+        """The webhook's one delivery, once it is that."""
+
+        async def look() -> Any:
+            return next(iter(await self.deliveries(webhook, status=status)), None)
+
+        return await self.stage.until(look, f"a delivery is {status}")
+
+
+@asynccontextmanager
+async def playing(
+    directory: Path, upstream: GatedUpstream, names: tuple[str, ...], **settings: str
+) -> AsyncIterator[Play]:
+    customer = await Customer.with_receivers(directory, *names)
+    product = Product(directory / "data", settings={**customer.settings, **SETTINGS, **settings})
+    async with aiohttp.ClientSession() as session:
+        try:
+            await asyncio.to_thread(product.start)
+            stage = stage_of(await asyncio.to_thread(Workspace, product), session, upstream, "own")
+            yield Play(stage, customer, await stage.key_without_limits())
+        finally:
+            await asyncio.to_thread(product.kill)
+            await customer.stop()
+
+
+async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are(
+    tmp_path: Path, upstream: GatedUpstream
+) -> None:
+    exact = '{"order":340282366920938463463374607431768211456,"deep":[-98765432109876543210]}'
+    async with playing(tmp_path, upstream, ("books",)) as play:
+        (books,) = play.customer.receivers
+        made = await play.webhook(books)
+        await play.call(1, extra_headers={"x-request-metadata": exact})
+        await play.call(1, extra_body={"metadata": json.loads(exact)})
+        await play.until(books, 2)
+        bodies = b"".join(message.body for message in books.told)
+        assert bodies.count(f'"requestMetadata":{exact}'.encode()) == 2
+        assert all(message.verified(made["secret"]) for message in books.told)
+
+
+async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
+    tmp_path: Path, upstream: GatedUpstream
+) -> None:
+    async with playing(tmp_path, upstream, ("books",)) as play:
+        (books,) = play.customer.receivers
+        made = await play.webhook(books)
+        await play.call(3, metadata={"invoice": "é-7"}, extra_headers={"x-request-metadata": '{"trace": [1, null]}'})
+        await play.call(1, metadata={"invoice": "8"})
+        await play.call(1)
+        await play.until(books, 5)
+        listed = await play.listed(5)
+        for message in books.told:
+            assert message.verified(made["secret"])["type"] == "API_BILLING_USAGE"
+        told = {one["idempotencyKey"]: one for one in books.events}
+        metadata = [one.pop("requestMetadata") for one in told.values()]
+        assert told == listed
+        assert sorted(map(str, metadata)) == sorted(map(str, [{"trace": [1, None]}] * 3 + [{"invoice": "8"}, None]))
+
+        one = f"{PATH}/{made['id']}"
+        rotated = await play.stage.desk.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 600})
+        await play.call()
+        await play.until(books, 6)
+        books.told[-1].verified(made["secret"])
+        books.told[-1].verified(rotated["secret"])
+        final = await play.stage.desk.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 0})
+        ping = await play.stage.desk.call("POST", f"{one}/test")
+        await poll(lambda: ping["id"] in books.by_id(), lambda: "the ping never came")
+        assert books.told[-1].verified(final["secret"])["type"] == "TEST"
+        for old in (made["secret"], rotated["secret"]):
+            with pytest.raises(WebhookVerificationError):
+                books.told[-1].verified(old)
+
+        await play.stage.desk.call("PATCH", one, {"enabled": False})
+        await play.call(2)
+        await play.listed(8)
+        await play.stage.desk.call("PATCH", one, {"enabled": True})
+        await play.call()
+        await play.until(books, 7)
+        assert len({event["idempotencyKey"] for event in books.events}) == 7, "told of calls while it was off"
+        log = await play.deliveries(made)
+        assert {entry["status"] for entry in log} == {"DELIVERED"}
+        assert {entry["id"] for entry in log} == set(books.by_id())
+
+
+async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_later(
+    tmp_path: Path, upstream: GatedUpstream
+) -> None:
+    settings = {"TOLLGATE_WEBHOOK_RETRY_FOR_S": str(RETRY_FOR_S)}
+    async with playing(tmp_path, upstream, ("hangs", "fails", "well"), **settings) as play:
+        hangs, fails, well = play.customer.receivers
+        hangs.status, fails.status = None, 500
+        dead = [await play.webhook(one) for one in (hangs, fails)]
+        await play.webhook(well)
+        await play.call()
+        await play.until(well, 1)
+        await play.call(40)
+        await play.until(well, 41)
+        for webhook in dead:
+            given_up = await play.until_status(webhook, "DEAD")
+            assert given_up["attempt_count"] >= 2
+            assert given_up["attempts"][-1]["error"] in ("no answer in time", "answered 500")
+        assert "is given up after" in play.stage.product.log.read_text()
+
+        fails.status = 200
+        webhook = dead[1]
+        given_up = await play.until_status(webhook, "DEAD")
+        before = fails.by_id()[given_up["id"]]
+        await play.stage.desk.call("POST", f"{PATH}/{webhook['id']}/deliveries/{given_up['id']}/redeliver")
+        await poll(lambda: len(fails.by_id()[given_up["id"]]) > len(before), lambda: "it was not delivered again")
+        assert {one.body for one in fails.by_id()[given_up["id"]]} == {before[0].body}
+        fails.told[-1].verified(webhook["secret"])
+
+
+@contextmanager
+def another_control(product: Product) -> Iterator[None]:
+    """A second `tollgate control` on the same database."""
+    [port] = free_ports("127.0.0.1", 1)
+    with product.log.open("a") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "control", "--control-port", str(port), "--data", str(product.data)],
+            env=product.environment,
+            stdout=log,
+            stderr=log,
+            preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, str]]:
+    """The settings that name one, and what two processes must share."""
+    shared = {
+        "TOLLGATE_SECRET_KEY": base64.b64encode(b"k" * 32).decode(),
+        "TOLLGATE_INTERNAL_TOKEN": "the-internal-token-of-this-journey",
+    }
+    if request.param == "sqlite":
+        yield shared
+    elif find_binaries() is None:
+        pytest.skip("no PostgreSQL")
+    else:
+        with running_postgres() as server:
+            yield shared | {"TOLLGATE_DATABASE_URL": await server.create_database("hooks")}
+
+
+async def test_killed_in_the_midst_several_processes_tell_of_each_event(
+    tmp_path: Path, upstream: GatedUpstream, database: dict[str, str]
+) -> None:
+    """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes.
+
+    So may what a busy machine answered too late: the log of a delivery tells of each such attempt.
+    """
+    kills, most_under_way = 3, 4
+    async with playing(tmp_path, upstream, ("books",), **database) as play:
+        (books,) = play.customer.receivers
+        books.hold_s = 0.3
+        product = play.stage.product
+        webhook = await play.webhook(books)
+        with another_control(product):
+            calls = 0
+            for _ in range(kills):
+                before = len(books.told)
+                for _ in range(8):
+                    await play.call(5)
+                    calls += 5
+                await poll(lambda: len(books.told) > before + 1, lambda: "nothing is under way")  # noqa: B023
+                for pid in product.processes("-m control --"):
+                    kill(pid)
+                await play.stage.control_is_back()
+            await play.until(books, calls)
+            listed = await play.listed(calls)
+            attempts = [attempt for one in await play.deliveries(webhook, limit="100") for attempt in one["attempts"]]
+    assert {one["idempotencyKey"] for one in books.events} == set(listed)
+    again = {id: told for id, told in books.by_id().items() if len(told) > 1}
+    too_late = sum(attempt["status_code"] is None for attempt in attempts)
+    assert sum(len(told) - 1 for told in again.values()) <= kills * most_under_way + too_late
+    assert all(len({one.body for one in told}) == 1 for told in again.values())
+    keys = [one["idempotencyKey"] for told in books.by_id().values() for one in told[0].events]
+    assert len(keys) == len(set(keys)), "an event is in two messages"

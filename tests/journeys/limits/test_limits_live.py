@@ -1,0 +1,234 @@
+"""Limits as they change, and as time does: on the running window, to the second, at midnight by Redis' clock, per tier.
+
+The whole product over two workers; the windows' own edges: tests/contracts/redis/test_counters.py.
+"""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.counted_upstream import CountedUpstream
+from tests.journeys.product import PATIENCE_S, Product, models
+from tests.journeys.stepped_clock import COMPILER, SteppedClock
+from tests.journeys.stepped_clock import MISSING as NO_COMPILER
+from tests.redis_server import REDIS_BINARIES
+
+DAY_S = 86_400
+REQUESTS, TOKENS = ("REQUEST", "MINUTE"), ("TOKEN", "MINUTE")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, and the span of time within which it was decided."""
+
+    asked_s: float
+    heard_s: float
+    status: int
+    headers: Any
+    said: Any
+
+    def wait_s(self, of: "Answer", window_s: float) -> set[int]:
+        """What it may rightly say, in whole seconds, of a window that began with the answer `of`."""
+        longest, shortest = window_s - (self.asked_s - of.heard_s), window_s - (self.heard_s - of.asked_s)
+        return set(range(math.ceil(shortest), math.ceil(longest) + 1))
+
+
+async def ask(stage: Stage, key: str, content: str = "10/5/0/1/0") -> Answer:
+    """On a connection of its own, so that the kernel spreads calls over the workers."""
+    asked_s = time.time()
+    body = {"model": stage.slug, "messages": [{"role": "user", "content": content}]}
+    headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+    async with stage.session.post(stage.product.proxy + "/v1/chat/completions", json=body, headers=headers) as answer:
+        said = await answer.json()
+        return Answer(asked_s, time.time(), answer.status, answer.headers, said)
+
+
+async def statuses(stage: Stage, key: str, calls: int) -> list[int]:
+    return sorted(answer.status for answer in await asyncio.gather(*(ask(stage, key) for _ in range(calls))))
+
+
+@pytest.fixture
+async def counted() -> AsyncIterator[CountedUpstream]:
+    upstream = CountedUpstream()
+    await upstream.start()
+    yield upstream
+    await upstream.stop()
+
+
+@pytest.fixture
+async def set_up(stage: Stage, counted: CountedUpstream) -> Stage:
+    """With an endpoint that leads to the counted upstream."""
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
+    return stage
+
+
+async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, int]) -> None:
+    """Returns when no worker goes by the old limits: their headers tell."""
+    await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", {"models": models(stage.slug, *limits)})
+    told = {f"x-ratelimit-limit-{type.lower()}s": str(threshold) for type, _, threshold in limits}
+    give_up_at = time.monotonic() + PATIENCE_S
+    in_a_row = 0
+    while in_a_row < 8:
+        headers = (await ask(stage, key)).headers
+        shown = {name: headers[name] for name in headers if name.lower().startswith("x-ratelimit-limit-")}
+        in_a_row = in_a_row + 1 if {name.lower(): value for name, value in shown.items()} == told else 0
+        await asyncio.sleep(0 if in_a_row else 0.05)  # each look is a call that counts
+        assert time.monotonic() < give_up_at, f"the proxy shows {shown}"
+
+
+async def test_changed_limits_act_on_the_running_window(set_up: Stage) -> None:
+    stage = set_up
+    group = await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 50)))
+    key = await stage.desk.key(group)
+    assert await statuses(stage, key, 20) == [200] * 20
+    await change(stage, key, group, (*REQUESTS, 10))
+    assert await statuses(stage, key, 5) == [429] * 5, "lowered below what is used: refused until enough has left"
+    await change(stage, key, group, (*REQUESTS, 80))
+    used = 80 - int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
+    assert 20 < used < 80, "what was admitted before still counts"
+    assert await statuses(stage, key, 80) == [200] * (80 - used) + [429] * used
+    await change(stage, key, group)
+    assert await statuses(stage, key, 10) == [200] * 10, "removed: nothing binds"
+    await change(stage, key, group, (*REQUESTS, 80))
+    assert await statuses(stage, key, 5) == [429] * 5, "put back: its window has not passed"
+    await change(stage, key, group, (*REQUESTS, 80), (*TOKENS, 100))
+    assert await statuses(stage, key, 5) == [429] * 5
+
+
+async def test_a_limit_that_is_added_binds_from_then_on(set_up: Stage) -> None:
+    stage = set_up
+    parent = await stage.desk.group(stage.name, models(stage.slug), limit_enforcement="CASCADING")
+    child = await stage.desk.group(f"{stage.name}-child", models(stage.slug), parent_group_id=parent)
+    key = await stage.desk.key(child)
+    assert await statuses(stage, key, 10) == [200] * 10
+    await change(stage, key, parent, (*REQUESTS, 30))
+    left = int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
+    assert await statuses(stage, key, 40) == [200] * left + [429] * (40 - left)
+
+
+async def test_waits_are_right_to_the_second(set_up: Stage) -> None:
+    stage = set_up
+    key = await stage.desk.key(
+        await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
+    )
+    first = await ask(stage, key)
+    await asyncio.sleep(1.6)
+    second = await ask(stage, key)
+    refused = await ask(stage, key)
+    assert [answer.status for answer in (first, second, refused)] == [200, 200, 429]
+    assert int(refused.headers["retry-after"]) in refused.wait_s(first, 60.001)
+    assert seconds(refused.headers["x-ratelimit-reset-requests"]) in refused.wait_s(second, 60.001)
+    assert seconds(refused.headers["x-ratelimit-reset-tokens"]) in refused.wait_s(second, 60.001)
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in (first, second, refused)] == ["1", "0", "0"]
+
+
+def seconds(span: str) -> int:
+    """A duration such as 59.2s, 1m1s or 980ms, rounded up."""
+    if span.endswith("ms"):
+        return math.ceil(int(span[:-2]) / 1000)
+    minutes, _, rest = span.rpartition("m")
+    return 60 * int(minutes or 0) + math.ceil(float(rest[:-1]))
+
+
+async def test_who_waits_as_told_passes(set_up: Stage) -> None:
+    stage = set_up
+    key = await stage.desk.key(await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "SECOND", 3))))
+    for _ in range(3):
+        answers = await asyncio.gather(*(ask(stage, key) for _ in range(12)))
+        refused = [answer for answer in answers if answer.status == 429]
+        assert len(refused) >= 12 - 3 - 3, "12 calls may last longer than a second, not two"
+        waits_s = [int(answer.headers["retry-after"]) for answer in refused]
+        assert set(waits_s) <= {1, 2}
+        last = max(refused, key=lambda answer: answer.heard_s)
+        await asyncio.sleep(last.heard_s + int(last.headers["retry-after"]) - time.time())
+        assert (await ask(stage, key)).status == 200
+        await asyncio.sleep(1.01)
+
+
+@asynccontextmanager
+async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterator[Stage]:
+    product = Product(directory / "data", settings=settings)
+    async with aiohttp.ClientSession() as session:
+        try:
+            await asyncio.to_thread(product.start)
+            yield stage_of(Workspace(product), session, None, "own")  # type: ignore[arg-type]  # its upstream is apart
+        finally:
+            await asyncio.to_thread(product.kill)
+
+
+@pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+async def test_a_day_ends_at_midnight_by_redis_clock(tmp_path: Path, counted: CountedUpstream) -> None:
+    """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
+    clock, shims = SteppedClock(tmp_path), tmp_path / "bin"
+    shims.mkdir()
+    shim = shims / "redis-server"
+    given = " ".join(f"{name}={value}" for name, value in clock.environment.items())
+    shim.write_text(f'#!/bin/sh\nexec env {given} {REDIS_BINARIES[0]} "$@"\n')
+    shim.chmod(0o755)
+    async with own_product(tmp_path, {"PATH": f"{shims}:{os.environ['PATH']}"}) as stage:
+        await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
+        group = await stage.desk.group("own", models(stage.slug, ("REQUEST", "DAY", 2), ("TOKEN", "DAY", 10_000)))
+        key = await stage.desk.key(group)
+        now_s = time.time()
+        clock.step(int(DAY_S - now_s % DAY_S) - 60)
+        midnight_s = (now_s + clock.offset_s) // DAY_S * DAY_S + DAY_S - clock.offset_s
+        assert await statuses(stage, key, 3) == [200, 200, 429]
+        refused = await ask(stage, key)
+        left = range(math.ceil(midnight_s - refused.heard_s), math.ceil(midnight_s - refused.asked_s) + 1)
+        assert int(refused.headers["retry-after"]) in left
+        assert seconds(refused.headers["x-ratelimit-reset-requests"]) in left
+        before = await usage(stage, group)
+        await stage.until(lambda: used(stage, group, {"REQUEST": 2, "TOKEN": 30}), "settled before midnight")
+        clock.step(math.ceil(midnight_s - time.time()))
+        await asyncio.sleep(1.01)  # for as long a worker may refuse by itself
+        await stage.until(lambda: used(stage, group, {"REQUEST": 0, "TOKEN": 0}), "a new day")
+        assert await statuses(stage, key, 3) == [200, 200, 429]
+        after = await usage(stage, group)
+        assert [item["reset_at"] < later["reset_at"] for item, later in zip(before, after, strict=True)] == [True] * 2
+
+
+async def usage(stage: Stage, group: str) -> list[Any]:
+    return list((await stage.desk.call("GET", f"/v1/gateway/groups/{group}/usage"))["items"])
+
+
+async def used(stage: Stage, group: str, due: dict[str, int]) -> bool:
+    return {item["type"]: item["current_usage"] for item in await usage(stage, group)} == due
+
+
+async def test_a_model_api_target_counts_against_the_workspaces_tier(tmp_path: Path, counted: CountedUpstream) -> None:
+    """Over all its groups, whose own limits leave room; live when the tier changes; and a group's no costs no tier."""
+    async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": counted.url}) as stage:
+        secret = await stage.desk.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})
+        target = {"provider": "PLATFORM_MODEL_API", "secret_id": secret["id"], "target_model": "m"}
+        await stage.desk.call("POST", "/v1/gateway/endpoints", {"slug": stage.slug, "targets": [target]})
+        roomy = [
+            await stage.desk.key(await stage.desk.group(name, models(stage.slug, (*REQUESTS, 1000))))
+            for name in ("blue", "green")
+        ]
+        strict = await stage.desk.key(await stage.desk.group("strict", models(stage.slug, (*REQUESTS, 1))))
+        assert await statuses(stage, strict, 10) == [200] + [429] * 9
+        told = [await ask(stage, key) for key in roomy * 8]
+        assert [answer.status for answer in told] == [200] * 14 + [429] * 2, "of 15 a minute, one is the strict one's"
+        assert "15 REQUEST per MINUTE" in told[-1].said["error"]
+        assert told[-1].headers["x-ratelimit-limit-requests"] == "15"
+        assert int(told[-1].headers["retry-after"]) <= 61
+        stage.product.command("workspace", "set", "acme", "--tier", "verified")
+        await stage.until(lambda: passes(stage, roomy[0]), "the higher tier")
+        assert (await ask(stage, roomy[0], "600000/1/0/1/0")).status == 200
+        refused = await ask(stage, roomy[1])
+        assert (refused.status, refused.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
+        assert "500000 TOKEN per MINUTE" in refused.said["error"]
+
+
+async def passes(stage: Stage, key: str) -> bool:
+    return (await ask(stage, key)).status == 200

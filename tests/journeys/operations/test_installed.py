@@ -1,0 +1,60 @@
+"""The installed wheel, outside of any checkout: it brings all that its commands need."""
+
+import os
+import select
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runtime.child_process import tie_to_parent
+from tests.journeys.installed import install
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def tollgate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The console script of a fresh installation."""
+    return install(tmp_path_factory.mktemp("installed")) / "tollgate"
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TOLLGATE_", "PYTHON"))}
+
+
+def test_the_installation_has_what_the_product_brings_and_nothing_of_the_tests(tollgate: Path, tmp_path: Path) -> None:
+    look = "import control, proxy, policy; print(control.__file__); import openai"
+    command = [str(tollgate.parent / "python"), "-I", "-c", look]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(str(tollgate.parents[1]))
+    assert "No module named 'openai'" in done.stderr
+
+
+def test_the_demo_holds_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 15 steps held" in done.stdout
+
+
+def test_up_gets_ready_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    ports = ("--proxy-port", "0", "--control-port", "0", "--admin-port", "0")
+    with (tmp_path / "up.log").open("wb") as log:
+        up = subprocess.Popen(
+            [str(tollgate), "up", *ports],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
+        )
+    assert up.stdout is not None
+    readable, _, _ = select.select([up.stdout], [], [], PATIENCE_S)
+    line = up.stdout.readline() if readable else ""
+    up.terminate()
+    assert (up.wait(PATIENCE_S), line.split(" ")[0]) == (0, "ready"), (tmp_path / "up.log").read_text()
+    up.stdout.close()

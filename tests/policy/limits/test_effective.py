@@ -1,0 +1,105 @@
+"""Which limits bind a call, held against a brute-force statement of the rule.
+
+See docs/reference/limits.md#which-limits-bind.
+"""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.groups import Enforcement, Group
+from policy.limits.effective import Bound, bounds_of, plan_for
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+from tests.policy.limits.trees import SLUGS, group, paths
+
+INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
+
+
+def rpm(threshold: int) -> Limit:
+    return Limit(LimitType.REQUEST, Unit.MINUTE, threshold)
+
+
+def tpd(threshold: int) -> Limit:
+    return Limit(LimitType.TOKEN, Unit.DAY, threshold)
+
+
+def written(group: Group, slug: str) -> list[Limit]:
+    return [limit for entry in group.models if entry.slug == slug for limit in entry.limits]
+
+
+def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
+    """The rule, tuple by tuple, as docs/reference/limits.md states it."""
+    bounds: set[Bound] = set()
+    for kind, unit in product(LimitType, Unit):
+        configuring = [
+            (g, limit) for g in path for limit in written(g, slug) if (limit.type, limit.unit) == (kind, unit)
+        ]
+        if path[0].enforcement is CASCADING:
+            bounds |= {Bound(limit, g.id, g.id) for g, limit in configuring}
+        elif configuring:
+            nearest, limit = configuring[0]
+            bounds.add(Bound(limit, nearest.id, path[0].id))
+    return bounds
+
+
+@given(paths(), st.sampled_from(SLUGS))
+def test_bounds_are_what_the_rule_says(path: tuple[Group, ...], slug: str) -> None:
+    found = bounds_of(path, slug)
+    assert set(found) == brute_force(path, slug)
+    assert len(found) == len(set(found))
+
+
+@given(paths(), st.sampled_from(SLUGS))
+def test_the_order_of_trial(path: tuple[Group, ...], slug: str) -> None:
+    """Own group, then ancestors; REQUEST rate, TOKEN rate, DAY REQUEST, DAY TOKEN; SECOND before MINUTE."""
+    depth = {g.id: level for level, g in enumerate(path)}
+    kinds = ["REQUEST", "TOKEN"]
+    units = ["SECOND", "MINUTE"]
+    order = [
+        (
+            depth[b.counting_group],
+            b.limit.unit is Unit.DAY,
+            kinds.index(b.limit.type),
+            (*units, "DAY").index(b.limit.unit),
+        )
+        for b in bounds_of(path, slug)
+    ]
+    assert order == sorted(order)
+
+
+@given(paths(), st.sampled_from([*SLUGS, "a/z"]))
+def test_ancestors_add_limits_never_access(path: tuple[Group, ...], slug: str) -> None:
+    plan = plan_for(path, slug)
+    assert (plan is not None) == any(entry.slug == slug for entry in path[0].models)
+    if plan is not None:
+        owner = path[-1].id if path[0].enforcement is CASCADING else path[0].id
+        assert (plan.slug, plan.group_id, plan.bounds) == (slug, path[0].id, bounds_of(path, slug))
+        assert plan.key == f"tg:{{{owner}|{slug}}}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds"),
+    [
+        (INDEPENDENT, [(rpm(50), "kid", "kid"), (tpd(7), "top", "kid")]),
+        (CASCADING, [(rpm(50), "kid", "kid"), (rpm(10), "top", "top"), (tpd(7), "top", "top")]),
+    ],
+)
+def test_a_child_overrides_or_adds(mode: Enforcement, bounds: list[tuple[Limit, str, str]]) -> None:
+    kid = group("kid", "top", mode, SlugLimits("a/x", (rpm(50),)))
+    top = group("top", None, mode, SlugLimits("a/x", (rpm(10),), (tpd(7),)), SlugLimits("a/y", (rpm(1),)))
+    assert bounds_of([kid, top], "a/x") == tuple(Bound(*bound) for bound in bounds)
+
+
+def test_inheritance_brings_both_units_of_one_type() -> None:
+    per_second = Limit(LimitType.REQUEST, Unit.SECOND, 1)
+    kid = group("kid", "top", INDEPENDENT, SlugLimits("a/x", (rpm(50),)))
+    top = group("top", None, INDEPENDENT, SlugLimits("a/x", (per_second,)))
+    assert [b.limit for b in bounds_of([kid, top], "a/x")] == [per_second, rpm(50)]
+
+
+def test_a_call_without_limits_has_a_plan_without_bounds() -> None:
+    plan = plan_for([group("g", None, INDEPENDENT, SlugLimits("a/x"))], "a/x")
+    assert plan is not None
+    assert plan.bounds == ()

@@ -1,0 +1,63 @@
+"""Which sets of limits are legal (docs/reference/management-api.md#limit-objects)."""
+
+import pytest
+
+from policy.limits.limit import (
+    MAX_THRESHOLD,
+    IllegalLimitsError,
+    Limit,
+    LimitType,
+    SlugLimits,
+    Unit,
+    check_models,
+    check_slug_limits,
+)
+
+REQUEST, TOKEN = LimitType.REQUEST, LimitType.TOKEN
+SECOND, MINUTE, DAY = Unit.SECOND, Unit.MINUTE, Unit.DAY
+
+
+def entry(rate: tuple[Limit, ...] = (), usage: tuple[Limit, ...] = (), slug: str = "a/b") -> SlugLimits:
+    return SlugLimits(slug, rate, usage)
+
+
+@pytest.mark.parametrize(
+    "legal",
+    [
+        entry(),
+        entry((Limit(REQUEST, SECOND, 1), Limit(TOKEN, MINUTE, MAX_THRESHOLD))),
+        entry((Limit(REQUEST, MINUTE, 5),), (Limit(REQUEST, DAY, 5), Limit(TOKEN, DAY, 5))),
+    ],
+)
+def test_legal(legal: SlugLimits) -> None:
+    check_slug_limits(legal)
+    assert legal.limits == legal.rate_limits + legal.usage_limits
+
+
+@pytest.mark.parametrize(
+    ("illegal", "says"),
+    [
+        (entry((Limit(REQUEST, DAY, 1),)), "DAY belongs in usage_limits"),
+        (entry(usage=(Limit(TOKEN, MINUTE, 1),)), "SECOND and MINUTE belong in rate_limits"),
+        (entry((Limit(REQUEST, SECOND, 1), Limit(REQUEST, MINUTE, 9))), "at most one rate limit per type"),
+        (entry(usage=(Limit(TOKEN, DAY, 1), Limit(TOKEN, DAY, 2))), "at most one usage limit per type"),
+        (entry((Limit(TOKEN, SECOND, 0),)), "from 1 to"),
+        (entry((Limit(TOKEN, SECOND, -1),)), "from 1 to"),
+        (entry(usage=(Limit(TOKEN, DAY, MAX_THRESHOLD + 1),)), "from 1 to"),
+    ],
+)
+def test_illegal(illegal: SlugLimits, says: str) -> None:
+    with pytest.raises(IllegalLimitsError, match=says) as caught:
+        check_models([entry(slug="ok/ok"), illegal])
+    assert "a/b" in str(caught.value)
+
+
+def test_a_slug_is_named_once() -> None:
+    check_models([entry(slug="a/b"), entry(slug="a/c")])
+    with pytest.raises(IllegalLimitsError, match="a/b: named twice"):
+        check_models([entry(), entry(slug="a/c"), entry()])
+
+
+@pytest.mark.parametrize(("unit", "is_rate"), [(SECOND, True), (MINUTE, True), (DAY, False)])
+def test_only_the_day_is_no_rate(unit: Unit, is_rate: bool) -> None:
+    assert Limit(REQUEST, unit, 1).is_rate is is_rate

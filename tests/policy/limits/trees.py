@@ -1,0 +1,43 @@
+"""Group trees for the policy tests: paths from a group up to its root, with any limits on the way."""
+
+from hypothesis import strategies as st
+
+from policy.groups import Enforcement, Group
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
+
+SLUGS = ("a/x", "a/y")
+
+RATES = st.tuples(
+    *(
+        st.none() | st.builds(Limit, st.just(kind), st.sampled_from([Unit.SECOND, Unit.MINUTE]), st.integers(1, 9))
+        for kind in LimitType
+    )
+)
+USAGES = st.tuples(
+    *(st.none() | st.builds(Limit, st.just(kind), st.just(Unit.DAY), st.integers(1, 9)) for kind in LimitType)
+)
+
+
+def present(limits: tuple[Limit | None, ...]) -> tuple[Limit, ...]:
+    return tuple(limit for limit in limits if limit)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> tuple[SlugLimits, ...]:
+    slugs = draw(st.lists(st.sampled_from(SLUGS), unique=True))
+    return tuple(SlugLimits(slug, present(draw(RATES)), present(draw(USAGES))) for slug in slugs)
+
+
+def group(
+    name: str, parent: str | None = None, mode: Enforcement = Enforcement.CASCADING, *entries: SlugLimits
+) -> Group:
+    return Group(name, "w", parent, f"ext-{name}", mode, entries)
+
+
+@st.composite
+def paths(draw: st.DrawFn) -> tuple[Group, ...]:
+    """A group and its ancestors, own group first."""
+    mode = draw(st.sampled_from(list(Enforcement)))
+    names = [f"g{level}" for level in range(draw(st.integers(1, 5)))]
+    parents = [*names[1:], None]
+    return tuple(group(name, parent, mode, *draw(models())) for name, parent in zip(names, parents, strict=True))

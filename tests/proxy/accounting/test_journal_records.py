@@ -1,0 +1,73 @@
+"""The journal's bytes: whatever is cut or damaged, what is whole is read, and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.accounting.journal_records import (
+    HEAD_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Kind,
+    count_closes,
+    frame,
+    frame_at,
+    frames,
+    resume_at,
+)
+
+Records = list[tuple[Kind, bytes]]
+records = st.lists(st.tuples(st.sampled_from([Kind.OPEN, Kind.ANSWERED, Kind.CLOSE]), st.binary(max_size=60)))
+
+
+@given(records, st.data())
+def test_a_journal_cut_at_any_byte_reads_as_its_whole_records(written: Records, data: st.DataObject) -> None:
+    encoded = [frame(*record) for record in written]
+    stream = b"".join(encoded)
+    cut = data.draw(st.integers(0, len(stream)))
+    whole, size = 0, 0
+    while whole < len(encoded) and size + len(encoded[whole]) <= cut:
+        size += len(encoded[whole])
+        whole += 1
+    read = list(frames(stream[:cut] + bytes(64)))
+    assert [(kind, payload) for kind, payload, _ in read] == written[:whole]
+
+
+@given(records.filter(bool), st.data())
+def test_a_flipped_bit_never_reads_as_a_record(written: Records, data: st.DataObject) -> None:
+    stream = bytearray(b"".join(frame(*record) for record in written))
+    place = data.draw(st.integers(0, len(stream) * 8 - 1))
+    stream[place // 8] ^= 1 << place % 8
+    read = [(kind, payload) for kind, payload, _ in frames(bytes(stream))]
+    assert len(read) < len(written)
+    assert read == written[: len(read)]
+
+
+@given(records, st.binary(min_size=1, max_size=80))
+def test_reading_goes_on_beyond_damage(written: Records, damage: bytes) -> None:
+    stream = damage + b"".join(frame(*record) for record in written)
+    if frame_at(stream, 0) is not None:
+        return
+    at = resume_at(stream, 0)
+    assert (at is None) == (not written)
+    if at is not None:
+        assert [(kind, payload) for kind, payload, _ in frames(stream, at)] == written
+
+
+@given(records)
+def test_counting_agrees_with_reading(written: Records) -> None:
+    stream = b"".join(frame(*record) for record in written)
+    closes = sum(kind is Kind.CLOSE for kind, _ in written)
+    assert count_closes(stream + bytes(HEAD_BYTES)) == (closes, len(stream), False)
+    ended = stream + frame(Kind.END, b"")
+    assert count_closes(ended + frame(Kind.CLOSE, b"x")) == (closes, len(ended), True)
+
+
+def test_a_length_that_no_record_has_is_damage() -> None:
+    huge = frame(Kind.OPEN, bytes(MAX_PAYLOAD_BYTES + 1))
+    assert frame_at(huge, 0) is None
+    assert frame_at(frame(Kind.OPEN, bytes(MAX_PAYLOAD_BYTES)), 0) is not None
+
+
+@pytest.mark.parametrize("size", [0, 5, HEAD_BYTES, 4096])
+def test_zeros_are_no_record(size: int) -> None:
+    assert frame_at(bytes(size), 0) is None

@@ -1,0 +1,160 @@
+"""What a journal's records mean, at whatever record the worker died."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.billing import BillingEvent, Tokens
+from proxy.accounting.journal_records import HEAD_BYTES, Kind, frame
+from proxy.accounting.recovery import (
+    ORPHAN_STATUS,
+    Halves,
+    Ledger,
+    close_record,
+    events_of,
+    open_record,
+    progress_record,
+    settlements_of,
+)
+from tests.proxy.edges.journal.journals import ESTIMATE, OPENED_AT_MS, call, end, hold, key
+
+
+def read(ledger: Ledger, *records: bytes) -> list[Halves]:
+    ended: list[Halves] = []
+    data = b"".join(records)
+    assert ledger.feed(data, ended, 1000) == (len(data), False)
+    return ended
+
+
+def event_of(call: Halves) -> BillingEvent:
+    (encoded,) = events_of([call])
+    event = BillingEvent.from_wire(orjson.loads(encoded))
+    assert event.to_wire() == orjson.loads(encoded)
+    return event
+
+
+def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
+    ledger = Ledger()
+    (ended,) = read(ledger, open_record(call(4, metadata={"trace": "é\n"})), close_record(end(4)))
+    event = event_of(ended)
+    assert (event.idempotency_key, event.request_id, event.model_slug) == (key(4), "req-4", "acme/chat")
+    assert (event.workspace_id, event.group_id, event.external_entity_id) == ("ws_1", "grp_a", "customer-7")
+    assert (event.api_key_prefix, event.status, event.tokens) == ("tg_abcdefghijkl", 200, Tokens(11, 7, 3))
+    assert (event.request_metadata, event.ended_at_ms) == ({"trace": "é\n"}, OPENED_AT_MS + 1004)
+    (settlement,) = settlements_of([ended])
+    assert (settlement.hold, settlement.number, settlement.actual_tokens) == (hold(4), 5, 18)
+    assert ledger.orphans() == []
+
+
+def test_a_call_that_held_nothing_settles_nothing() -> None:
+    ended = read(Ledger(), open_record(call(1, holds=())), close_record(replace(end(1), numbers=())))
+    assert len(ended) == 1
+    assert settlements_of(ended) == []
+
+
+@pytest.mark.parametrize(
+    ("progress", "tokens", "ended_at_ms"),
+    [
+        ([], Tokens(), OPENED_AT_MS + 1),
+        ([Tokens(90)], Tokens(90), OPENED_AT_MS + 2000),
+        ([Tokens(90), Tokens(90, 40), Tokens(90, 75)], Tokens(90, 75), OPENED_AT_MS + 4000),
+        ([Tokens(90), Tokens(120, 40, 7)], Tokens(120, 40, 7), OPENED_AT_MS + 3000),
+    ],
+)
+def test_an_orphan_costs_what_its_last_progress_says(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
+    ledger = Ledger()
+    records = [progress_record(key(1), seen, OPENED_AT_MS + 2000 + 1000 * n) for n, seen in enumerate(progress)]
+    read(ledger, open_record(call(1)), *records)
+    (orphan,) = ledger.orphans()
+    event = event_of(orphan)
+    assert (event.tokens, event.status, event.ended_at_ms) == (tokens, ORPHAN_STATUS, ended_at_ms)
+    assert settlements_of([orphan])[0].actual_tokens == tokens.total
+
+
+def test_an_older_workers_journal_is_still_read() -> None:
+    """It marked that an answer had begun, and counted nothing: of its estimate the input is billed, no expectation."""
+    ledger = Ledger()
+    read(ledger, open_record(call(1)), frame(Kind.ANSWERED, key(1).encode()), open_record(call(2)))
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
+
+
+def test_what_an_older_shipper_noted_is_still_read() -> None:
+    opened = [open_record(call(number))[HEAD_BYTES:].decode() for number in (1, 2)]
+    ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
+
+
+def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_replay() -> None:
+    shared = (hold(1), hold(2, "tg:{ws_1|tier}"))
+    records = [open_record(call(n, holds=shared)) for n in (3, 1, 2)] + [open_record(call(9)), close_record(end(9))]
+    ledger, again = Ledger(), Ledger()
+    live = read(ledger, *records)
+    read(again, *records)
+    orphans = ledger.orphans()
+    assert orphans == again.orphans()
+    numbers: dict[str, list[int]] = {name: [] for name in (shared[0].key, shared[1].key)}
+    for settlement in settlements_of(orphans):
+        numbers[settlement.hold.key].append(settlement.number)
+    for taken in numbers.values():
+        assert taken == sorted(set(taken))
+        assert min(taken) > settlements_of(live)[0].number
+
+
+def test_a_close_without_its_open_is_counted_not_billed() -> None:
+    ledger = Ledger()
+    assert read(ledger, close_record(end(1))) == []
+    assert ledger.unmatched == 1
+
+
+@given(st.lists(st.sampled_from("oamc"), max_size=30), st.integers(0, 30))
+def test_a_ledger_that_was_written_down_goes_on_as_if_it_had_not(moves: list[str], cut: int) -> None:
+    makers = {
+        "o": lambda n: open_record(call(n)),
+        "a": lambda n: progress_record(key(n), Tokens(90, n), OPENED_AT_MS),
+        "m": lambda n: frame(Kind.ANSWERED, key(n).encode()),
+        "c": lambda n: close_record(end(n)),
+    }
+    records = [makers[move](index % 5) for index, move in enumerate(moves)]
+    straight, first = Ledger(), Ledger()
+    ended = read(straight, *records)
+    before = read(first, *records[:cut])
+    second = Ledger.from_wire(orjson.loads(orjson.dumps(first.to_wire())))
+    after = read(second, *records[cut:])
+    assert before + after == ended
+    assert second.orphans() == straight.orphans()
+
+
+def test_the_ledger_takes_no_more_calls_than_it_is_asked_for_and_says_how_far_it_went() -> None:
+    records = [record for n in range(5) for record in (open_record(call(n)), close_record(end(n)))]
+    ledger, data, ended = Ledger(), b"".join(records) + frame(Kind.END, b""), list[Halves]()
+    taken, over = ledger.feed(data, ended, 2)
+    assert (data[:taken], over, ledger.last_number) == (b"".join(records[:4]), False, 2)
+    assert ledger.feed(data[taken:], ended, 100) == (len(b"".join(records[4:])), True)
+    assert [event_of(one).idempotency_key for one in ended] == [key(n) for n in range(5)]
+    assert ledger.last_number == 5
+
+
+def test_the_last_number_is_that_of_the_last_end_that_bore_one() -> None:
+    ledger = Ledger()
+    read(ledger, open_record(call(1)), close_record(replace(end(1), numbers=(7, 8))))
+    read(ledger, open_record(call(2, holds=())), close_record(replace(end(2), numbers=())))
+    assert ledger.last_number == 8
+
+
+def test_calls_of_two_payers_are_not_mixed_up() -> None:
+    """The fields that a payer's calls share are encoded once."""
+    calls = [
+        call(1),
+        replace(call(2), api_key_prefix='tg_"é'),
+        replace(call(3), model_slug="acme/other", external_entity_id="customer-8"),
+        call(4),
+    ]
+    records = [record for one in calls for record in (open_record(one), close_record(end(int(one.event_key[4:]))))]
+    for one, ended in zip(calls, read(Ledger(), *records), strict=True):
+        event = event_of(ended)
+        assert (event.workspace_id, event.group_id) == (one.workspace_id, one.group_id)
+        assert (event.external_entity_id, event.model_slug) == (one.external_entity_id, one.model_slug)
+        assert (event.api_key_prefix, event.request_id) == (one.api_key_prefix, one.request_id)

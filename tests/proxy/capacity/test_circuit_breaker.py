@@ -1,0 +1,80 @@
+"""The breaker's table: opens at five in a row, tries once per pause, doubles the pause, forgets on an answer."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.capacity.circuit_breaker import FAILURES_TO_OPEN, LONGEST_PAUSE_S, TABLE, Breaker, Event, State
+
+
+def opened(at: float = 0.0) -> Breaker:
+    breaker = Breaker()
+    for _ in range(FAILURES_TO_OPEN):
+        assert breaker.ready(at)
+        breaker.begin()
+        breaker.tell(Event.FAILED, at)
+    return breaker
+
+
+def test_every_event_is_foreseen_in_every_state() -> None:
+    assert set(TABLE) == set(product(State, Event))
+
+
+def test_five_failures_in_a_row_open_it_and_a_second_later_one_call_may_try() -> None:
+    breaker = opened(at=10.0)
+    assert not breaker.ready(10.999)
+    assert breaker.ready(11.0)
+    breaker.begin()
+    assert not breaker.ready(11.0), "one trial at a time"
+
+
+def test_four_failures_and_an_answer_are_forgotten() -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        for _ in range(FAILURES_TO_OPEN - 1):
+            breaker.tell(Event.FAILED, 0)
+        breaker.tell(Event.ANSWERED, 0)
+    assert breaker.ready(0)
+
+
+def test_the_pause_doubles_to_thirty_seconds_and_starts_over_after_an_answer() -> None:
+    breaker, now, pauses = opened(), 0.0, []
+    for _ in range(7):
+        pauses.append(breaker.retry_at - now)
+        now = breaker.retry_at
+        breaker.begin()
+        breaker.tell(Event.FAILED, now)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    breaker.begin()
+    breaker.tell(Event.ANSWERED, now)
+    assert breaker.state is State.CLOSED
+    for _ in range(FAILURES_TO_OPEN):
+        breaker.tell(Event.FAILED, now)
+    assert breaker.retry_at == now + 1
+
+
+def test_a_trial_of_which_nothing_is_known_leaves_the_next_one_free() -> None:
+    breaker = opened()
+    breaker.begin()
+    breaker.tell(Event.ABANDONED, 1.5)
+    assert breaker.ready(1.5)
+
+
+def test_timeouts_and_gone_callers_do_not_open_it() -> None:
+    breaker = Breaker()
+    for _ in range(100):
+        breaker.begin()
+        breaker.tell(Event.ABANDONED, 0)
+    assert breaker.ready(0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 60))))
+def test_it_never_stays_shut_for_longer_than_the_longest_pause(steps: list[tuple[Event, float]]) -> None:
+    breaker, now = Breaker(), 0.0
+    for event, elapsed in steps:
+        now += elapsed
+        if breaker.ready(now):
+            breaker.begin()
+            breaker.tell(event, now)
+        assert breaker.ready(now + LONGEST_PAUSE_S)

@@ -1,0 +1,157 @@
+"""Nouns for tests of the journal: calls, closes, and an ingest and counters that remember."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import orjson
+
+from policy.billing import Tokens
+from policy.limits.settlement import Hold, Settlement
+from proxy.accounting.recovery import CloseCall, OpenCall
+from proxy.edges.journal.supervisor.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
+from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
+from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
+from proxy.edges.journal.writer import Journal, JournalOptions
+from proxy.exchange import CountersUnavailableError
+
+SMALL = JournalOptions(segment_bytes=16 * 1024)
+ESTIMATE = Tokens(100, 512, 0)
+"""Of the open records: reserved, never billed."""
+BEGUN = Tokens(90, 0, 0)
+"""Of the first progress records."""
+OPENED_AT_MS = 1_795_000_000_000
+EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
+KEEPING = ShippedOptions(keep_free_bytes=0)
+"""However full the disk of the tests is."""
+
+
+def key(number: int) -> str:
+    return f"01JD{number:022d}"
+
+
+def hold(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Hold:
+    # Young enough not to be taken for older than its counter.
+    return Hold(bucket, (("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
+
+
+def call(number: int, *, holds: tuple[Hold, ...] | None = None, metadata: dict[str, str] | None = None) -> OpenCall:
+    return OpenCall(
+        event_key=key(number),
+        workspace_id="ws_1",
+        group_id="grp_a",
+        external_entity_id="customer-7",
+        api_key_prefix="tg_abcdefghijkl",
+        request_id=f"req-{number}",
+        model_slug="acme/chat",
+        request_metadata=metadata,
+        opened_at_ms=OPENED_AT_MS + number,
+        estimate=ESTIMATE,
+        holds=(hold(number),) if holds is None else holds,
+    )
+
+
+def end(number: int, output: int = 7) -> CloseCall:
+    return CloseCall(key(number), 200, Tokens(11, output, 3), OPENED_AT_MS + 1000 + number, (number + 1,))
+
+
+def begin(journal: Journal, number: int) -> None:
+    """The first bytes of the call's answer leave."""
+    journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
+
+
+def whole(journal: Journal, *numbers: int) -> None:
+    """Calls from `open` to `close`."""
+    for number in numbers:
+        journal.open(call(number))
+        begin(journal, number)
+        journal.close(end(number))
+
+
+def kill(journal: Journal) -> None:
+    """What `kill -9` leaves: the files as they are, the lock gone, nothing flushed that was not written."""
+    os.close(journal._lock_fd)
+
+
+class Books:
+    """An ingest with a unique key, as control's is. `away`, `poison` and `lose_acks` make it misbehave."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, object]] = {}
+        self.posts = 0
+        self.asked: list[str | None] = []
+        """What each request named as the event that was committed last."""
+        self.away = False
+        self.lose_acks = 0
+        self.poison: str | None = None
+
+    async def post(self, body: bytes) -> None:
+        self.posts += 1
+        if self.away:
+            raise IngestUnavailableError("away")
+        batch = orjson.loads(body)
+        events, after = batch["events"], batch.get("after")
+        self.asked.append(after)
+        if after is not None and after not in self.events:
+            raise EventsLostError
+        if any(event["idempotency_key"] == self.poison for event in events):
+            raise EventsRejectedError("bad")
+        for event in events:
+            assert self.events.setdefault(event["idempotency_key"], event)["tokens"] == event["tokens"]
+        if self.lose_acks:
+            self.lose_acks -= 1
+            raise IngestUnavailableError("the answer was lost")
+
+
+class Marks:
+    """Counters that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
+
+    While Redis is away a replay waits, or raises when `raises` says so. Two at once of one incarnation are forbidden.
+    """
+
+    def __init__(self) -> None:
+        self.highest: dict[tuple[str, str], int] = {}
+        self.applied: list[Settlement] = []
+        self.away = False
+        self.raises = False
+        self.under_way: set[str] = set()
+
+    async def replay(self, incarnation: str, settlements: list[Settlement]) -> None:
+        assert incarnation not in self.under_way
+        self.under_way.add(incarnation)
+        try:
+            await self._replay(incarnation, settlements)
+        finally:
+            self.under_way.discard(incarnation)
+
+    async def _replay(self, incarnation: str, settlements: list[Settlement]) -> None:
+        while self.away:
+            if self.raises:
+                raise CountersUnavailableError
+            await asyncio.sleep(0.001)
+        self.apply(incarnation, settlements)
+
+    def apply(self, incarnation: str, settlements: list[Settlement]) -> None:
+        for settlement in settlements:
+            mark = (settlement.hold.key, incarnation)
+            if settlement.number > self.highest.get(mark, 0):
+                self.highest[mark] = settlement.number
+                self.applied.append(settlement)
+
+
+async def silent(incarnation: str) -> int:
+    """Of a worker that does not say what it has settled."""
+    return 0
+
+
+async def all_settled(incarnation: str) -> int:
+    """Of a worker all of whose settlements are in Redis as soon as they are made."""
+    return 1 << 39
+
+
+async def ship_all(directory: Path, books: Books, marks: Marks | None = None) -> Shipper:
+    """One shipper's life, with no worker alive; asserts that it came to the end."""
+    shipper = Shipper(directory, books, marks or Marks(), EAGER)
+    shipper.start(tuple, silent)
+    assert await shipper.drain(10)
+    return shipper

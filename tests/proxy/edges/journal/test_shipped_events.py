@@ -1,0 +1,262 @@
+"""What was shipped is kept, and sent again when control's database has lost it; nothing is settled twice."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from proxy.edges.journal.supervisor.delivery import Delivery
+from proxy.edges.journal.supervisor.shipped_events import (
+    DIRECTORY_NAME,
+    FILE_SUFFIX,
+    RESEND_NAME,
+    ShippedEvents,
+    ShippedOptions,
+)
+from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
+from proxy.edges.journal.writer import Journal
+from tests.proxy.edges.journal.journals import (
+    EAGER,
+    KEEPING,
+    SMALL,
+    Books,
+    Marks,
+    all_settled,
+    key,
+    kill,
+    ship_all,
+    silent,
+    whole,
+)
+
+ALWAYS_ASKING = ShipperOptions(
+    poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01, look_back_interval_s=0.0, shipped=KEEPING
+)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def lose(books: Books, *numbers: int) -> None:
+    """The database is restored from a backup that lacks these."""
+    for number in numbers:
+        del books.events[key(number)]
+
+
+async def shipped_and_dead(directory: Path, books: Books, *numbers: int, marks: Marks | None = None) -> None:
+    """A worker's whole life, and that of the supervisor."""
+    journal = Journal(directory, f"w{numbers[0]}", SMALL)
+    whole(journal, *numbers)
+    kill(journal)
+    await ship_all(directory, books, marks)
+
+
+async def test_after_a_restore_the_lost_events_return_and_nothing_is_settled_again(tmp_path: Path) -> None:
+    books, marks = Books(), Marks()
+    await shipped_and_dead(tmp_path, books, *range(50), marks=marks)
+    await shipped_and_dead(tmp_path, books, *range(50, 120), marks=marks)
+    before, settled = dict(books.events), len(marks.applied)
+    lose(books, *range(60, 120))
+    shipper = Shipper(tmp_path, books, marks, EAGER)
+    shipper.start(tuple, silent)
+    await until(lambda: len(books.events) == 120)
+    await until(lambda: shipper.resent == 120)
+    assert shipper.pending == 0
+    assert await shipper.drain(10)
+    assert books.events == before
+    assert len(marks.applied) == settled == 120
+
+
+async def test_a_living_workers_events_return_while_new_ones_go_on(tmp_path: Path) -> None:
+    books = Books()
+    shipper = Shipper(tmp_path, books, Marks(), ALWAYS_ASKING)
+    shipper.start(lambda: {"w1"}, all_settled)
+    journal = Journal(tmp_path, "w1", SMALL)
+    whole(journal, *range(100))
+    await until(lambda: len(books.events) == 100)
+    lose(books, *range(30, 100))
+    whole(journal, *range(100, 130))
+    await until(lambda: len(books.events) == 130)
+    journal.aclose()
+    assert await shipper.drain(10)
+
+
+async def test_new_events_wait_for_no_old_ones_and_hide_no_loss(tmp_path: Path) -> None:
+    """The first batch after a restore is refused whole: committed, it would be the proof that nothing is missing."""
+    books = Books()
+    await shipped_and_dead(tmp_path, books, *range(40))
+    lose(books, *range(10, 40))
+    books.asked.clear()
+    await shipped_and_dead(tmp_path, books, 900)
+    assert books.asked[0] == key(39)
+    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    shipper.start(tuple, silent)
+    await until(lambda: len(books.events) == 41)
+    assert await shipper.drain(10)
+
+
+async def test_control_is_asked_though_nobody_calls_and_at_once_when_doubted(tmp_path: Path) -> None:
+    books = Books()
+    await shipped_and_dead(tmp_path, books, *range(10))
+    options = ShipperOptions(poll_interval_s=0.005, look_back_interval_s=1000, shipped=KEEPING)
+    shipper = Shipper(tmp_path, books, Marks(), options)
+    shipper.start(tuple, silent)
+    await until(lambda: books.asked[-1] == key(9))
+    lose(books, 9)
+    asked = len(books.asked)
+    await asyncio.sleep(0.05)
+    assert len(books.asked) == asked, "it was asked a moment ago"
+    shipper.doubt_control()
+    await until(lambda: key(9) in books.events)
+    assert await shipper.drain(10)
+
+
+async def test_a_resend_goes_on_after_a_death(tmp_path: Path) -> None:
+    """The new events of meanwhile are newer than what is still missing; they must not pass for the proof of it."""
+    books = Books()
+    for first in range(0, 50, 10):
+        await shipped_and_dead(tmp_path, books, *range(first, first + 10))
+    lose(books, *range(5, 50))
+    shipped = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
+    delivery = Delivery(tmp_path, books, shipped, (1000, 1_000_000))
+    await delivery.open()
+    await delivery.look_back(0.0)
+    shipped.close()
+    assert delivery.resent, "asked, refused, and the first of them sent again"
+    assert (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists()
+    assert len(books.events) < 50
+    await shipped_and_dead(tmp_path, books, 900)
+    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    shipper.start(tuple, silent)
+    await until(lambda: len(books.events) == 51)
+    await until(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
+    assert await shipper.drain(10)
+
+
+async def test_restored_twice_the_events_return_twice(tmp_path: Path) -> None:
+    books = Books()
+    await shipped_and_dead(tmp_path, books, *range(20))
+    for _ in range(2):
+        lose(books, *range(8, 20))
+        shipper = Shipper(tmp_path, books, Marks(), EAGER)
+        shipper.start(tuple, silent)
+        await until(lambda: len(books.events) == 20)
+        await until(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
+        assert await shipper.drain(10)
+
+
+async def test_a_rejected_event_is_neither_kept_nor_asked_for(tmp_path: Path) -> None:
+    books = Books()
+    books.poison = key(9)
+    await shipped_and_dead(tmp_path, books, *range(10))
+    kept = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
+    kept.open()
+    assert kept.last_key == key(8)
+    assert key(9) not in {orjson.loads(event)["idempotency_key"] for event in everything(kept)}
+
+
+def everything(kept: ShippedEvents) -> list[bytes]:
+    """All that would be sent again."""
+    kept.begin_resend()
+    events: list[bytes] = []
+    while (batch := kept.next_to_resend()) is not None:
+        events += batch.events
+        kept.resent(batch)
+    return events
+
+
+def event(number: int, pad: str = "") -> bytes:
+    return orjson.dumps({"idempotency_key": key(number), "pad": pad})
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*" + FILE_SUFFIX))
+
+
+def opened(directory: Path, options: ShippedOptions = KEEPING) -> ShippedEvents:
+    kept = ShippedEvents(directory, options)
+    kept.open()
+    return kept
+
+
+def test_a_file_that_a_crash_tore_keeps_what_is_whole(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    for number in range(5):
+        kept.keep([event(number)])
+    kept.close()
+    (only,) = files(tmp_path)
+    whole_size = only.stat().st_size
+    for size in (whole_size - 1, whole_size - 40):
+        os.truncate(only, size)
+        again = opened(tmp_path)
+        assert again.last_key == key(3)
+    again.keep([event(9)])
+    assert everything(again)[:5] == [event(0), event(1), event(2), event(3), event(9)]
+    again.close()
+
+
+def test_what_is_too_old_goes(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    kept.keep([event(1)])
+    kept.close()
+    os.utime(files(tmp_path)[0], (0, 0))
+    kept = opened(tmp_path)
+    assert files(tmp_path) == []
+    assert (kept.last_key, kept.bytes) == (None, 0)
+
+
+def test_what_is_too_much_goes_oldest_first(tmp_path: Path) -> None:
+    options = ShippedOptions(file_bytes=1, max_bytes=3_000, keep_free_bytes=0)
+    kept = opened(tmp_path, options)
+    for number in range(10):
+        kept.keep([event(number, os.urandom(400).hex())])
+    kept.close()
+    assert len(files(tmp_path)) == 10
+    kept = opened(tmp_path, options)
+    left = sum(path.stat().st_size for path in files(tmp_path))
+    assert 0 < left <= 3_000
+    assert kept.bytes == left
+    assert kept.last_key == key(9)
+
+
+def test_what_is_still_to_be_sent_again_is_not_too_old(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    kept.keep([event(1)])
+    kept.begin_resend()
+    os.utime(files(tmp_path)[0], (0, 0))
+    again = opened(tmp_path)
+    batch = again.next_to_resend()
+    assert batch is not None
+    assert batch.events == [event(1)]
+
+
+def test_on_a_disk_that_fills_up_shipped_events_go_first_and_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = opened(tmp_path)
+    kept.keep([event(1)])
+    kept.close()
+    full = opened(tmp_path, ShippedOptions(keep_free_bytes=1 << 62))
+    for number in range(2, 5):
+        full.keep([event(number)])
+    assert files(tmp_path) == []
+    assert full.last_key == key(4), "this process can still ask; it only has nothing to send again"
+    assert caplog.text.count("shipped events are dropped, oldest first") == 1
+
+
+def test_without_retention_nothing_is_written_or_asked(tmp_path: Path) -> None:
+    earlier = opened(tmp_path / DIRECTORY_NAME)
+    earlier.keep([event(0)])
+    earlier.close()
+    kept = opened(tmp_path / DIRECTORY_NAME, ShippedOptions(retention_s=0))
+    kept.keep([event(1)])
+    kept.make_room()
+    assert kept.last_key is None
+    assert kept.next_to_resend() is None
+    assert not (tmp_path / DIRECTORY_NAME).exists()

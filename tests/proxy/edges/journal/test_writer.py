@@ -1,0 +1,288 @@
+"""The journal on a real disk: what is written before the method returns, what a full disk and a long backlog do."""
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.billing import Tokens
+from proxy.accounting.journal_records import Kind, frames
+from proxy.accounting.recovery import CloseCall, close_record, progress_record
+from proxy.edges.journal.writer import (
+    END_ROOM_BYTES,
+    IncarnationUsedError,
+    Journal,
+    JournalOptions,
+    RecordTooLargeError,
+)
+from proxy.exchange import JournalUnavailableError
+from tests.proxy.edges.journal.journals import OPENED_AT_MS, SMALL, begin, call, end, key, whole
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path, "w1", SMALL)
+    yield made
+    made.aclose()
+
+
+def segments(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((directory / "w1").glob("*.journal"))]
+
+
+def kinds(data: bytes) -> list[Kind]:
+    return [kind for kind, _, _ in frames(data)]
+
+
+def no_more(*_arguments: Any, **_options: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def open_until_refused(journal: Journal, why: str) -> list[int]:
+    """Calls of many sizes; the numbers of those that were taken."""
+    for number in range(10_000):
+        try:
+            journal.open(call(number, metadata={"m": "x" * (number * 37 % 700)}))
+        except JournalUnavailableError as refusal:
+            said = str(refusal)
+            break
+    assert re.search(why, said)
+    return list(range(number))
+
+
+def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: Journal) -> None:
+    journal.open(call(1))
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN]
+    begin(journal, 1)
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS]
+    assert journal.pending == 1
+    journal.close(end(1))
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]
+    assert journal.pending == 0
+
+
+def test_records_reach_the_disk_without_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+    threads = []
+
+    def fdatasync(fd: int) -> None:
+        threads.append(threading.current_thread())
+        synced.set()
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    journal = Journal(tmp_path, "w1", SMALL)
+    journal.start()
+    journal.open(call(1))
+    assert synced.wait(5)
+    assert threading.main_thread() not in threads
+    journal.aclose()
+
+
+def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Journal) -> None:
+    whole(journal, *range(200))
+    found = segments(tmp_path)
+    assert len(found) > 3
+    assert {len(data) for data in found} == {SMALL.segment_bytes}
+    read = [list(frames(data)) for data in found]
+    assert all(records[-1][0] is Kind.END for records in read[:-1] if records[0][0] is not Kind.END)
+    closes = [kind for records in read for kind, _, _ in records if kind is Kind.CLOSE]
+    assert len(closes) == 200
+
+
+def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    opened = open_until_refused(journal, "No space left")
+    assert len(opened) > 5
+    for number in opened:
+        begin(journal, number)
+        journal.close(end(number))
+    assert kinds(segments(tmp_path)[0]).count(Kind.CLOSE) == len(opened)
+    monkeypatch.undo()
+    journal._make_spare()  # what the thread does every second
+    whole(journal, *range(10_000, 10_050))
+    assert journal.troubles == ()
+
+
+def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open as many as it takes, with a spare and without; then nothing more can be allocated, and all must end."""
+    journal._make_spare()
+    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    opened = open_until_refused(journal, "No space left|more calls are open")
+    assert len(opened) > 25  # the spare was counted on
+    for number in opened:
+        begin(journal, number)
+        journal.close(end(number))
+    assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == len(opened)
+
+
+def test_progress_never_takes_the_room_of_the_ends_of_calls(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out instead: with a full disk and with a spare segment alike, all calls end."""
+    journal._make_spare()
+    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    for number in range(20):
+        journal.open(call(number))
+        begin(journal, number)
+    for count in range(2000):
+        journal.progress(key(count % 20), Tokens(90, count), OPENED_AT_MS)
+    for number in range(20):
+        journal.close(end(number))
+    written = [kind for data in segments(tmp_path) for kind in kinds(data)]
+    assert written.count(Kind.CLOSE) == 20
+    assert 20 < written.count(Kind.PROGRESS) < 2000
+
+
+def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
+    most = 2**63 - 1
+    close = close_record(CloseCall("0" * 26, 599, Tokens(most, most, most), most, (most,) * 5))
+    assert len(close) + len(progress_record("0" * 26, Tokens(most, most, most), most)) <= END_ROOM_BYTES
+
+
+def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
+    whole(journal, *range(100))
+    journal.open(call(200))
+    journal._measure_backlog()
+    with pytest.raises(JournalUnavailableError, match="backlog"):
+        journal.open(call(201))
+    journal.close(end(200))
+    for path in sorted((tmp_path / "w1").glob("*.journal"))[:-1]:
+        path.unlink()
+    journal._measure_backlog()
+    whole(journal, 201)
+    journal.aclose()
+
+
+def test_a_disk_that_cannot_sync_refuses_until_it_can(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    journal._sync()
+    with pytest.raises(JournalUnavailableError, match="Input/output"):
+        journal.open(call(1))
+    monkeypatch.undo()
+    journal._sync()
+    whole(journal, 1)
+
+
+def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    whole(journal, 1)
+    monkeypatch.setattr(os, "pwrite", no_more)
+    for number in range(500):
+        with pytest.raises(JournalUnavailableError, match="No space left"):
+            journal.open(call(number + 10))
+    assert len(caplog.records) == 1
+    assert journal.pending == 0
+    monkeypatch.undo()
+    with pytest.raises(JournalUnavailableError, match="No space left"):
+        journal.open(call(600))
+    journal._try_again_at = 0.0  # the time is up
+    whole(journal, 601)
+    assert journal.troubles == ()
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
+    journal.aclose()
+
+
+def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=0))
+    whole(journal, 1)
+    real = os.pwrite
+    written: list[int] = []
+
+    def half(fd: int, data: bytes, offset: int) -> int:
+        if written:
+            no_more()
+        written.append(real(fd, data[:20], offset))
+        return 20
+
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(JournalUnavailableError):
+        journal.open(call(2))
+    monkeypatch.undo()
+    whole(journal, 3)
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
+    journal.aclose()
+
+
+def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    whole(journal, 1)
+    for _ in range(200):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", no_more)
+            journal._sync()
+        with pytest.raises(JournalUnavailableError, match="No space left"):
+            journal.open(call(2))
+        journal._sync()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    journal.aclose()
+
+
+def test_a_record_beyond_the_bound_is_the_callers_fault(tmp_path: Path, journal: Journal) -> None:
+    with pytest.raises(RecordTooLargeError):
+        journal.open(call(1, metadata={"m": "x" * 300_000}))
+    assert kinds(segments(tmp_path)[0]) == []
+
+
+def test_an_incarnation_is_used_once(tmp_path: Path, journal: Journal) -> None:
+    with pytest.raises(IncarnationUsedError, match="w1"):
+        Journal(tmp_path, "w1", SMALL)
+
+
+@pytest.mark.parametrize("at", ["mkdir", "lock", "allocate"])
+def test_a_disk_that_is_full_from_the_first_refuses_until_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    real = os.open
+
+    def no_lock(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+        return int(no_more() if str(path).endswith("lock") else real(path, flags, mode, **options))
+
+    if at == "mkdir":
+        monkeypatch.setattr(Path, "mkdir", no_more)
+    elif at == "lock":
+        monkeypatch.setattr(os, "open", no_lock)
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", no_more)
+    journal = Journal(tmp_path, "w1", SMALL)
+    with pytest.raises(JournalUnavailableError, match="No space left"):
+        journal.open(call(1))
+    assert journal.troubles
+    journal._sync()
+    monkeypatch.undo()
+    journal._make_spare()
+    whole(journal, *range(50))
+    journal.aclose()
+    assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == 50
+    assert [path.name for path in tmp_path.iterdir()] == ["w1"]
+
+
+def test_a_journal_that_never_found_room_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    Journal(tmp_path, "w1", SMALL).aclose()
+
+
+def test_a_short_write_is_finished(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:7], offset))
+    whole(journal, 1)
+    assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]

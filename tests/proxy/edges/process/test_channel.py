@@ -1,0 +1,212 @@
+"""The line between supervisor and worker, over a real socketpair."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.edges.process import channel as module
+from proxy.edges.process.channel import Channel, Message, SupervisorLink
+from proxy.edges.process.supervisor.worker_processes import Foreman, Seat
+
+
+class Supervisor:
+    """The other end: remembers what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.lost = asyncio.Event()
+        self.channel = Channel(self.heard.append, self.lost.set)
+
+    def answer(self, ok: bool) -> None:
+        """To the question that came last."""
+        numbers = [message["number"] for message in self.heard if message["is"] == "confirm"]
+        self.channel.send({"is": "confirmed", "number": numbers[-1], "ok": ok})
+
+    async def until(self, kind: str, count: int = 1) -> None:
+        async with asyncio.timeout(5):
+            while sum(message["is"] == kind for message in self.heard) < count:
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def line() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Event]]:
+    ours, theirs = socket.socketpair()
+    supervisor, lost = Supervisor(), asyncio.Event()
+    link = SupervisorLink(lost.set)
+    await supervisor.channel.open(ours)
+    await link.open(theirs)
+    try:
+        yield supervisor, link, lost
+    finally:
+        link.close()
+        supervisor.channel.close()
+        await asyncio.sleep(0)
+
+
+async def test_a_message_arrives_whole_however_it_is_cut() -> None:
+    heard: list[Message] = []
+    channel = Channel(heard.append, lambda: None)
+    for byte in b'{"is":"counts","counts":{"a":1}}\n{"is":"serving"}\n':
+        channel.data_received(bytes([byte]))
+    assert heard == [{"is": "counts", "counts": {"a": 1}}, {"is": "serving"}]
+
+
+async def test_all_who_ask_at_once_share_one_question() -> None:
+    async with line() as (supervisor, link, _):
+        asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
+        await supervisor.until("confirm")
+        supervisor.answer(True)
+        assert all(await asyncio.gather(*asked))
+        assert supervisor.heard == [{"is": "confirm", "number": 1}]
+        again = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm", 2)
+        supervisor.answer(False)
+        assert await again is False
+
+
+async def test_a_flood_of_unknown_keys_waits_in_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    async with line() as (supervisor, link, _):
+        asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
+        await supervisor.until("confirm")
+        supervisor.answer(True)
+        assert sum(await asyncio.gather(*asked)) == 3
+        again = asyncio.create_task(link.confirm())  # the room is empty again
+        await supervisor.until("confirm", 2)
+        supervisor.answer(True)
+        assert await again
+
+
+async def test_a_silent_supervisor_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
+    async with line() as (_, link, _lost):
+        assert await link.confirm() is False
+
+
+async def test_who_asks_while_a_question_is_on_its_way_gets_an_answer_to_a_later_one() -> None:
+    """Control may have been read already when the key was minted."""
+    async with line() as (supervisor, link, _):
+        early = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm")
+        late = [asyncio.create_task(link.confirm()) for _ in range(3)]
+        await asyncio.sleep(0)
+        supervisor.answer(False)
+        assert await early is False
+        await supervisor.until("confirm", 2)
+        assert not any(task.done() for task in late)
+        supervisor.answer(True)
+        assert all(await asyncio.gather(*late))
+        assert [message["number"] for message in supervisor.heard] == [1, 2]
+
+
+async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> None:
+    """The supervisor may serve both by the refresh that it is about to begin."""
+    async with line() as (supervisor, link, _):
+        early = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm")
+        late = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm", 2)
+        supervisor.channel.send({"is": "confirmed", "number": 2, "ok": True})
+        assert await late is True
+        assert not early.done()
+        supervisor.channel.send({"is": "confirmed", "number": 1, "ok": False})
+        assert await early is False
+
+
+async def test_a_stream_of_unknown_keys_is_a_question_per_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_GAP_S", 0.2)
+    async with line() as (supervisor, link, _):
+        began = time.monotonic()
+        asked = []
+        for _ in range(50):
+            asked.append(asyncio.create_task(link.confirm()))
+            await asyncio.sleep(0.002)
+        await supervisor.until("confirm", 2)
+        passed_s = time.monotonic() - began
+        questions = [message["number"] for message in supervisor.heard]
+        assert len(questions) <= 2 + passed_s / 0.2
+        for number in (*questions, questions[-1] + 1):
+            supervisor.channel.send({"is": "confirmed", "number": number, "ok": True})
+        for task in asked:
+            task.cancel()
+        await asyncio.wait(asked)
+
+
+async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
+    async with line() as (supervisor, link, _):
+        assert await link.confirm() is False
+        await supervisor.until("confirm")
+        monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 60)
+        again = asyncio.create_task(link.confirm())
+        await supervisor.until("confirm", 2)
+        supervisor.channel.send({"is": "confirmed", "number": 1, "ok": False})
+        supervisor.answer(True)
+        assert await again is True
+
+
+async def test_a_caller_who_leaves_does_not_take_the_answer_with_him() -> None:
+    async with line() as (supervisor, link, _):
+        leaver, stayer = asyncio.create_task(link.confirm()), asyncio.create_task(link.confirm())
+        await supervisor.until("confirm")
+        leaver.cancel()
+        supervisor.answer(True)
+        assert await stayer is True
+
+
+async def test_counts_are_sent_before_the_flush_is_answered() -> None:
+    async with line() as (supervisor, link, _):
+        link.flush = lambda: link.counted({"calls": []})
+        link.health = lambda: {"redis": False}
+        supervisor.channel.send({"is": "flush"})
+        await supervisor.until("flushed")
+        assert [message["is"] for message in supervisor.heard] == ["counts", "flushed"]
+        assert supervisor.heard[-1]["health"] == {"redis": False}
+
+
+async def test_a_seat_says_what_its_worker_has_settled_as_long_as_it_answers() -> None:
+    """A journal's segments go by this answer, so silence must not be taken for one that came earlier."""
+
+    async def nothing() -> None: ...
+
+    async def never() -> bool:
+        return False
+
+    ours, theirs = socket.socketpair()
+    with socket.socket() as listener:
+        seat = Seat(0, listener, {}, Foreman(lambda *_: None, lambda *_: None, never, nothing))
+        assert await seat.settled() == 0
+        seat._channel, link = Channel(seat._heard, lambda: None), SupervisorLink(lambda: None)
+        await seat._channel.open(ours)
+        await link.open(theirs)
+        link.health = lambda: {"settled": 7}
+        link.serving()
+        async with asyncio.timeout(5):
+            while await seat.settled() != 7:
+                await asyncio.sleep(0.001)
+        seat._serving = False  # as when its process has ended
+        assert await seat.settled() == 0
+        link.close()
+        seat._channel.close()
+        await asyncio.sleep(0)
+
+
+async def test_damage_is_reported_once_and_not_for_every_request() -> None:
+    async with line() as (supervisor, link, _):
+        for _ in range(100):
+            link.report_damage()
+        link.serving()
+        await supervisor.until("serving")
+        assert [message["is"] for message in supervisor.heard] == ["damage", "serving"]
+
+
+async def test_each_end_learns_that_the_other_has_gone() -> None:
+    async with line() as (supervisor, link, lost):
+        supervisor.channel.close()
+        await asyncio.wait_for(lost.wait(), 5)
+        link.serving()  # nobody to tell, and no error
+        await asyncio.wait_for(supervisor.lost.wait(), 5)

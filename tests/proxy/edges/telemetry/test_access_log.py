@@ -1,0 +1,114 @@
+"""The access log: one JSON object per line, times in milliseconds, written off the loop, never in a request's way."""
+
+import json
+import os
+import threading
+from typing import Any
+
+from policy.billing import Tokens
+from proxy.edges.telemetry.access_log import AccessLogWriter, line_of
+from proxy.stages.settle import Finished
+
+
+def record(**changes: Any) -> Finished:
+    fields: dict[str, Any] = {
+        "ended_at_ms": 1_700_000_000_123,
+        "request_id": "r-1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "cause": "",
+        "workspace_id": "w1",
+        "external_entity_id": "acme",
+        "group_id": "g1",
+        "key_prefix": "tg_abc",
+        "slug": "acme/chat",
+        "request_bytes": 10,
+        "response_bytes": 20,
+        "tokens": Tokens(3, 2, 1),
+        "duration_s": 0.5,
+        "ours_s": 0.001,
+        "upstream_s": 0.499,
+        "first_byte_s": 0.2,
+    }
+    return Finished(**fields | changes)
+
+
+def test_a_line_says_all_that_is_known_of_a_call() -> None:
+    assert json.loads(line_of(record())) == {
+        "time": "2023-11-14T22:13:20.123Z",
+        "message": "request",
+        "request_id": "r-1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "workspace": "w1",
+        "group": "g1",
+        "key_prefix": "tg_abc",
+        "slug": "acme/chat",
+        "request_bytes": 10,
+        "response_bytes": 20,
+        "total_ms": 500.0,
+        "ours_ms": 1.0,
+        "upstream_ms": 499.0,
+        "first_byte_ms": 200.0,
+        "input_tokens": 3,
+        "output_tokens": 2,
+        "cached_input_tokens": 1,
+    }
+
+
+def test_a_caller_who_left_is_named_as_the_contract_names_him() -> None:
+    assert json.loads(line_of(record(status=499)))["message"] == "Client closed connection"
+
+
+def test_what_is_unknown_is_left_out_and_any_path_is_one_short_line() -> None:
+    line = line_of(record(slug="", tokens=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000))
+    assert line.count(b"\n") == 1
+    assert len(line) < 1000
+    assert not {"slug", "input_tokens", "first_byte_ms"} & json.loads(line).keys()
+
+
+def test_all_lines_are_out_when_it_is_closed() -> None:
+    reading, writing = os.pipe()
+    log = AccessLogWriter(writing)
+    log.start()
+    for number in range(100):
+        log.record(record(request_id=str(number)))
+    log.close()
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        assert [json.loads(line)["request_id"] for line in lines] == [str(number) for number in range(100)]
+
+
+def test_a_reader_who_does_not_read_costs_lines_and_says_so_but_never_a_request() -> None:
+    reading, writing = os.pipe()
+    log = AccessLogWriter(writing, max_pending=10)
+    log.start()
+    for _ in range(3000):  # more than a pipe and the queue hold; `record` would block here if it waited
+        log.record(record())
+    got: list[bytes] = []
+
+    def read_all() -> None:
+        with os.fdopen(reading, "rb") as lines:
+            got.extend(lines)
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    log.close()
+    os.close(writing)
+    reader.join()
+    lost = sum(json.loads(line).get("lines", 0) for line in got)
+    assert lost > 0
+    assert lost + sum(1 for line in got if b"r-1" in line) == 3000
+
+
+def test_a_closed_descriptor_kills_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    log = AccessLogWriter(writing)
+    log.start()
+    log.record(record())
+    log.close()
+    os.close(writing)
+    assert not log._thread.is_alive()

@@ -1,0 +1,104 @@
+"""The admin port says how things stand, and only that; metrics go to this machine or to a metrics key."""
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from proxy.edges.telemetry.supervisor.admin_port import admin_app, is_direct_from_loopback
+from proxy.exchange import PolicyUnavailableError
+from proxy.supervisor.readiness import OK, Check, Finding, Readiness
+
+METRICS_KEY, OTHER_KEY, UNCHECKED_KEY = "metrics", "other", "unchecked"
+
+
+def finds(finding: Finding) -> Check:
+    async def check() -> Finding:
+        return finding
+
+    return check
+
+
+async def metrics() -> bytes:
+    return b"tollgate_inflight_requests 0.0\n"
+
+
+async def may_export(key: str) -> bool:
+    if key == UNCHECKED_KEY:
+        raise PolicyUnavailableError
+    return key == METRICS_KEY
+
+
+def admin(**findings: Finding) -> TestClient:  # type: ignore[type-arg]
+    checks = {name: finds(finding) for name, finding in findings.items()}
+    return TestClient(TestServer(admin_app(Readiness(checks).report, metrics, may_export)))
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "degraded"),
+    [
+        ({"policy": OK, "redis": OK}, 200, []),
+        ({"policy": OK, "redis": Finding(fault="Redis does not answer")}, 503, []),
+        ({"policy": OK, "hints": Finding(degraded="no subscription")}, 200, ["hints: no subscription"]),
+    ],
+)
+async def test_only_a_fault_is_503_and_what_is_degraded_is_listed(
+    findings: dict[str, Finding], status: int, degraded: list[str]
+) -> None:
+    async with admin(**findings) as client:
+        answer = await client.get("/readyz")
+        assert answer.status == status
+        assert await answer.json() == {
+            "ready": status == 200,
+            "degraded": degraded,
+            "checks": {name: finding.text for name, finding in findings.items()},
+        }
+        assert (await client.get("/healthz")).status == 200
+
+
+async def test_metrics_are_prometheus_text() -> None:
+    async with admin() as client:
+        answer = await client.get("/metrics")
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert await answer.read() == b"tollgate_inflight_requests 0.0\n"
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), (METRICS_KEY, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)])
+async def test_what_came_through_a_forwarder_needs_a_metrics_key(key: str | None, status: int) -> None:
+    headers = {"X-Forwarded-For": "198.51.100.7"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    async with admin() as client:
+        assert (await client.get("/metrics", headers=headers)).status == status
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_http_1_1", "fields", "direct"),
+    [
+        ("127.0.0.1", True, [("host", "127.0.0.1:8082")], True),
+        ("::1", True, [("host", "[::1]:8082")], True),
+        ("127.0.0.1", True, [("host", "localhost")], True),
+        ("10.0.0.5", True, [("host", "127.0.0.1:8082")], False),
+        ("127.0.0.1", True, [("host", "gateway.example.com")], False),
+        ("127.0.0.1", True, [("host", "127.0.0.1.example.com")], False),
+        ("127.0.0.1", False, [("host", "127.0.0.1:8082")], False),
+        ("127.0.0.1", True, [("host", "127.0.0.1"), ("x-forwarded-proto", "https")], False),
+        ("127.0.0.1", True, [("host", "127.0.0.1"), ("forwarded", "for=198.51.100.7")], False),
+        ("127.0.0.1", True, [("host", "127.0.0.1"), ("via", "1.1 front")], False),
+        ("127.0.0.1", True, [("host", "127.0.0.1"), ("x-real-ip", "198.51.100.7")], False),
+    ],
+)
+def test_a_request_through_a_terminator_on_this_machine_is_told_apart(
+    peer: str, is_http_1_1: bool, fields: list[tuple[str, str]], direct: bool
+) -> None:
+    assert is_direct_from_loopback(peer, is_http_1_1, fields) is direct
+
+
+async def test_nothing_else_is_served() -> None:
+    async with admin() as client:
+        assert (await client.get("/")).status == 404
+        assert (await client.post("/metrics")).status == 405
+
+
+async def test_head_answers_gets_status_and_length_without_a_body() -> None:
+    async with admin(redis=Finding(fault="Redis does not answer")) as client:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            got, head = await client.get(path), await client.head(path)
+            assert (head.status, await head.read()) == (got.status, b"")
+            assert head.headers["Content-Length"] == got.headers["Content-Length"]

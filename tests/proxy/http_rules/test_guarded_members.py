@@ -1,0 +1,135 @@
+"""Members on which we act: the wrong JSON type, and each name that another server could take for theirs, is a 400."""
+
+import sys
+import unicodedata
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.http_rules import guarded_members
+from proxy.refusals import MalformedRequestError
+from tests.fakes.directory import SLUG
+from tests.fakes.path import House
+from tests.fakes.wire import FakeIncoming
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
+COUNTS = ("n", "max_tokens", "max_completion_tokens", "max_output_tokens")
+NAMES = ("model", "stream", "stream_options", "metadata", *COUNTS)
+
+
+def refusal(body: dict[str, Any]) -> str:
+    with pytest.raises(MalformedRequestError) as refused:
+        guarded_members.check(body)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("value", [1, 0, 1.0, "true", "false", "yes", "no", "0", "", [], {}])
+@pytest.mark.parametrize("where", ["stream", "stream_options.include_usage"])
+async def test_a_flag_that_is_no_boolean_is_a_400_that_names_it_on_each_path(where: str, value: object) -> None:
+    outer, _, inner = where.partition(".")
+    for path in PATHS:
+        body = {"model": SLUG, "messages": [], outer: {inner: value} if inner else value}
+        house = House()
+        outgoing = await house.serve(FakeIncoming(path).saying(body))
+        assert outgoing.status == 400
+        assert outgoing.json["error"] == f"{where} must be true or false"
+        assert not house.upstream.calls
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [1.0, 1e30, "1", True, [], {}])
+def test_a_count_that_is_no_integer_is_refused(name: str, value: object) -> None:
+    assert refusal({name: value}).startswith(f"{name} must be a whole number")
+
+
+@pytest.mark.parametrize("name", ["metadata", "stream_options"])
+@pytest.mark.parametrize("value", ["text", 0, False, []])
+def test_an_object_that_is_none_is_refused(name: str, value: object) -> None:
+    assert refusal({name: value}) == f"{name} must be a JSON object"
+
+
+def test_null_counts_as_absent_and_right_types_pass() -> None:
+    guarded_members.check(dict.fromkeys(NAMES))
+    guarded_members.check({"stream_options": {"include_usage": None}})
+    right = {"stream": False, "metadata": {"Model": 1}, "n": 2, "max_tokens": 0, "messages": "the vendor's to say"}
+    guarded_members.check(right | {"stream_options": {"include_usage": True, "x": {"Include_usage": 1}}})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Model", "model"),
+        ("MAX_TOKENS", "max_tokens"),
+        ("ſtream", "stream"),
+        ("ſtream_optionſ", "stream_options"),
+        ("stream_optıons", "stream_options"),
+        ("stream_optİons", "stream_options"),
+        ("\uff4d\uff4f\uff44\uff45\uff4c", "model"),
+        ("max\uff3ftokens", "max_tokens"),
+        ("𝐦odel", "model"),
+        ("N", "n"),
+    ],
+)
+async def test_a_name_that_only_resembles_one_is_a_400_that_says_how_to_spell_it(name: str, meant: str) -> None:
+    house = House()
+    outgoing = await house.serve(FakeIncoming().saying({"model": SLUG, "messages": [], "x": 1, name: None}))
+    assert (outgoing.status, outgoing.json["error"]) == (400, f"{name} must be spelled {meant}")
+    assert not house.upstream.calls
+
+
+@pytest.mark.parametrize("name", ["Include_Usage", "include_uſage", "\uff49nclude_usage"])
+def test_inside_stream_options_too(name: str) -> None:
+    assert refusal({"stream_options": {name: True}}).endswith("must be spelled stream_options.include_usage")
+
+
+def test_more_names_than_can_be_looked_at_in_no_time_are_refused() -> None:
+    names = dict.fromkeys(f"é{number}" for number in range(1_001))
+    assert refusal(names) == "the body holds more than 1000 members"
+    assert refusal({"stream_options": names}) == "stream_options holds more than 1000 members"
+    names.popitem()
+    guarded_members.check(names)
+
+
+def test_what_resembles_nothing_passes() -> None:
+    guarded_members.check(
+        {"models": 1, "Messages": 1, "model ": 1, "a\nmodel": 1, "model\n": 1, "m\u00f6del": 1, "x" * 10**6: 1}
+    )
+
+
+@cache
+def lookalikes() -> dict[str, list[str]]:
+    """By letter of our names, each character that some common way of comparing text takes for it."""
+    letters = set("".join((*NAMES, "include_usage")))
+    found = defaultdict(list)
+    for point in range(sys.maxunicode + 1):
+        char = chr(point)
+        plain = unicodedata.normalize("NFKC", char)
+        ways = {char.lower(), char.upper().lower(), char.casefold(), plain, plain.lower(), plain.casefold()}
+        for letter in letters & ways:
+            found[letter].append(char)
+    return found
+
+
+@given(st.data())
+def test_any_mixture_of_lookalikes_is_refused(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from((*NAMES, "include_usage")))
+    drawn = "".join(data.draw(st.sampled_from(lookalikes()[letter])) for letter in name)
+    others = data.draw(
+        st.dictionaries(st.text(max_size=6).filter(lambda text: text.casefold() not in NAMES), st.none())
+    )
+    body = others | {drawn: None}
+    if drawn == name:
+        guarded_members.check({drawn: None})
+    elif name == "include_usage":
+        assert "stream_options.include_usage" in refusal({"stream_options": body})
+    else:
+        assert "must be spelled" in refusal(body)
+
+
+@given(st.dictionaries(st.text(alphabet="abcdelmnostru_\n", max_size=12), st.none()))
+def test_names_in_lower_case_ascii_are_never_refused(body: dict[str, None]) -> None:
+    guarded_members.check(body)

@@ -1,0 +1,100 @@
+"""Header rules: what goes on, what never does, and the forms of our own fields."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from proxy.accounting.reservations import Standing
+from proxy.http_rules.headers import forwarded, kept_request_id, passed, rate_lines, span
+from tests.fakes.wire import FakeIncoming
+
+
+def going(incoming: FakeIncoming, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    return forwarded(incoming, "r-1", own or {})
+
+
+def test_nothing_of_the_callers_credentials_or_hops_goes_upstream() -> None:
+    incoming = FakeIncoming(
+        x_api_key="k",
+        cookie="c",
+        proxy_authorization="p",
+        connection="keep-alive, X-Hop",
+        x_hop="h",
+        te="trailers",
+        upgrade="h2c",
+        host="us",
+        accept_encoding="gzip",
+        x_request_metadata="{}",
+        x_forwarded_for="1.2.3.4",
+    )
+    assert set(going(incoming)) == {"x-request-id", "accept-encoding", "content-type"}
+
+
+def test_a_field_that_the_caller_declares_hop_by_hop_stays() -> None:
+    incoming = FakeIncoming(connection="close, Traceparent", traceparent="00-a-b-01")
+    assert "traceparent" not in going(incoming)
+
+
+def test_tracing_and_the_request_id_go_on_and_identity_is_asked_for() -> None:
+    headers = going(FakeIncoming(traceparent="00-a-b-01", tracestate="x=1"))
+    assert headers["traceparent"] == "00-a-b-01"
+    assert headers["tracestate"] == "x=1"
+    assert headers["x-request-id"] == "r-1"
+    assert headers["accept-encoding"] == "identity"
+
+
+def test_what_the_dialect_says_goes_before_what_the_caller_says() -> None:
+    headers = going(FakeIncoming(content_type="text/plain"), {"content-type": "application/json"})
+    assert headers["content-type"] == "application/json"
+
+
+def test_of_an_answer_only_the_allowed_fields_pass() -> None:
+    upstream = [
+        ("content-type", "text/event-stream"),
+        ("x-ratelimit-limit-requests", "9"),
+        ("set-cookie", "a=b"),
+        ("server", "secret-host"),
+        ("location", "https://secret-host/"),
+        ("content-length", "12"),
+        ("retry-after", "7"),
+        ("connection", "cache-control"),
+        ("cache-control", "no-cache"),
+    ]
+    assert passed(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
+
+
+@pytest.mark.parametrize("good", ["a", "A-1_~!", "x" * 128])
+def test_a_request_id_of_visible_ascii_is_kept(good: str) -> None:
+    assert kept_request_id(good) == good
+
+
+@pytest.mark.parametrize("bad", [None, "", "x" * 129, "a b", "a\tb", "é", "a\x7f", "a\n"])
+def test_any_other_is_not(bad: str | None) -> None:
+    assert kept_request_id(bad) is None
+
+
+def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_nothing() -> None:
+    requests = (
+        "x-ratelimit-limit-requests: 10\r\nx-ratelimit-remaining-requests: 3\r\nx-ratelimit-reset-requests: 1.5s\r\n"
+    )
+    tokens = "x-ratelimit-limit-tokens: 100\r\nx-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 1m0s\r\n"
+    assert rate_lines(Standing(10, 3, 1500), Standing(100, -5, 60_000)) == requests + tokens
+    assert rate_lines(Standing(10, 3, 1500), None) == requests
+    assert rate_lines(None, Standing(100, -5, 60_000)) == tokens
+    assert rate_lines(None, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-1, "0ms"),
+        (0, "0ms"),
+        (20, "20ms"),
+        (1000, "1s"),
+        (59_999, "59.999s"),
+        (360_000, "6m0s"),
+        (86_399_001, "24h0m0s"),
+    ],
+)
+def test_spans_are_written_as_the_vendors_write_them(ms: int, text: str) -> None:
+    assert span(ms) == text

@@ -1,0 +1,135 @@
+"""A credential is found in foreign text however JSON and URLs escape it, in linear time."""
+
+import json
+import time
+import tracemalloc
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.http_rules.masking import HIDDEN, MAX_ESCAPES, TooManyEscapesError, masked
+from proxy.http_rules.upstream_errors import without
+
+CREDENTIAL = 'sk/a+b=c&d~é"q\\🔑 %41'
+PLAIN = "sk-proj/a+b=c.d_e"
+
+
+def escaped(secret: str) -> dict[str, str]:
+    """The forms in which encoders write it, and some that only decoders know."""
+    units = [f"{unit:04x}" for unit in _utf16(secret)]
+    in_json = json.dumps(secret)[1:-1]
+    return {
+        "as it is": secret,
+        "json": in_json,
+        "json, not ascii": json.dumps(secret, ensure_ascii=False)[1:-1],
+        "json with \\/": in_json.replace("/", "\\/"),
+        "json in json": json.dumps(in_json.replace("/", "\\/"))[1:-1],
+        "all \\u": "".join(f"\\u{unit}" for unit in units),
+        "all \\U": "".join(f"\\u{unit.upper()}" for unit in units),
+        "\\u in json": "".join(f"\\\\u{unit}" for unit in units),
+        "url": quote(secret),
+        "url, all": quote(secret, safe=""),
+        "url in url": quote(quote(secret, safe=""), safe=""),
+        "lower case url": "".join(f"%{byte:02x}" for byte in secret.encode()),
+        "url in json with \\/": quote(secret, safe="/").replace("/", "\\/"),
+    }
+
+
+def _utf16(text: str) -> list[int]:
+    raw = text.encode("utf-16-be")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+@pytest.mark.parametrize("form", escaped(CREDENTIAL))
+@pytest.mark.parametrize("secret", [CREDENTIAL, PLAIN], ids=["any characters", "visible ascii"])
+def test_a_credential_is_hidden_in_every_form(secret: str, form: str) -> None:
+    text = f'{{"error": "the key {escaped(secret)[form]} is \\u0062ad, at %62\\/"}}'.encode()
+    assert masked(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
+
+
+def test_every_occurrence_is_hidden_and_the_rest_is_as_it_came() -> None:
+    secret = b"a/b"
+    text = rb'a\/b a/b a\\\/b \u0061/b%61%2Fb a%252fb "a\/c" \u00e9 a\u002Fba\/b' + b"\\"
+    want = rb'# # # ### "a\/c" \u00e9 ##' + b"\\"
+    assert masked(text, secret) == want.replace(b"###", b"## #").replace(b"#", HIDDEN)
+
+
+def test_a_host_is_hidden_too() -> None:
+    body = rb'{"error": "http:\/\/up.example.com\u003a8443\/v1 and up%2Eexample.com%3A8443"}'
+    assert without(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
+
+
+# Nobody knows how many backslashes escape others, so those at either end may stay: they tell nothing of the rest.
+@given(st.text(min_size=8, max_size=12).filter(lambda text: text == text.strip("\\")), st.data())
+def test_any_text_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataObject) -> None:
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        return
+    forms = []
+    for character in secret:
+        by_url = "".join(f"%{byte:02X}" for byte in character.encode())
+        by_json = "".join(f"\\u{unit:04x}" for unit in _utf16(character))
+        forms.append(data.draw(st.sampled_from([by_url, by_json])))
+    text = f"<{''.join(forms)}>".encode()
+    assert masked(text, secret.encode()) == b"<[hidden]>"
+
+
+@given(st.binary(max_size=60), st.binary(min_size=1, max_size=4))
+def test_text_that_does_not_mean_the_secret_is_left_as_it_is(text: bytes, secret: bytes) -> None:
+    hidden = masked(text, secret)
+    assert hidden == text or HIDDEN in hidden
+    if b"\\" not in text and b"%" not in text:
+        assert hidden == text.replace(secret, HIDDEN)
+
+
+def test_a_body_of_nothing_but_escapes_is_not_searched_and_not_passed_on() -> None:
+    body = b"%41" * (MAX_ESCAPES + 1)
+    with pytest.raises(TooManyEscapesError):
+        masked(body, b"AB")
+    assert without(body, "AB") == b""
+    assert without(body[:-3], "AB") == body[:-3]
+
+
+HOSTILE = {
+    "backslashes": b"\\" * (1 << 17),
+    "backslashes before u": b"\\u00" * (1 << 15),
+    "percents": b"%25" * ((1 << 17) // 3),
+    "signs": b"%" * (1 << 17),
+    "prefixes of the secret": b"a" * (1 << 17),
+    "quotes": b'\\"' * (1 << 16),
+    "escapes of another alphabet": b"\\u3042" * ((1 << 17) // 6),
+    "escapes": b"\\u0061" * MAX_ESCAPES,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("secret", [b"a" * 2000 + b"/b", b'a"' * 1000 + b"\\b"], ids=["visible ascii", "any"])
+def test_time_grows_with_the_text_alone(name: str, secret: bytes) -> None:
+    """Eight times the text is at most some twenty times the work; were it quadratic, it would be sixty-four."""
+    text = HOSTILE[name]
+    short, long = _cost_s(text[: len(text) // 8], secret), _cost_s(text, secret)
+    assert long < 20 * max(short, 0.0005), f"{short:.6f} s, then {long:.6f} s"
+
+
+def test_memory_is_bounded_by_the_text_and_the_bound_on_escapes() -> None:
+    text = b"\\u0061" * MAX_ESCAPES + b"x" * (1 << 20)
+    tracemalloc.start()
+    try:
+        masked(text, b"secret")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 12_000_000
+
+
+def _cost_s(text: bytes, secret: bytes) -> float:
+    """CPU seconds of one search, the least of three."""
+    costs = []
+    for _ in range(3):
+        started = time.process_time()
+        without(text, secret.decode())  # what is not worth searching is refused by a count
+        costs.append(time.process_time() - started)
+    return min(costs)

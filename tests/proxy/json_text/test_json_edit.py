@@ -1,0 +1,193 @@
+"""Splicing must mean what re-encoding means, and leave every other byte alone."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.json_text import json_edit
+from proxy.json_text.json_edit import edit, edit_one, find, last_object_called, members, remove, value_end
+from proxy.json_text.segmented_body import Spliced
+from proxy.json_text.sliced_json import AT_ONCE_BYTES, reading
+from proxy.time_slices import at_once
+
+NAMES = st.sampled_from(["model", "usage", "mod\\u0065l", "m", 'say \\"model', "", "é", "stream_options", "model\\\\"])
+SPACE = st.sampled_from(["", " ", "\n", "\t ", "\r\n"])
+SCALARS = st.sampled_from(
+    ['"model"', '"a,\\"model\\":\\"x\\""', "1", "-0.5e3", "null", "true", '"}{]["', '"\\u00e9\\\\"', '""']
+)
+
+
+@st.composite
+def objects(draw: st.DrawFn, values: st.SearchStrategy[str]) -> str:
+    pairs = draw(st.lists(st.tuples(NAMES, values), max_size=5))
+    body = ",".join(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}{draw(SPACE)}' for name, value in pairs)
+    return f"{{{body or draw(SPACE)}}}"
+
+
+@st.composite
+def arrays(draw: st.DrawFn, values: st.SearchStrategy[str]) -> str:
+    return f"[{','.join(draw(st.lists(values, max_size=3)))}]"
+
+
+VALUES = st.recursive(SCALARS, lambda inner: objects(inner) | arrays(inner), max_leaves=8)
+DOCUMENTS = st.tuples(SPACE, objects(VALUES), SPACE).map("".join).map(str.encode)
+TARGETS = st.sampled_from(["model", "usage", "stream_options", "é", "absent"])
+
+
+@given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), max_size=3))
+def test_edit_means_what_reencoding_means(raw: bytes, changes: dict[str, Any]) -> None:
+    parsed = orjson.loads(raw)
+    edited = edit(raw, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
+    assert orjson.loads(bytes(edited)) == parsed | changes
+
+
+PADDINGS = st.sampled_from(
+    [
+        " " * json_edit.LONG_BYTES,
+        '"' + "prose " * json_edit.LONG_BYTES + '"',
+        '"x\\n\\""' + ',"x\\n"' * json_edit.LONG_BYTES,
+    ]
+)
+
+
+def lengthened(raw: bytes, padding: str, *, first: bool) -> bytes:
+    added = (b'"long":[%s]' if padding.strip() else b"%s") % padding.encode()
+    comma = b"," if padding.strip() and orjson.loads(raw) else b""
+    start, end = raw.index(b"{") + 1, raw.rindex(b"}")
+    return raw[:start] + added + comma + raw[start:] if first else raw[:end] + comma + added + raw[end:]
+
+
+@given(DOCUMENTS, TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), PADDINGS, st.booleans())
+@settings(max_examples=200)
+def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, padding: str, first: bool) -> None:
+    long = lengthened(raw, padding, first=first)
+    assert len(long) > json_edit.LONG_BYTES
+    parsed = orjson.loads(long)
+    edited = edit_one(long, parsed, name, orjson.dumps(value))
+    assert orjson.loads(edited) == parsed | {name: value}
+    assert [m for key, m in members(edited) if key == name][1:] == []
+    assert bytes(edit(long, parsed, {name: orjson.dumps(value)})) == edited
+
+
+@given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), PADDINGS, st.booleans())
+@settings(max_examples=200)
+def test_many_edits_of_a_long_text_are_those_one_after_another(
+    raw: bytes, changes: dict[str, Any], padding: str, first: bool
+) -> None:
+    long = lengthened(raw, padding, first=first)
+    parsed = orjson.loads(long)
+    edited = edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
+    assert orjson.loads(bytes(edited)) == parsed | changes
+    assert len(edited) == len(bytes(edited))
+    for name in changes:
+        assert [m for key, m in members(bytes(edited)) if key == name][1:] == []
+
+
+PROSE = '"' + "prose " * (AT_ONCE_BYTES // 5) + '"'
+
+
+@given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_edit_of_a_text_that_was_read_in_slices_means_the_same(
+    raw: bytes, changes: dict[str, Any], first: bool
+) -> None:
+    long = lengthened(raw, PROSE, first=first)
+    whole = orjson.loads(long)
+    parsed, outline = at_once(reading(long))
+    assert outline is not None
+    assert len(outline.keys) == len(list(members(long)))
+    for name in whole.keys() & {"model", "usage", "stream_options", "m"}:
+        found, told = find(long, parsed, name, outline), find(long, whole, name)
+        assert (found is None) == (told is None)
+        if found is not None and told is not None:
+            assert long[found.start : found.end].rstrip() == long[told.start : told.end]
+    edited = bytes(edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()}, outline))
+    assert orjson.loads(edited) == whole | changes
+    for key, member in members(edited):
+        assert key not in changes or orjson.loads(edited[member.start : member.end]) == changes[key]
+
+
+def test_what_stays_of_a_long_text_is_not_copied() -> None:
+    raw = b'{"model":"a","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
+    edited = edit(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
+    assert isinstance(edited, Spliced)
+    views = [part for part in edited.parts if isinstance(part, memoryview)]
+    assert [view.obj for view in views] == [raw] * len(views)
+    assert sum(map(len, views)) == len(raw) - len('"a"')
+    assert bytes(edited) == b'{"n":1,"model":"b","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
+
+
+@given(DOCUMENTS, TARGETS)
+def test_remove_means_what_reencoding_means(raw: bytes, name: str) -> None:
+    parsed = orjson.loads(raw)
+    assert orjson.loads(remove(raw, parsed, name)) == {key: value for key, value in parsed.items() if key != name}
+
+
+@given(DOCUMENTS)
+def test_find_agrees_with_the_walk(raw: bytes) -> None:
+    hits = [(key, member) for key, member in members(raw)]
+    parsed = orjson.loads(raw)
+    assert {key for key, _ in hits} == set(parsed)
+    for name in ("model", "usage"):
+        same = [member for key, member in hits if key == name]
+        assert find(raw, parsed, name) == (same[0] if len(same) == 1 else None)
+
+
+@given(DOCUMENTS)
+def test_first_and_last_reader_are_told_the_same(raw: bytes) -> None:
+    edited = bytes(edit(raw, orjson.loads(raw), {"model": b'"only/this"'}))
+    assert [orjson.loads(edited[m.start : m.end]) for key, m in members(edited) if key == "model"] == ["only/this"]
+
+
+def test_untouched_bytes_stay() -> None:
+    raw = b' { "temperature" : 1.0000 , "model" :\t"a/b", "n":1e400 }'
+    parsed = {"temperature": 1.0, "model": "a/b", "n": 0}
+    assert edit(raw, parsed, {"model": b'"x"'}) == raw.replace(b'"a/b"', b'"x"')
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"tools":[{"model":1}],"model":"a","x":{"model":"b"}}',
+        b'{"messages":[{"content":"\\"model\\": \\"z\\""}],"model":"a"}',
+        b'{"x":"say \\"model":1,"model":"a"}'.replace(b'"x":', b""),
+        b'{"mod\\u0065l":"a"}',
+        b'{"model":"a","model":"b"}',
+        b'{"model":"a","mod\\u0065l":"b"}',
+        b'{"mode\\u006c":"a","model":"b"}',
+        b'{"\\u006d\\u006F\\u0064\\u0065\\u006C":"a","model":"b"}',
+        b'{"model":"a","messages":["\\u00e9\\u0000"],"m\\u006Fdel":"b"}',
+        b'{"x":["model",{"y":"model"}],"model":"a"}',
+    ],
+)
+@pytest.mark.parametrize("padding", [b"", b" " * json_edit.LONG_BYTES, b"\n" * json_edit.LONG_BYTES])
+@pytest.mark.parametrize("before", [True, False])
+def test_edge_cases_of_the_key(raw: bytes, padding: bytes, before: bool) -> None:
+    raw = raw.replace(b"{", b"{" + padding, 1) if before else raw[:-1] + padding + b"}"
+    parsed = orjson.loads(raw)
+    edited = edit_one(raw, parsed, "model", b'"new"')
+    assert orjson.loads(edited) == parsed | {"model": "new"}
+    assert len([key for key, _ in members(edited) if key == "model"]) == 1
+
+
+@pytest.mark.parametrize("raw", [b'{"a', b'{"a":', b'{"a":[1,{}', b'"abc', b'{"a":"\\"'])
+def test_text_that_breaks_off_is_an_error_and_no_hang(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="breaks off"):
+        value_end(raw, 0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b'..."}],"usage":{"prompt_tokens":1}}', {"prompt_tokens": 1}),
+        (b'"usage":{"a":1},"usage" : {"b":{}} ', {"b": {}}),
+        (b'"usage":null}', None),
+        (b'"usage":{"a":', None),
+        (b"nothing here", None),
+    ],
+)
+def test_last_object_called(raw: bytes, found: dict[str, Any] | None) -> None:
+    assert last_object_called(raw, b"usage") == found

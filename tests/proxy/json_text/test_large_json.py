@@ -1,0 +1,175 @@
+"""However long its strings are, and whatever stands in them, a text means what orjson says, or is refused as there."""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.json_text import large_json
+from proxy.json_text.json_bounds import MAX_CONTAINERS, SMALL_BYTES
+from proxy.json_text.json_edit import edit
+from proxy.json_text.large_json import LONG_BYTES, PIECE, SHORT_STRINGS, Outline
+
+LONG = b"a picture, say" * (LONG_BYTES // 7)
+
+
+def read(raw: bytes) -> tuple[Any, Outline | None]:
+    found = large_json.read(raw)
+    assert found is not None
+    return found
+
+
+def loads(raw: bytes) -> Any:
+    """What the text says; what stands for it must come to the same where the text is told on, and where it is read."""
+    parsed, outline = read(raw)
+    if outline is None:
+        return parsed
+    assert bytes(outline.filled(outline.text)) == raw
+    assert {k: v for k, v in parsed.items() if k not in large_json.BULK} == {
+        k: v for k, v in orjson.loads(raw).items() if k not in large_json.BULK
+    }
+    assert parsed.keys() == orjson.loads(raw).keys()
+    whole = dict(parsed)
+    for name in whole.keys() & large_json.BULK:
+        whole[name] = outline.whole(whole[name], len(raw))
+    return whole
+
+
+def said(read: Any, raw: bytes) -> tuple[bool, Any]:
+    try:
+        return True, read(raw)
+    except orjson.JSONDecodeError:
+        return False, None
+
+
+INSIDES = st.sampled_from(
+    [b"", b"short", b'\\"', b"\\\\", b"\\n", b"\\x", "é".encode(), b"\xff", b"\x01", b"\x1f", b"\x7f", b"/", b"\\u0041"]
+)
+ENDS = st.sampled_from([b"", b"\\", b"\\\\", b'\\"', b"\n"])
+
+
+@st.composite
+def strings(draw: st.DrawFn) -> bytes:
+    long = draw(st.sampled_from([b"", LONG, LONG[:1]]))
+    return b'"%b%b%b%b"' % (draw(INSIDES), long, draw(INSIDES), draw(ENDS))
+
+
+SCALARS = st.one_of(strings(), strings(), st.sampled_from([b"1", b"-0.5e3", b"null", b"tru", b"1e400", b""]))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda items: b"[%b]" % b",".join(items))
+        | st.lists(st.tuples(strings(), inner), max_size=4).map(
+            lambda pairs: b"{%b}" % b",".join(b"%b: %b" % pair for pair in pairs)
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.sampled_from([b"", b" ", b"]", b'"', b"\\"]), st.sampled_from([b"", b"\n", b'"']))
+@settings(max_examples=300)
+def test_a_text_means_what_orjson_says(value: bytes, after: bytes, before: bytes) -> None:
+    raw = before + value + after
+    assert said(loads, raw) == said(orjson.loads, raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a": "%b", "b": "x", "a": "%b"}' % (LONG, LONG[::-1]),
+        b'{"a": "%b", "a": "x", "b": "%b"}' % (LONG, LONG[::-1]),
+        b'{"%b": "%b"}' % (LONG, LONG),
+        b'[%b"%b"]' % (b'"x",' * 2 * SHORT_STRINGS, LONG * 4),
+        b'"%b"' % LONG,
+        b'["%b", %b]' % (LONG, b"0," * LONG_BYTES + b"0"),
+        b'["%b' % LONG,
+        b'["%b\\"%b"]' % (LONG, LONG),
+    ],
+    ids=["again later", "taken back", "a key", "after many", "alone", "among much else", "broken off", "with a quote"],
+)
+def test_where_long_strings_stand(raw: bytes) -> None:
+    assert said(loads, raw) == said(orjson.loads, raw)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"model", b"messages", b"mod\\u0065l", b"input", b"metadata"]), VALUES)),
+    st.sampled_from([1, 4]),
+)
+@settings(max_examples=300)
+def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tuple[bytes, bytes]], times: int) -> None:
+    raw = b"{%b}" % b",".join(b'"%b":%b' % member for member in (*members, (b"input", b'"%b"' % (LONG * times))))
+    try:
+        parsed, outline = read(raw)
+    except orjson.JSONDecodeError:
+        return
+    if outline is not None:
+        changed = bytes(edit(raw, parsed, {"model": b'"m"'}, outline))
+        assert orjson.loads(changed) == orjson.loads(bytes(edit(raw, orjson.loads(raw), {"model": b'"m"'})))
+
+
+def test_a_control_character_is_found_wherever_it_stands() -> None:
+    for at in (0, PIECE - 1, PIECE, PIECE + 1):
+        text = bytearray(b"x" * (2 * PIECE))
+        text[at] = 0x1F
+        with pytest.raises(orjson.JSONDecodeError):
+            loads(b'["%b"]' % bytes(text))
+
+
+def test_the_parser_is_spared_long_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all of the above would hold for a function that does nothing."""
+    parsed: list[int] = []
+
+    def watched(raw: bytes) -> Any:
+        parsed.append(len(raw))
+        return orjson.loads(raw)
+
+    class Orjson:
+        loads = staticmethod(watched)
+        dumps = staticmethod(orjson.dumps)
+
+    monkeypatch.setattr(large_json, "orjson", Orjson)
+    raw = b'{"model": "m", "input": ["what \\"is\\" it\\n", "%b", {"and": "%b"}]}' % (LONG, LONG)
+    parsed_text, outline = read(raw)
+    assert outline is not None
+    assert parsed_text["model"] == "m"
+    assert parsed == [pytest.approx(len(raw) - 2 * len(LONG), abs=100)]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"metadata": {"said": "%b"}}' % LONG,
+        b'{"metadata": {"%b": 1}, "input": "%b"}' % (LONG, LONG),
+        b'{"model": "%b", "input": "x"}' % (LONG * 2),
+        b'{"%b": "x"}' % (LONG * 2),
+        b'{"x": %b, "input": "%b"}' % (b"[" * 500 + b"]" * 500, LONG),
+    ],
+    ids=["a value that is read", "a key in what is read", "the model", "a member", "beside what cannot be written"],
+)
+def test_what_is_read_of_a_request_has_no_stand_ins(raw: bytes) -> None:
+    parsed, outline = read(raw)
+    assert outline is None
+    assert parsed == orjson.loads(raw)
+
+
+BRACKETS = b"[" * (MAX_CONTAINERS + 1)
+
+
+def test_what_is_inside_a_long_string_is_not_counted() -> None:
+    raw = b'{"messages":"%b","a":[%b]}' % (BRACKETS * 8, b"1," * 9 + b"1")
+    parsed, outline = read(raw)
+    assert outline is not None
+    assert parsed["a"] == [1] * 10
+
+
+@pytest.mark.parametrize("prose", [b"", b'"' + b"prose " * SMALL_BYTES + b'",'])
+def test_what_may_hold_too_much_is_not_parsed_at_once(prose: bytes) -> None:
+    raw = b'{"messages":[%b%b%b]}' % (prose, b"[]," * (MAX_CONTAINERS + SMALL_BYTES // 3), b"1")
+    assert large_json.read(raw) is None
+
+
+def test_a_text_whose_long_string_is_read_elsewhere_is_counted_whole() -> None:
+    assert large_json.read(b'{"user":"%b"}' % (BRACKETS * 8)) is None

@@ -1,0 +1,127 @@
+"""However long a text is, and wherever it is cut, it means in slices what orjson says, or is refused as there."""
+
+import random
+from typing import Any
+
+import orjson
+import pytest
+
+from proxy.json_text import sliced_json
+from proxy.json_text.segmented_body import PIECE_BYTES, Spliced
+from proxy.json_text.sliced_json import PROBE, SHORT_BYTES, reading
+from proxy.time_slices import at_once
+
+SOUND = [
+    b"a",
+    b"\\n",
+    b'\\"',
+    b"\\\\",
+    b"\\u0061",
+    b"\\ud83d\\ude00",
+    "é".encode(),
+    "漢".encode(),
+    "😀".encode(),
+    b"x" * 99,
+]
+UNSOUND = [b"\\ud83d", b"\\ude00", b"\xff", b"\x80", b"\x01", b"\\x", b"\\u00g0", b"\n", b'"', b"\\"]
+
+
+@pytest.fixture(autouse=True)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a short text has many cuts, and is not read at once."""
+    monkeypatch.setattr(sliced_json, "AT_ONCE_BYTES", -1)
+    monkeypatch.setattr(sliced_json, "PIECE", PROBE + 13)
+
+
+def said(raw: bytes) -> Any:
+    parsed, outline = at_once(reading(raw))
+    assert outline is not None
+    assert bytes(outline.filled(outline.text)) == raw
+    assert len(outline.filled(outline.text)) == len(raw)
+    assert b"".join(outline.filled(outline.text).pieces(100)) == raw
+    return outline.whole(parsed, len(raw))
+
+
+def or_refused(read: Any, raw: bytes) -> Any:
+    try:
+        return read(raw)
+    except orjson.JSONDecodeError:
+        return "refused"
+
+
+@pytest.mark.parametrize("unsound", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_text_means_what_orjson_says(seed: int, unsound: bool) -> None:
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(150):
+        units = rng.sample(SOUND, rng.choice([1, 2, 10]))
+
+        def string(units: list[bytes] = units) -> bytes:
+            inside = rng.choices(units, k=rng.choice([0, 3, 200, 900]))
+            if unsound and rng.random() < 0.2:
+                inside.insert(rng.randrange(len(inside) + 1), rng.choice(UNSOUND))
+            return b'"%b"' % b"".join(inside)
+
+        raw = b'{"model":%b,"input":[%b,{%b: 1.5, "b":%b}]}' % (string(), string(), string(), string())
+        wanted = or_refused(orjson.loads, raw)
+        assert or_refused(said, raw) == wanted
+        refused += wanted == "refused"
+    assert 0 < refused < 150 if unsound else not refused
+
+
+@pytest.mark.parametrize("unit", SOUND)
+@pytest.mark.parametrize("lead", range(8))
+def test_no_cut_goes_through_a_character_or_an_escape(unit: bytes, lead: int) -> None:
+    raw = b'["%b%b"]' % (b"x" * lead, unit * 500)
+    assert said(raw) == orjson.loads(raw)
+
+
+@pytest.mark.parametrize("size", [0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 1])
+def test_what_is_left_to_the_parser_is_short(size: int) -> None:
+    _, outline = at_once(reading(b'{"a":"%b"}' % (b"x" * size)))
+    assert outline is not None
+    assert len(outline.text) < SHORT_BYTES + 20
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        b"data:image/png;base64,%b",
+        b"data:image\\/png;base64,%b",
+        b"https://example.com/%b",
+        b"https:\\/\\/example.com\\/%b",
+        b"data:%b",
+        b"d%b",
+        b"http%b",
+    ],
+)
+def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
+    raw = b'["%b"]' % (url % (b"abcdefgh" * 100))
+    parsed, outline = at_once(reading(raw))
+    assert outline is not None
+    assert len(parsed[0]) < 200
+    head = orjson.loads(b'"%b"' % url.partition(b"%b")[0])
+    seen = parsed[0].startswith(head.partition(",")[0].partition("example")[0])
+    assert seen == (b"," in url or b"/" in url)
+    assert said(raw) == orjson.loads(raw)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b" ", b'"', b'"abc', b'{"a":"', b'{"a":"\\', b'{"a":"\\"', b"[", b'{"a":"b"', b"\xff"]
+)
+def test_what_breaks_off_is_refused(raw: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        at_once(reading(raw))
+
+
+def test_work_on_many_placeholders_and_on_long_parts_pauses() -> None:
+    raw = b"[%b]" % b",".join([b'"%b"' % (b"x" * 200)] * 1_000)
+    parsed, outline = at_once(reading(raw))
+    assert outline is not None
+    filled = outline.filled(orjson.dumps(parsed))
+    assert sum(1 for _ in filled.counting()) >= 10
+    assert len(filled) == len(raw)
+    long = Spliced(raw, memoryview(raw * 10), raw)
+    assert sum(1 for _ in long.joining()) >= len(long) // PIECE_BYTES
+    assert at_once(long.joining()) == raw * 12

@@ -1,0 +1,360 @@
+"""The refresher's timing and truthfulness, with a fake control plane and a replica in memory."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from policy.snapshot import Delta, Row
+from proxy.supervisor import refresher as module
+from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, Standing
+from tests.fakes.control_plane import FakeControl
+
+
+class MemoryReplica:
+    """What the refresher needs of a replica; `rows` is what readers would see."""
+
+    def __init__(self) -> None:
+        self.standing = Standing()
+        self.confirmed_at_s = float("-inf")
+        self.rows: dict[tuple[str, str], object] = {}
+        self.confirmations = 0
+        self.broken = False
+        self.dropped = 0
+
+    def draft(self, *, reset: bool) -> "MemoryDraft":
+        return MemoryDraft(self, {} if reset else dict(self.rows))
+
+    def confirm(self, now_s: float) -> None:
+        self.confirmed_at_s = now_s
+        self.confirmations += 1
+
+
+class MemoryDraft:
+    def __init__(self, replica: MemoryReplica, rows: dict[tuple[str, str], object]) -> None:
+        self._replica, self._rows = replica, rows
+
+    def add(self, rows: Iterable[Row]) -> None:
+        if self._replica.broken:
+            raise ReplicaUnwritableError("disk full")
+        for row in rows:
+            self._rows[(row.kind, row.id)] = row.body
+            if row.body is None:
+                del self._rows[(row.kind, row.id)]
+
+    def commit(self, standing: Standing) -> None:
+        self._replica.rows, self._replica.standing = self._rows, standing
+
+    def drop(self) -> None:
+        self._replica.dropped += 1
+
+
+@pytest.fixture
+def control() -> FakeControl:
+    return FakeControl()
+
+
+@pytest.fixture
+def replica() -> MemoryReplica:
+    return MemoryReplica()
+
+
+@pytest.fixture(autouse=True)
+def _no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_GAP_S", 0.0)
+
+
+@asynccontextmanager
+async def running(replica: MemoryReplica, control: FakeControl, interval_s: float = 1000) -> AsyncIterator[Refresher]:
+    refresher = Refresher(replica, control, interval_s)
+    task = asyncio.create_task(refresher.run())
+    try:
+        yield refresher
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    control.page_rows = 2
+    for number in range(5):
+        control.put("endpoint", f"e{number}", {"n": number})
+    async with running(replica, control):
+        await until(lambda: replica.confirmations)
+    assert len(replica.rows) == 5
+    assert replica.standing == Standing("epoch-1", 5)
+    assert [after for _, _, after in control.requests] == [None, "2", "4"]
+
+
+async def test_a_hint_brings_only_what_changed(control: FakeControl, replica: MemoryReplica) -> None:
+    control.put("endpoint", "e", {"n": 1})
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.put("endpoint", "e", None)
+        refresher.hint(control.revision)
+        await until(lambda: replica.confirmations == 2)
+    assert replica.rows == {}
+    assert control.requests[-1] == ("epoch-1", 1, None)
+
+
+async def test_a_hint_of_what_is_already_here_costs_nothing(control: FakeControl, replica: MemoryReplica) -> None:
+    control.put("endpoint", "e", {})
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        refresher.hint(1)
+        await asyncio.sleep(0.02)
+        assert replica.confirmations == 1
+        refresher.hint(None)
+        await until(lambda: replica.confirmations == 2)
+
+
+async def test_a_burst_of_hints_becomes_one_refresh(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MIN_GAP_S", 0.05)
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        for revision in range(100):
+            refresher.hint(revision + 1)
+        await until(lambda: replica.confirmations == 2)
+        await asyncio.sleep(0.1)
+    assert replica.confirmations == 2
+
+
+async def test_the_interval_holds_without_hints(control: FakeControl, replica: MemoryReplica) -> None:
+    async with running(replica, control, interval_s=0.01):
+        await until(lambda: replica.confirmations >= 3)
+
+
+async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryReplica) -> None:
+    control.put("endpoint", "old", {})
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.start_over("epoch-2")
+        control.put("endpoint", "new", {})
+        refresher.hint()
+        await until(lambda: replica.standing.epoch == "epoch-2")
+    assert set(replica.rows) == {("endpoint", "new")}
+
+
+async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
+    control: FakeControl, replica: MemoryReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restored database: the epoch is the same, and so may the number be."""
+    told: list[int] = []
+    control.nonce = "first"
+    control.put("endpoint", "lost", {})
+    refresher = Refresher(replica, control, 1000, on_start_over=lambda: told.append(1))
+    task = asyncio.create_task(refresher.run())
+    await until(lambda: replica.confirmations == 1)
+    assert replica.standing == Standing("epoch-1", 1, "first")
+    assert not told, "the first picture of a new replica is no start over"
+    control.start_over("epoch-1")
+    control.nonce = "second"
+    control.put("endpoint", "kept", {})
+    refresher.hint()
+    await until(lambda: bool(told))
+    task.cancel()
+    await asyncio.wait([task])
+    assert set(replica.rows) == {("endpoint", "kept")}
+    assert told == [1]
+    assert "its database was restored or replaced" in caplog.text
+
+
+async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
+    for slug in "abc":
+        control.put("endpoint", slug, {})
+    control.page_rows = 2
+    real_page, pages = control.page, 0
+
+    async def page(since: Standing, after: str | None) -> Delta:
+        nonlocal pages
+        pages += 1
+        delta = await real_page(since, after)
+        return replace(delta, reset=True) if pages == 2 else delta
+
+    monkeypatch.setattr(control, "page", page)
+    async with running(replica, control):
+        await until(lambda: replica.confirmations == 1)
+    assert replica.dropped == 1, "what was read of two databases is not served"
+    assert len(replica.rows) == 3
+
+
+async def test_a_failed_refresh_changes_nothing_and_is_tried_again(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
+    control.put("endpoint", "e", {})
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.down = True
+        control.put("endpoint", "f", {})
+        asked = len(control.requests)
+        refresher.hint()
+        await until(lambda: len(control.requests) >= asked + 3)
+        assert set(replica.rows) == {("endpoint", "e")}
+        control.down = False
+        await until(lambda: len(replica.rows) == 2)
+
+
+async def test_a_replica_that_cannot_be_written_keeps_its_picture(control: FakeControl, replica: MemoryReplica) -> None:
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        replica.broken = True
+        control.put("endpoint", "e", {})
+        assert not await _demanded_later(refresher, replica)
+    assert replica.dropped == 1
+    assert replica.confirmations == 1
+
+
+async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl, replica: MemoryReplica) -> None:
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.put("key", "minted-now", {})
+        assert await refresher.demand()
+        assert ("key", "minted-now") in replica.rows
+
+
+async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    """Each of them is one refresh; with a gap of a second the last would wait for nineteen."""
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        async with asyncio.timeout(9):
+            for _ in range(20):
+                assert await refresher.demand()
+    assert len(control.requests) == 21
+
+
+async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica: MemoryReplica) -> None:
+    """A quarter of the time at most: a flood of unknown keys must not be what keeps it slow."""
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.gate = asyncio.Event()
+        began = time.monotonic()
+        asked = asyncio.create_task(refresher.demand())
+        await until(lambda: len(control.requests) == 2)
+        await asyncio.sleep(0.1)
+        control.gate.set()
+        assert await asked
+        assert await refresher.demand()
+        assert time.monotonic() - began >= 0.4
+
+
+async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DEMAND_GAP_S", 0.2)
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        began = time.monotonic()
+        for _ in range(4):
+            assert all(await asyncio.gather(*(refresher.demand() for _ in range(50))))
+        assert len(control.requests) == 5
+        assert time.monotonic() - began >= 0.6, "four rounds have three gaps between them"
+
+
+async def test_a_hints_refresh_serves_who_waits_for_the_next_second(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DEMAND_GAP_S", 1000.0)
+    async with running(replica, control) as refresher:
+        assert await refresher.demand()
+        asked = asyncio.create_task(refresher.demand())
+        await asyncio.sleep(0)
+        refresher.hint()
+        assert await asked
+
+
+async def test_demands_that_hints_have_served_cost_the_next_one_nothing(
+    control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many keys minted in a row, each called at once: none of them may wait for the seconds of the others."""
+    monkeypatch.setattr(module, "DEMAND_GAP_S", 0.3)
+    async with running(replica, control) as refresher:
+        assert await refresher.demand()
+        for _ in range(8):
+            asked = asyncio.create_task(refresher.demand())
+            await asyncio.sleep(0)
+            refresher.hint()
+            assert await asked
+        began = time.monotonic()
+        assert await refresher.demand()
+        assert time.monotonic() - began < 1.5, "one gap at most, not nine"
+
+
+async def test_unknown_keys_share_one_refresh_that_began_after_they_asked(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.gate = asyncio.Event()
+        refresher.hint()
+        await until(lambda: len(control.requests) == 2)
+        replica.confirmed_at_s = float("-inf")
+        asked = [asyncio.create_task(refresher.demand()) for _ in range(20)]
+        await asyncio.sleep(0)
+        control.put("key", "minted-now", {})
+        control.gate.set()
+        assert all(await asyncio.gather(*asked))
+    assert ("key", "minted-now") in replica.rows
+    assert len(control.requests) == 3
+
+
+async def test_control_away_is_said_and_not_asked_again_for_a_second(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        control.down = True
+        assert not await _demanded_later(refresher, replica)
+        asked = len(control.requests)
+        assert not any([await refresher.demand() for _ in range(50)])
+        assert len(control.requests) == asked
+
+
+async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
+    async with running(replica, control) as refresher:
+        await until(lambda: replica.confirmations == 1)
+        replica.confirmed_at_s = float("-inf")
+        control.gate = asyncio.Event()
+        leaver, stayer = asyncio.create_task(refresher.demand()), asyncio.create_task(refresher.demand())
+        await until(lambda: len(control.requests) == 2)
+        leaver.cancel()
+        await asyncio.wait([leaver])
+        control.gate.set()
+        assert await stayer
+
+
+async def test_who_waits_is_told_when_the_refresher_ends(control: FakeControl, replica: MemoryReplica) -> None:
+    control.gate = asyncio.Event()
+    async with running(replica, control) as refresher:
+        await until(lambda: control.requests)
+        asked = asyncio.create_task(refresher.demand())
+        control.gate.set()
+        await until(lambda: len(control.requests) == 2)
+    assert await asked in (True, False)
+
+
+async def _demanded_later(refresher: Refresher, replica: MemoryReplica) -> bool:
+    """As if a second had passed since the last confirmation."""
+    replica.confirmed_at_s = float("-inf")
+    return await refresher.demand()

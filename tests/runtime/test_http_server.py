@@ -1,0 +1,389 @@
+"""The server below control's API and the admin port, on real sockets: slow callers, many callers, broken HTTP."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from runtime.http_server import FrontLimits, FrontRunner
+from tests.fakes.front import Caller, soon
+
+KEY = b"tg_quoteme.0123456789abcdef0123456789abcdef"
+HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
+HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+QUICK = FrontLimits(head_timeout_s=0.2, body_idle_s=0.2, stall_s=0.2, idle_s=60, lingering_s=0.2, look_interval_s=0.05)
+PATIENT = replace(QUICK, head_timeout_s=60, body_idle_s=60, stall_s=60)
+
+
+class Served:
+    """An application behind the front, and callers who write every byte themselves."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.port, self._stack = 0, stack
+        self.entered, self.go = asyncio.Event(), asyncio.Event()
+
+    async def caller(self) -> Caller:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        caller = Caller(reader, writer)
+        self._stack.callback(hang_up, caller)
+        return caller
+
+    async def ask(self, data: bytes) -> bytes:
+        caller = await self.caller()
+        caller.say(data)
+        return await caller.rest()
+
+
+def hang_up(caller: Caller) -> None:
+    caller.writer.transport.abort()
+
+
+def application(server: Served) -> web.Application:
+    app = web.Application()
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async def unread(_: web.Request) -> web.Response:
+        return web.Response(status=401)
+
+    async def held(_: web.Request) -> web.Response:
+        server.entered.set()
+        await server.go.wait()
+        return web.Response(text="held")
+
+    async def begun(request: web.Request) -> web.Response:
+        server.entered.set()
+        return web.Response(body=await request.read())
+
+    async def large(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(20_000_000))
+
+    async def broken(request: web.Request) -> web.Response:
+        raise ValueError(request.headers["Authorization"])
+
+    app.add_routes([web.post("/echo", echo), web.post("/unread", unread), web.post("/held", held)])
+    app.add_routes([web.post("/begun", begun)])
+    app.add_routes([web.get("/large", large), web.get("/broken", broken)])
+    return app
+
+
+@asynccontextmanager
+async def served(limits: FrontLimits = QUICK) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        server = Served(stack)
+        runner = FrontRunner(application(server), limits, shutdown_timeout=0.2)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        server.port = runner.addresses[0][1]
+        yield server
+
+
+async def test_requests_are_served_one_after_another_and_pipelined() -> None:
+    async with served() as server:
+        caller = await server.caller()
+        for message, count in ((HI, 1), (HI * 5, 5), (CHUNKED + b"2\r\nhi\r\n0\r\n\r\n", 1)):
+            caller.say(message)
+            for _ in range(count):
+                head = await caller.head()
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert await caller.reader.readexactly(2) == b"hi"
+
+
+@pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
+async def test_a_head_that_does_not_come_to_its_end_is_cut(beginning: bytes) -> None:
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(HI)
+        await caller.until(b"hi")
+        for one in (caller, await server.caller()):
+            one.say(beginning)
+            assert (await one.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_head_that_comes_by_drops_is_cut_all_the_same() -> None:
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(HEAD + b"X-A: ")
+        rest = asyncio.create_task(caller.rest())
+        while not rest.done():
+            caller.say(b"a")
+            await asyncio.wait([rest], timeout=0.02)
+        assert_cut(rest)
+
+
+@pytest.mark.parametrize("path", [b"/echo", b"/unread"])
+@pytest.mark.parametrize("message", [HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"])
+async def test_a_body_that_does_not_come_ends_the_connection(message: bytes, path: bytes) -> None:
+    async with served() as server:
+        raw = await server.ask(message.replace(b"/echo", path))
+        assert raw.startswith(b"HTTP/1.1 408 " if path == b"/echo" else b"HTTP/1.1 401 ")
+        assert raw.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_body_that_comes_by_drops_is_cut_too() -> None:
+    async with served(replace(QUICK, body_idle_s=0.4, body_bytes_per_s=1e6)) as server:
+        caller = await server.caller()
+        caller.say(HEAD + b"Content-Length: 200000\r\n\r\n")
+        rest = asyncio.create_task(caller.rest())
+        while not rest.done():
+            caller.say(b"x")
+            await asyncio.wait([rest], timeout=0.02)
+        assert_cut(rest)
+
+
+async def test_a_slow_handler_is_nobodys_slowness() -> None:
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(HI.replace(b"/echo", b"/held"))
+        await server.entered.wait()
+        await asyncio.sleep(0.5)  # more than twice any limit
+        server.go.set()
+        assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_caller_who_does_not_read_is_given_up() -> None:
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
+        await soon(lambda: _is_reset(caller))
+
+
+def _is_reset(caller: Caller) -> bool:
+    caller.say(b"x")
+    return caller.writer.transport.is_closing()
+
+
+async def test_an_idle_connection_is_closed_in_time_and_in_silence() -> None:
+    async with served(replace(QUICK, idle_s=0.2)) as server:
+        fresh, used = await server.caller(), await server.caller()
+        used.say(HI)
+        await used.until(b"hi")
+        assert [await one.rest() for one in (fresh, used)] == [b"", b""]
+
+
+async def test_above_the_cap_the_connection_that_was_idle_longest_goes() -> None:
+    async with served(replace(PATIENT, max_connections=3)) as server:
+        callers = [await server.caller() for _ in range(3)]
+        for caller in (callers[1], callers[0], callers[2]):
+            caller.say(HI)
+            await caller.until(b"hi")
+        newcomer = await server.caller()
+        newcomer.say(HI)
+        await newcomer.until(b"hi")
+        assert await callers[1].rest() == b""
+        for caller in (callers[0], callers[2]):
+            caller.say(HI)
+            await caller.until(b"hi")
+
+
+async def test_above_the_cap_a_new_connection_is_refused_while_none_is_idle(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(replace(PATIENT, max_connections=2)) as server:
+        busy, beginning = await server.caller(), await server.caller()
+        busy.say(HI.replace(b"/echo", b"/held"))
+        await server.entered.wait()
+        beginning.say(HEAD)
+        await asyncio.sleep(0.05)  # else it would still count as idle, and go
+        refused = await (await server.caller()).rest()
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(refused.partition(b"\r\n\r\n")[2])["code"] == "TOO_MANY_CONNECTIONS"
+        server.go.set()
+        assert (await busy.head()).startswith(b"HTTP/1.1 200 ")
+    assert "refused a connection: 2 are open" in caplog.text
+
+
+# What breaks HTTP is refused flatly, and nothing of it is told to anybody.
+
+BROKEN = {
+    "request line": b"GET /%b HTTP/1.1 oops\r\nHost: x\r\n\r\n" % KEY,
+    "method": b"%b / HTTP/1.1\r\nHost: x\r\n\r\n" % KEY,
+    "key alone": KEY + b"\r\n\r\n",
+    "long target": b"GET /" + KEY * 2000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "version": b"GET / HTTP/%b\r\nHost: x\r\n\r\n" % KEY,
+    "header without a colon": HEAD + b"Authorization Bearer %b\r\n\r\n" % KEY,
+    "header name": HEAD + b"Authorization Bearer %b: x\r\n\r\n" % KEY,
+    "NUL in a header": HEAD + b"Authorization: Bearer %b\0\r\n\r\n" % KEY,
+    "bare LF in a header": HEAD + b"Authorization: Bearer %b\nX: \x01\r\n\r\n" % KEY,
+    "long header": HEAD + b"Authorization: Bearer " + KEY * 2000 + b"\r\n\r\n",
+    "length": HEAD + b"Content-Length: %b\r\n\r\n" % KEY,
+    "coding": HEAD + b"Transfer-Encoding: %b\r\n\r\n" % KEY,
+    "chunk size": CHUNKED + b"%b\r\nhi\r\n0\r\n\r\n" % KEY,
+    "chunk end": CHUNKED + b"2\r\nhi%b\r\n0\r\n\r\n" % KEY,
+    "no version": b"GET /%b\r\nHost: x\r\n\r\n" % KEY,
+    "HTTP/0.9": b"GET /%b HTTP/0.9\r\nHost: x\r\n\r\n" % KEY,
+    "HTTP/2.0": b"GET /%b HTTP/2.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.0": b"GET /%b RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.1": b"GET /%b RTSP/1.1\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP's own method": b"PLAY /%b RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "RTSP/1.0, spaced": b"\r\nGET  /%b  RTSP/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "ICE/1.0": b"SOURCE /%b ICE/1.0\r\nHost: x\r\n\r\n" % KEY,
+    "empty coding": HEAD + b"Authorization: Bearer %b\r\nTransfer-Encoding: \r\n\r\n" % KEY,
+    "chunked twice": HEAD + b"X: %b\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n" % KEY,
+    "empty list member": HEAD + b"X: %b\r\nTransfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n" % KEY,
+    "chunked in HTTP/1.0": b"POST /echo HTTP/1.0\r\nHost: %b\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % KEY,
+}
+
+
+@pytest.mark.parametrize("message", BROKEN.values(), ids=BROKEN)
+async def test_broken_http_is_a_flat_400_and_is_quoted_nowhere(
+    message: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served() as server:
+        raw = await server.ask(message)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head.lower()
+    assert json.loads(body)["code"] == "INVALID_REQUEST"
+    assert_discreet(raw, caplog)
+
+
+async def test_a_broken_chunk_of_a_body_that_nobody_reads_is_quoted_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(CHUNKED.replace(b"/echo", b"/unread") + b"2\r\nhi\r\n")
+        head = await caller.head()
+        assert head.startswith(b"HTTP/1.1 401 ")
+        caller.say(KEY + b"\r\n")
+        raw = await caller.rest()
+    assert_discreet(head + raw, caplog)
+
+
+@pytest.mark.parametrize("byte_by_byte", [False, True])
+async def test_another_protocol_on_a_kept_connection_is_refused(byte_by_byte: bool) -> None:
+    async with served(PATIENT) as server:
+        caller = await server.caller()
+        caller.say(HI)
+        await caller.until(b"hi")
+        for piece in _pieces(b"GET /echo RTSP/1.0\r\nHost: x\r\n\r\n", byte_by_byte):
+            caller.say(piece)
+            await asyncio.sleep(0)
+        assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_what_speaks_of_another_protocol_is_served() -> None:
+    text = b"POST /echo RTSP/1.0\r\n"
+    request = HEAD + b"X: %b\r\nContent-Length: %d\r\n\r\n%b" % (text.strip(), len(text), text)
+    async with served(PATIENT) as server:
+        caller = await server.caller()
+        for byte_by_byte in (False, True):
+            for piece in _pieces(request + request, byte_by_byte):
+                caller.say(piece)
+                await asyncio.sleep(0)
+            for _ in range(2):
+                assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
+                assert await caller.reader.readexactly(len(text)) == text
+
+
+def _pieces(data: bytes, byte_by_byte: bool) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))] if byte_by_byte else [data]
+
+
+BROKEN_BODIES = {
+    "chunk size": KEY + b"\r\n",
+    "chunk end": b"2\r\nhi" + KEY,
+    "chunk extension": b"2;\0" + KEY + b"\r\nhi\r\n",
+    "bare LF": b"2\nhi\n" + KEY,
+    "trailer": b"0\r\n" + KEY + b" x: y\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", BROKEN_BODIES.values(), ids=BROKEN_BODIES)
+async def test_a_body_that_breaks_while_the_handler_waits_for_it_is_a_400_at_once(
+    rest: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp tells only what comes next on the connection, for which the handler would wait."""
+    caplog.set_level(logging.DEBUG)
+    async with served(PATIENT) as server:
+        caller = await server.caller()
+        caller.say(HI)
+        await caller.until(b"hi")
+        caller.say(CHUNKED.replace(b"/echo", b"/begun") + b"2\r\nhi\r\n")
+        await server.entered.wait()
+        caller.say(rest)
+        raw = await caller.rest()
+    assert raw.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in raw.lower()
+    assert raw.count(b"HTTP/1.1 ") == 1
+    assert json.loads(raw.partition(b"\r\n\r\n")[2])["code"] == "INVALID_REQUEST"
+    assert_discreet(raw, caplog)
+
+
+async def test_a_request_is_answered_though_the_body_of_the_next_one_breaks() -> None:
+    async with served(PATIENT) as server:
+        caller = await server.caller()
+        caller.say(HI.replace(b"/echo", b"/held"))
+        await server.entered.wait()
+        caller.say(CHUNKED)
+        await asyncio.sleep(0.05)  # else both are one read, of which aiohttp makes an error alone
+        caller.say(b"zz\r\n")
+        await asyncio.sleep(0.05)
+        server.go.set()
+        raw = await caller.rest()
+    assert [part[:3] for part in raw.split(b"HTTP/1.1 ")] == [b"", b"200", b"400"]
+
+
+TRAILERS = {
+    "repeated": b"Host: y\r\n",
+    "too long": b"X: " + b"a" * 9000 + b"\r\n",
+    "too many": b"".join(b"X-%d: a\r\n" % n for n in range(200)),
+}
+
+
+@pytest.mark.parametrize("trailers", TRAILERS.values(), ids=TRAILERS)
+async def test_trailers_that_aiohttp_alone_refuses_end_the_connection(trailers: bytes) -> None:
+    """The parser that reads along accepts them, so this ends as a body that does not come."""
+    async with served() as server:
+        caller = await server.caller()
+        caller.say(CHUNKED)
+        await asyncio.sleep(0.05)
+        caller.say(b"0\r\n" + trailers + b"X: y\r\n\r\n")
+        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_body_that_breaks_behind_a_declined_upgrade_ends_the_connection() -> None:
+    """Nobody reads along there, so this ends as a body that does not come."""
+    upgrade = HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi"
+    async with served() as server:
+        caller = await server.caller()
+        for _ in range(2):
+            caller.say(upgrade)
+            await caller.until(b"hi")
+        caller.say(CHUNKED)
+        await asyncio.sleep(0.05)
+        caller.say(b"zz\r\n")
+        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_bug_is_a_flat_500_and_the_log_holds_its_place_not_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(replace(QUICK, code_member="error_code")) as server:
+        raw = await server.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n" % KEY)
+    assert raw.startswith(b"HTTP/1.1 500 ")
+    assert json.loads(raw.partition(b"\r\n\r\n")[2]) == {
+        "error": "Internal Server Error",
+        "error_code": "INTERNAL_ERROR",
+    }
+    assert "ValueError" in caplog.text
+    assert "in broken" in caplog.text
+    assert KEY.decode() not in caplog.text
+
+
+def assert_cut(rest: "asyncio.Task[bytes]") -> None:
+    """Who sends on while we close may be reset before he has read our 408."""
+    if not isinstance(rest.exception(), ConnectionResetError):
+        assert rest.result().startswith(b"HTTP/1.1 408 ")
+
+
+def assert_discreet(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    assert b"quoteme" not in raw
+    assert "quoteme" not in caplog.text
+    assert "Traceback" not in caplog.text
