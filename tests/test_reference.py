@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 import pytest
 
-from control.api.operations import Operation
+from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
-from control.cli import tollgate
+from control.operator.cli import tollgate
 from control.settings import Settings as ControlSettings
-from policy.setting_names import NAMES
-from policy.tiers import DEFAULT_TIERS
+from policy.limits.tiers import DEFAULT_TIERS
 from proxy.refusals import BUG, TABLE
 from proxy.settings import settings_from
+from runtime.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
