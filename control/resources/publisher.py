@@ -1,7 +1,9 @@
-"""Policy as the proxies read it: all that changed since a revision, in pages (architecture "Snapshot").
+"""Policy as the proxies read it: all that changed since a revision, in pages.
 
 A row only ever moves to a later revision, so a walk in order of revision that ends at the end misses nothing, however
 much changes meanwhile; it ends with the revision that was current when the last page was read.
+
+See docs/reference/management-api.md#internal-api.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The proxies' feed: all since a revision, in pages, on both databases (architecture "Snapshot")."""
+"""The proxies' feed: all since a revision, in pages, on both databases.
+
+See docs/reference/management-api.md#internal-api.
+"""
 
 import asyncio
 from typing import Any
