@@ -12,15 +12,21 @@ from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
 from control.operator.cli import tollgate
 from control.settings import Settings as ControlSettings
+from control.throttle import allowance_for
+from policy.endpoints import PROVIDERS
 from policy.limits.tiers import DEFAULT_TIERS
-from proxy.refusals import BUG, TABLE
+from proxy.http_rules.guarded_members import check
+from proxy.http_rules.headers import FORWARDED, PASSED
+from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
+from proxy.stages.dispatch import NOT_SERVING, PARKING
 from runtime.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
 METRIC = re.compile(r'"((?:tollgate|platform_model_api)_[a-z_]+)"')
 CODE = re.compile(r'ProblemError\(\s*(\d{3}), "([A-Z_]+)"')
+DEPLOYMENT = "/v1/models/{model_id}/deployments/{deployment_id}"
 REQUIRED = {
     "TOLLGATE_REDIS_URL": "redis://127.0.0.1",
     "TOLLGATE_INTERNAL_TOKEN": "sixteen characters",
@@ -138,3 +144,41 @@ def test_the_tiers_of_the_table_are_the_defaults() -> None:
     assert {
         name: (str(tier.requests_per_minute), str(tier.tokens_per_minute)) for name, tier in DEFAULT_TIERS.items()
     } == {name: figures for name, figures in written.items() if not name.startswith("custom")}
+
+
+def test_the_table_of_providers_is_the_codes() -> None:
+    written = [row for row in rows("management-api", "Targets") if len(row) == 4]
+    names = {plain(row[0]): [set(re.findall("`(.+?)`", cell)) for cell in row[2:]] for row in written}
+    assert names == {name: [set(rules.required), set(rules.optional)] for name, rules in PROVIDERS.items()}
+
+
+def test_the_statuses_of_deployments_are_the_codes() -> None:
+    _serving, parked, refused = ({*re.findall("`([A-Z_]+)`", row[0])} for row in rows("inference", "Replicas"))
+    assert parked == PARKING
+    assert refused == NOT_SERVING
+
+
+def test_the_request_limits_are_the_codes() -> None:
+    written = [bound for _what, bound in rows("management-api", "Request limits")]
+    limits = [
+        allowance_for("POST", f"{DEPLOYMENT}/{verb}") for verb in ("activate", "deactivate", "retry", "logs", "x")
+    ]
+    units = {60_000: "a minute", 1_000: "a second"}
+    assert written == [f"{limit.requests} {units[limit.window_ms]}" for limit in limits]
+
+
+def test_the_headers_that_pass_are_the_codes() -> None:
+    text = page("inference").partition("## Headers")[2]
+    asked = text.partition("**Upstream get**")[2].partition("with what the dialect adds")[0]
+    answered = text.partition("**Callers get**")[2].partition("Upstream `x-ratelimit")[0]
+    assert set(re.findall("`([a-z-]+)`", asked)) == set(FORWARDED)
+    assert set(re.findall("`([a-z-]+)`", answered)) == PASSED
+
+
+def test_the_members_on_which_the_proxy_acts_are_refused_when_mistyped() -> None:
+    named = {name for names, _type in rows("inference", "Request bodies") for name in re.findall("`([a-z_.]+)`", names)}
+    assert len(named) == 9
+    for name in named - {"model"}:
+        outer, _, inner = name.partition(".")
+        with pytest.raises(MalformedRequestError, match=name):
+            check({outer: {inner: "text"} if inner else "text"})
