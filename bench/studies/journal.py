@@ -21,7 +21,7 @@ from control.edges.sql.events.rows import Window, page_of_events
 from control.edges.sql.store import Store
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
-from policy.limits.settlement import Hold
+from policy.limits.settlement import Reservation
 from proxy.accounting.recovery import CloseCall, OpenCall, events_of
 from proxy.edges.journal.supervisor.journal_reader import Tail
 from proxy.edges.journal.writer import Journal
@@ -29,7 +29,9 @@ from tests.control.billing import fill_events
 from tests.postgres_server import find_binaries, running_postgres
 
 WORKSPACE_ID = "ws_01JD0000000000000000000000"
-HOLD = Hold("tg:{grp_01JD0000000000000000000000|acme/chat}", (("grp_01JD0000000000000000000000", 0b101000),), 1, 600)
+RESERVATION = Reservation(
+    "tg:{grp_01JD0000000000000000000000|acme/chat}", (("grp_01JD0000000000000000000000", 0b101000),), 1, 600
+)
 
 
 def key(number: int) -> str:
@@ -48,7 +50,7 @@ def call(number: int) -> OpenCall:
         request_metadata={"trace": "abc"},
         opened_at_ms=1,
         estimate=Tokens(100, 500, 0),
-        holds=(HOLD,),
+        reservations=(RESERVATION,),
     )
 
 

@@ -18,7 +18,7 @@ import uvloop
 from policy.limits.counter_layout import parts_of
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import Stamp
 from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.connection import encode
@@ -70,9 +70,11 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
     buckets = tuple((group, parts_of(limits)) for group, limits in tokens)
 
     def arguments(call: int) -> list[Any]:
-        hold = Hold(plan.key, buckets, time.time_ns() // 1_000_000, 600)
+        reservation = Reservation(plan.key, buckets, time.time_ns() // 1_000_000, 600)
         numbers = range(call * batch + 1, call * batch + batch + 1)
-        return list(settle_arguments([Settlement(hold, number, 500) for number in numbers], f"b{batch}", LEASE_MS))
+        return list(
+            settle_arguments([Settlement(reservation, number, 500) for number in numbers], f"b{batch}", LEASE_MS)
+        )
 
     return arguments
 

@@ -18,7 +18,7 @@ from policy.limits.admission import Book, admit, charge, settle
 from policy.limits.counter_layout import parts_of
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.output_estimates import Expectations
 
 OVERLOAD = 3.0
@@ -76,12 +76,12 @@ class Reserving:
         decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
         if not decision.admitted:
             return None
-        hold = Hold("k", (("g", parts_of((self._limit,))),), decision.now_ms, estimate)
-        return lambda: self._end(call, hold)
+        reservation = Reservation("k", (("g", parts_of((self._limit,))),), decision.now_ms, estimate)
+        return lambda: self._end(call, reservation)
 
-    def _end(self, call: Arrival, hold: Hold) -> None:
+    def _end(self, call: Arrival, reservation: Reservation) -> None:
         self._number += 1
-        settle(self._book, "w", (Settlement(hold, self._number, call.tokens),), call.ends_at_ms)
+        settle(self._book, "w", (Settlement(reservation, self._number, call.tokens),), call.ends_at_ms)
         self._expectations.record("g", "s", call.output)
 
 

@@ -167,7 +167,7 @@ def settle(book: Book, incarnation: str, settlements: Sequence[Settlement], cloc
 
     Numbers rise within a batch; one that is not above the mark has been applied before and is skipped.
     """
-    groups = dict.fromkeys(group for settlement in settlements for group, _ in settlement.hold.buckets)
+    groups = dict.fromkeys(group for settlement in settlements for group, _ in settlement.reservation.buckets)
     now_ms = book.time(groups, clock_ms)
     fresh = 0
     for settlement in settlements:
@@ -175,7 +175,7 @@ def settle(book: Book, incarnation: str, settlements: Sequence[Settlement], cloc
             continue
         fresh += 1
         book.applied[incarnation] = settlement.number
-        for group, parts in settlement.hold.buckets:
+        for group, parts in settlement.reservation.buckets:
             counts = _correct_requests(book.at(group, now_ms), parts, settlement, now_ms)
             book.groups[group] = _correct_tokens(counts, parts, settlement, now_ms)
     return fresh
@@ -248,8 +248,8 @@ def _tightest(
 
 def _correct_requests(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
     """A request that was given back is returned; one that was admitted without Redis is charged, where still due."""
-    admitted_at = settlement.hold.admitted_at_ms
-    if not (settlement.given_back or settlement.hold.local):
+    admitted_at = settlement.reservation.admitted_at_ms
+    if not (settlement.given_back or settlement.reservation.local):
         return counts
     for kind in KINDS[:2]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
@@ -267,19 +267,19 @@ def _correct_requests(counts: Counts, parts: int, settlement: Settlement, now_ms
 
 def _correct_tokens(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
     """A refund goes to the entry that holds the admission and to no other; an excess is charged now."""
-    hold = settlement.hold
-    reserved = 0 if hold.local else hold.reserved_tokens
+    reservation = settlement.reservation
+    reserved = 0 if reservation.local else reservation.reserved_tokens
     excess = settlement.actual_tokens - reserved
     for kind in KINDS[2:4]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
         if not has_part(parts, number):
             continue
         if excess < 0:
-            counts = counts.with_log(kind, log.refunded(-excess, hold.admitted_at_ms))
-        elif not hold.local or hold.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
+            counts = counts.with_log(kind, log.refunded(-excess, reservation.admitted_at_ms))
+        elif not reservation.local or reservation.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
             granule = granule_ms(kind[1], is_exact_part(parts, number))
             counts = counts.with_log(kind, log.charged(excess, granule, now_ms))
     if has_part(parts, KIND_NUMBER[_DAY_TOKENS]):
-        counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, hold.admitted_at_ms))
+        counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, reservation.admitted_at_ms))
         counts = replace(counts, day_tokens=counts.day_tokens + settlement.actual_tokens)
     return counts

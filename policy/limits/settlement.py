@@ -9,7 +9,7 @@ See docs/reference/limits.md#settlement.
 from typing import Any, NamedTuple
 
 
-class Hold(NamedTuple):
+class Reservation(NamedTuple):
     """The reservation of one call in one Redis hash.
 
     `buckets`: (counting group, what binds there as the bits of `policy.limits.counter_layout.parts_of`). `local`:
@@ -28,18 +28,18 @@ class Hold(NamedTuple):
         return [self.key, buckets, self.admitted_at_ms, self.reserved_tokens, self.local]
 
     @classmethod
-    def from_wire(cls, wire: list[Any]) -> "Hold":
+    def from_wire(cls, wire: list[Any]) -> "Reservation":
         key, buckets, admitted_at_ms, reserved_tokens, local = wire
         return cls(key, tuple((group, parts) for group, parts in buckets), admitted_at_ms, reserved_tokens, local)
 
 
 class Settlement(NamedTuple):
-    """The truth about one hold. `number`: per (key, worker incarnation), from 1, rising; applied at most once.
+    """The truth about one reservation. `number`: per (key, worker incarnation), from 1, rising; applied at most once.
 
     `given_back`: no byte of the call was written upstream, so its request is returned as well.
     """
 
-    hold: Hold
+    reservation: Reservation
     number: int
     actual_tokens: int
     given_back: bool = False

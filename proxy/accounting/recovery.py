@@ -16,7 +16,7 @@ from zlib import crc32
 import orjson
 
 from policy.billing import Tokens
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
 ORPHAN_STATUS = 502
@@ -44,12 +44,12 @@ class OpenCall:
     request_metadata: Mapping[str, Any] | None
     opened_at_ms: int
     estimate: Tokens
-    holds: tuple[Hold, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 @dataclass(slots=True)
 class CloseCall:
-    """How a call ended. `numbers`: the settlement numbers of its holds, one each, in their order."""
+    """How a call ended. `numbers`: the settlement numbers of its reservations, one each, in their order."""
 
     event_key: str
     status: int
@@ -83,7 +83,7 @@ def open_record(call: OpenCall) -> bytes:
             b',"request_metadata":',
             b"null" if metadata is None else orjson.dumps(metadata),
             b"\n",
-            orjson.dumps((call.opened_at_ms, call.estimate, call.holds), default=tuple),  # it takes no named tuples
+            orjson.dumps((call.opened_at_ms, call.estimate, call.reservations), default=tuple),  # no named tuples
         )
     )
     return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
@@ -126,20 +126,20 @@ def events_of(calls: Iterable[Halves]) -> list[bytes]:
 
 
 def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:
-    """What these hold, put right, in the order of the calls."""
+    """The settlements of these calls, in the order of the calls."""
     return [settlement for opened, closed in calls for settlement in _settlements(opened, closed)]
 
 
 def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
-    _, _, holds = _opening(opened)
+    _, _, reservations = _opening(opened)
     _, rest, numbers = closed.split(b"\n", 2)
     total = Tokens(*orjson.loads(b"{" + rest)["tokens"]).total
-    pairs = zip(holds, orjson.loads(numbers), strict=False)
-    return [Settlement(Hold.from_wire(hold), number, total) for hold, number in pairs]
+    pairs = zip(reservations, orjson.loads(numbers), strict=False)
+    return [Settlement(Reservation.from_wire(reservation), number, total) for reservation, number in pairs]
 
 
 def _opening(opened: bytes) -> list[Any]:
-    """The open record's second line: the time, the estimate, the holds."""
+    """The open record's second line: the time, the estimate, the reservations."""
     opening: list[Any] = orjson.loads(opened.partition(b"\n")[2])
     return opening
 
@@ -208,9 +208,9 @@ class Ledger:
         """
         given, ended = dict[str, int](), []
         for event_key, opened in sorted(self.open.items()):
-            _, estimate, holds = _opening(opened)
+            _, estimate, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimate)
-            numbers = tuple(_next_number(given, Hold.from_wire(hold).key) for hold in holds)
+            numbers = tuple(_next_number(given, Reservation.from_wire(reservation).key) for reservation in reservations)
             end = CloseCall(event_key.decode(), ORPHAN_STATUS, tokens, self.latest_ms, numbers)
             ended.append((opened, close_record(end)[HEAD_BYTES:]))
         return ended

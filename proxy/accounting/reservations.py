@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from policy.limits.effective import Bound
-from policy.limits.settlement import Hold
+from policy.limits.settlement import Reservation
 
 
 @dataclass(slots=True)
@@ -21,10 +21,10 @@ class Grant:
     """The buckets' yes: what it holds until settled (nothing where no TOKEN limit binds), the headers' figures, and all
     that it took, requests too, which is given back when the call is never dispatched."""
 
-    holds: tuple[Hold, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     requests: Standing | None = None
     tokens: Standing | None = None
-    taken: tuple[Hold, ...] = ()
+    taken: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

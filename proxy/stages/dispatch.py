@@ -255,5 +255,5 @@ def _open_call(admitted: Admitted) -> OpenCall:
         received.metadata,
         time_ns() // 1_000_000,
         admitted.estimate,
-        admitted.grant.holds,
+        admitted.grant.reservations,
     )

@@ -124,17 +124,17 @@ class Settle:
         call.booked = True
         reported = call.reader.reported.tokens if call.reader is not None else None
         call.billed = tokens = reported if reported is not None else self._unreported(call)
-        holds, counters = admitted.grant.holds, self._counters
+        reservations, counters = admitted.grant.reservations, self._counters
         # What is given back is not settled: a replay of the journal finds no number that it could settle.
-        numbers = tuple(map(counters.next_number, map(_key_of, holds))) if call.dispatched else ()
+        numbers = tuple(map(counters.next_number, map(_key_of, reservations))) if call.dispatched else ()
         try:
             if call.opened:
                 now_ms = time_ns() // 1_000_000
                 self._journal.close(CloseCall(admitted.event_key, call.status, tokens, now_ms, numbers))
         finally:
             if call.dispatched:
-                for hold, number in zip(holds, numbers, strict=True):
-                    counters.settle(Settlement(hold, number, tokens.input + tokens.output))
+                for reservation, number in zip(reservations, numbers, strict=True):
+                    counters.settle(Settlement(reservation, number, tokens.input + tokens.output))
             else:
                 counters.give_back(admitted.grant)
         if reported is not None:

@@ -6,7 +6,7 @@ from policy.limits.admission import Book, Decision, Tightest, admit, settle
 from policy.limits.counter_layout import parts_of
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.exchange import CountersUnavailableError
@@ -33,11 +33,13 @@ class FakeCounters:
             return ceiling
         granted = self._take(plan, estimate_tokens)
         if isinstance(granted, LimitHit):
-            for hold in ceiling.taken:
-                self._apply("given back", Settlement(hold, self.next_number(hold.key), 0, given_back=True))
+            for reservation in ceiling.taken:
+                self._apply(
+                    "given back", Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
+                )
             return granted
         return Grant(
-            ceiling.holds + granted.holds,
+            ceiling.reservations + granted.reservations,
             _tighter(ceiling.requests, granted.requests),
             _tighter(ceiling.tokens, granted.tokens),
             ceiling.taken + granted.taken,
@@ -52,8 +54,8 @@ class FakeCounters:
         self._apply("this worker", settlement)
 
     def give_back(self, grant: Grant) -> None:
-        for hold in grant.taken:
-            settlement = Settlement(hold, self.next_number(hold.key), 0, given_back=True)
+        for reservation in grant.taken:
+            settlement = Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
             self.settled.append(settlement)
             self._apply("given back", settlement)
 
@@ -73,13 +75,13 @@ class FakeCounters:
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
-        holds = _holds(plan, plan.bounds, decision, estimate_tokens)
+        reservations = _reservations(plan, plan.bounds, decision, estimate_tokens)
         settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
         kept = [bound for bound in plan.bounds if bound.counting_group in settled]
-        return Grant(_holds(plan, kept, decision, estimate_tokens), requests, tokens, holds)
+        return Grant(_reservations(plan, kept, decision, estimate_tokens), requests, tokens, reservations)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
-        settle(self._book(settlement.hold.key), incarnation, (settlement,), self._now_ms())
+        settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
 
     def _book(self, key: str) -> Book:
         return self.books.setdefault(key, Book(self._lease_ms))
@@ -91,10 +93,10 @@ def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
     return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
-def _holds(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Hold, ...]:
+def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Reservation, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
     buckets = tuple((group, parts_of(b.limit for b in held if b.counting_group == group)) for group in groups)
-    return (Hold(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
+    return (Reservation(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
 
 
 def _tighter(one: Standing | None, other: Standing | None) -> Standing | None:

@@ -500,7 +500,7 @@ async def test_no_cap_makes_an_estimate_that_the_counters_could_not_hold(house: 
     house.upstream.will(answer(completion()))
     await house.serve(asking(max_tokens=2**64 - 1))
     [settled] = house.counters.settled
-    assert settled.hold.reserved_tokens == MAX_COUNT
+    assert settled.reservation.reserved_tokens == MAX_COUNT
     assert house.journal.opened[0].estimate.total == MAX_COUNT
 
 
@@ -511,7 +511,7 @@ async def test_the_estimate_is_reserved_and_the_truth_is_settled(house: House) -
     size = incoming.declared_bytes or 0
     await house.serve(incoming)
     [settled] = house.counters.settled
-    assert settled.hold.reserved_tokens == -(-size // 4) + 100
+    assert settled.reservation.reserved_tokens == -(-size // 4) + 100
     assert settled.actual_tokens == REPORTED.total
     assert house.journal.closed[0].numbers == (settled.number,)
 

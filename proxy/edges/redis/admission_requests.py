@@ -11,7 +11,7 @@ from typing import Any
 from policy.limits.counter_layout import TOKEN_PARTS, parts_of
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit
-from policy.limits.settlement import Hold
+from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.edges.redis.connection import NEVER, Call, encode_part
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_form
@@ -118,19 +118,19 @@ class CompiledPlan:
         estimates = b"".join([encode_part(b"%d" % check.estimate) for check in checks])
         return b"%b%b%b%b%b" % (self._head(*named, len(checks)), self._begin, stamp, self._end, estimates)
 
-    def taken(self, at_ms: int, estimate: int) -> Hold:
+    def taken(self, at_ms: int, estimate: int) -> Reservation:
         """All that a check took that was admitted then."""
-        return Hold(self.plan.key, self._taken, at_ms, estimate)
+        return Reservation(self.plan.key, self._taken, at_ms, estimate)
 
     def grant(self, reply: list[int], estimate: int) -> Grant:
         now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
         thresholds, buckets = self._thresholds, self._buckets
-        holds: tuple[Hold, ...] = (Hold(self.plan.key, self._taken, now, estimate),)
-        taken = holds
+        reservations: tuple[Reservation, ...] = (Reservation(self.plan.key, self._taken, now, estimate),)
+        taken = reservations
         if buckets is not self._taken:
-            holds = (Hold(self.plan.key, buckets, now, estimate),) if buckets else ()
+            reservations = (Reservation(self.plan.key, buckets, now, estimate),) if buckets else ()
         return Grant(
-            holds,
+            reservations,
             Standing(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
             Standing(thresholds[token_place], tokens, tokens_ms) if token_place else None,
             taken,

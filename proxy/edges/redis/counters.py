@@ -14,7 +14,7 @@ from typing import Any
 import hiredis
 
 from policy.limits.effective import Plan
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.edges.redis.address import RedisAddress
@@ -149,16 +149,16 @@ class RedisCounters:
         return self._number
 
     def settle(self, settlement: Settlement) -> None:
-        """Put a hold right. Enqueues only; it is sent with this tick, and again until Redis has it."""
+        """Settle a reservation. Enqueues only; it is sent with this tick, and again until Redis has it."""
         self._settler.add(self._incarnation, settlement)
         if self._local is not None:
             self._local.settled(settlement)
-        self._forget_soft_refusals(settlement.hold.key)
+        self._forget_soft_refusals(settlement.reservation.key)
 
     def give_back(self, grant: Grant) -> None:
         """Return all that was taken for a call of which no byte was written upstream. Enqueues only, as `settle`."""
-        for hold in grant.taken:
-            self._return(hold)
+        for reservation in grant.taken:
+            self._return(reservation)
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         """Settle what a dead incarnation left behind, under its name and numbers; returns once Redis has it all.
@@ -281,8 +281,8 @@ class RedisCounters:
         """Give back the grant of a caller that no longer waits for it."""
         if check.answer.done():
             if isinstance(answer, Grant):
-                for hold in answer.taken:
-                    self._return_unseen(hold)
+                for reservation in answer.taken:
+                    self._return_unseen(reservation)
             return
         check.answer.set_result(answer)
         if self._local is not None and isinstance(answer, Grant):
@@ -319,21 +319,21 @@ class RedisCounters:
         if self._options.decided_alone is not None:
             self._options.decided_alone()
 
-    def _return(self, hold: Hold) -> None:
+    def _return(self, reservation: Reservation) -> None:
         """Give back what was granted to a caller and will not be used."""
         if self._local is not None:
-            self._local.settled(self._returning(hold))
-        if not hold.local:  # else Redis never heard of it
-            self._return_unseen(hold)
+            self._local.settled(self._returning(reservation))
+        if not reservation.local:  # else Redis never heard of it
+            self._return_unseen(reservation)
 
-    def _return_unseen(self, hold: Hold) -> None:
+    def _return_unseen(self, reservation: Reservation) -> None:
         """Give back what Redis admitted and no caller ever saw."""
-        self._settler.add(self._incarnation + _UNJOURNALED, self._returning(hold))
-        self._forget_soft_refusals(hold.key)
+        self._settler.add(self._incarnation + _UNJOURNALED, self._returning(reservation))
+        self._forget_soft_refusals(reservation.key)
 
-    def _returning(self, hold: Hold) -> Settlement:
+    def _returning(self, reservation: Reservation) -> Settlement:
         self._unjournaled_number += 1
-        return Settlement(hold, self._unjournaled_number, 0, given_back=True)
+        return Settlement(reservation, self._unjournaled_number, 0, given_back=True)
 
     def _forget_soft_refusals(self, key: str) -> None:
         """There is room again."""
@@ -356,7 +356,7 @@ class RedisCounters:
 
 def _both(ceiling: Grant, granted: Grant) -> Grant:
     return Grant(
-        ceiling.holds + granted.holds,
+        ceiling.reservations + granted.reservations,
         _tighter(ceiling.requests, granted.requests),
         _tighter(ceiling.tokens, granted.tokens),
         ceiling.taken + granted.taken,

@@ -13,7 +13,7 @@ from policy.limits.admission import Book, Counts, Tightest, admit, charge, settl
 from policy.limits.counter_layout import KIND_NUMBER, has_part, parts_of
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import day_of, window_ms
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.edges.redis.worker_roster import Share
@@ -93,16 +93,16 @@ class LocalLimits:
 
     def settled(self, settlement: Settlement) -> None:
         """A call has ended, wherever it was admitted."""
-        hold = settlement.hold
+        reservation = settlement.reservation
         self._roll_day()
-        for group, parts in hold.buckets:
+        for group, parts in reservation.buckets:
             if has_part(parts, _DAY_TOKENS):
-                pair = (hold.key, group)
+                pair = (reservation.key, group)
                 self._day_tokens[pair] = self._day_tokens.get(pair, 0) + settlement.actual_tokens
-        book = self._books.get(hold.key)
+        book = self._books.get(reservation.key)
         if book is not None:
             self._number += 1
-            here = settlement._replace(hold=hold._replace(local=False), number=self._number)
+            here = settlement._replace(reservation=reservation._replace(local=False), number=self._number)
             settle(book, "local", (here,), self._clock_ms())
 
     def redis_is_back(self) -> None:
@@ -136,7 +136,7 @@ class LocalLimits:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.saw(plan, estimate)
-        taken = (Hold(plan.key, _parts(plan), decision.now_ms, estimate, local=True),)
+        taken = (Reservation(plan.key, _parts(plan), decision.now_ms, estimate, local=True),)
         return Grant(taken, requests, tokens, taken)
 
     def _book(self, key: str, share: Share) -> Book:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from policy.limits.settlement import Hold
+from policy.limits.settlement import Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from proxy.edges.redis.admission_requests import Check, Take
 from proxy.edges.redis.clock import RedisClock
@@ -42,7 +42,9 @@ class _Revocation(Call):
 class Takes:
     """Those of one worker. `give_back`: told of each reservation that nobody will ever use."""
 
-    def __init__(self, wire: RedisWire, script: Script, incarnation: str, give_back: Callable[[Hold], None]) -> None:
+    def __init__(
+        self, wire: RedisWire, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
+    ) -> None:
         self._wire = wire
         self._script = script
         self._field = takes_field(incarnation)

@@ -83,10 +83,10 @@ _SETTLEMENT_FORMAT = b"I8I8I8I8BB"
 
 def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
     """What settle.lua is given for one batch of one key; at most `SETTLE_VALUES_MAX` values (see `settle_values`)."""
-    places = _places(group for settlement in settlements for group, _ in settlement.hold.buckets)
+    places = _places(group for settlement in settlements for group, _ in settlement.reservation.buckets)
     formats, values = [b"<I6"], [_six_bytes(lease_ms)]
     for settlement in settlements:
-        buckets = settlement.hold.buckets
+        buckets = settlement.reservation.buckets
         formats.append(_SETTLEMENT_FORMAT + b"HH" * len(buckets))
         values.append(_figures(settlement))
         values += [struct.pack("<HH", places[group], parts) for group, parts in buckets]
@@ -122,8 +122,8 @@ class SettleForm:
 
 def _figures(settlement: Settlement) -> bytes:
     """All but the buckets."""
-    hold, number, actual_tokens, given_back = settlement
-    _, buckets, admitted_at_ms, reserved_tokens, local = hold
+    reservation, number, actual_tokens, given_back = settlement
+    _, buckets, admitted_at_ms, reserved_tokens, local = reservation
     flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
     return _SETTLEMENT.pack(number, admitted_at_ms, reserved_tokens, actual_tokens, flags, len(buckets))
 
@@ -143,7 +143,7 @@ SETTLE_VALUES_MAX = 4000
 
 def settle_values(settlement: Settlement) -> int:
     """How many values a settlement adds to its batch."""
-    return 6 + 2 * len(settlement.hold.buckets)
+    return 6 + 2 * len(settlement.reservation.buckets)
 
 
 def _places(groups: Iterable[str]) -> dict[str, int]:

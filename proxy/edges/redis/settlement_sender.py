@@ -94,7 +94,7 @@ class Settler:
         No later: a caller who has read the answer may call again at once, and must not be refused for tokens that it
         did not use.
         """
-        key = settlement.hold.key
+        key = settlement.reservation.key
         lane = self._lanes.get((key, incarnation))
         if lane is None:
             lane = self._open_lane(key, incarnation)
@@ -117,7 +117,7 @@ class Settler:
         """
         by_key: dict[str, list[Settlement]] = {}
         for settlement in sorted(settlements, key=lambda one: one.number):
-            by_key.setdefault(settlement.hold.key, []).append(settlement)
+            by_key.setdefault(settlement.reservation.key, []).append(settlement)
         for key, left in by_key.items():
             while left:
                 batch = _first_batch(left)
@@ -167,8 +167,8 @@ class Settler:
 
     def _send(self, lane: _Lane) -> None:
         batch = lane.queue if len(lane.queue) == 1 else _first_batch(lane.queue)
-        buckets = batch[0].hold.buckets
-        if not self._script_known or (len(batch) > 1 and any(one.hold.buckets != buckets for one in batch)):
+        buckets = batch[0].reservation.buckets
+        if not self._script_known or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
             request = self._odd_request(lane, batch)
         else:
             if lane.form is None or lane.buckets != buckets:

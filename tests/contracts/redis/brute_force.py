@@ -89,17 +89,17 @@ class BruteForce:
             if bound.limit.type is LimitType.TOKEN:
                 self._settle_tokens(bound, settlement, now_ms)
             elif settlement.given_back:
-                self._give_back(bound, settlement.hold.admitted_at_ms, now_ms)
+                self._give_back(bound, settlement.reservation.admitted_at_ms, now_ms)
 
     def _settle_tokens(self, bound: Bound, settlement: Settlement, now_ms: int) -> None:
-        hold, bucket = settlement.hold, self._bucket(bound)
+        reservation, bucket = settlement.reservation, self._bucket(bound)
         if bound.limit.unit is Unit.DAY:
-            bucket.take_back(hold.admitted_at_ms, hold.reserved_tokens, now_ms)
+            bucket.take_back(reservation.admitted_at_ms, reservation.reserved_tokens, now_ms)
             self._count_day(self._day_tokens, bound.counting_group, now_ms, settlement.actual_tokens)
-        elif settlement.actual_tokens > hold.reserved_tokens:
-            bucket.events.append(Event(now_ms, settlement.actual_tokens - hold.reserved_tokens))
+        elif settlement.actual_tokens > reservation.reserved_tokens:
+            bucket.events.append(Event(now_ms, settlement.actual_tokens - reservation.reserved_tokens))
         else:
-            bucket.take_back(hold.admitted_at_ms, hold.reserved_tokens - settlement.actual_tokens, now_ms)
+            bucket.take_back(reservation.admitted_at_ms, reservation.reserved_tokens - settlement.actual_tokens, now_ms)
 
     def _give_back(self, bound: Bound, admitted_at_ms: int, now_ms: int) -> None:
         if bound.limit.unit is not Unit.DAY:

@@ -82,7 +82,10 @@ class World:
         return sum(isinstance(answer, Grant) for answer in answers)
 
     async def settle(self, grant: Grant, actual: int) -> list[Settlement]:
-        settlements = [Settlement(hold, self.counters.next_number(hold.key), actual) for hold in grant.holds]
+        settlements = [
+            Settlement(reservation, self.counters.next_number(reservation.key), actual)
+            for reservation in grant.reservations
+        ]
         for settlement in settlements:
             self.counters.settle(settlement)
         await self.quiet()

@@ -41,8 +41,8 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
         while loop.time() < end:
             answer = await counters.take(plan, 10)
             if isinstance(answer, Grant):
-                admitted_at.append(answer.holds[0].admitted_at_ms)
-                counters.settle(Settlement(answer.holds[0], counters.next_number(plan.key), 7))
+                admitted_at.append(answer.reservations[0].admitted_at_ms)
+                counters.settle(Settlement(answer.reservations[0], counters.next_number(plan.key), 7))
             else:
                 await asyncio.sleep(0.001)
 

@@ -19,7 +19,7 @@ from policy.groups import Group
 from policy.limits.admission import Book, Decision, Tightest, admit, revoke, settle
 from policy.limits.counter_layout import KINDS, parts_of
 from policy.limits.effective import Bound, Plan
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, Stamp
 from policy.limits.windows import DAY_MS
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
@@ -38,7 +38,7 @@ NAMES = ("root", "child", "leaf", "twig", "bud")
 class Admission:
     """A call that was admitted: what it holds, and what bound it then."""
 
-    hold: Hold
+    reservation: Reservation
     bounds: tuple[Bound, ...]
 
 
@@ -143,7 +143,7 @@ class Machine(RuleBasedStateMachine):
         for sent in of_key:
             at_ms, admitted = ran.get(sent.stamp.number, (0, 0))
             assert admitted == len(sent.admissions)
-            assert all(admission.hold.admitted_at_ms == at_ms for admission in sent.admissions)
+            assert all(admission.reservation.admitted_at_ms == at_ms for admission in sent.admissions)
             if sent.admissions:
                 self._settle(by, [(admission, 0, True) for admission in sent.admissions])
         self.unheard = [sent for sent in self.unheard if sent not in of_key]
@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         decision = self._take(plan, [3])
         if decision is None or not decision.hard_retry_after_ms:
             return
-        for admission in [admission for admission in self.open if admission.hold.key == plan.key]:
+        for admission in [admission for admission in self.open if admission.reservation.key == plan.key]:
             self.open.remove(admission)
             self._settle("a", [(admission, 0, True)])
         self._set_clock(decision.now_ms + decision.hard_retry_after_ms - 1)
@@ -193,8 +193,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), incarnation=st.sampled_from("ab"), gives_back=st.booleans())
     @precondition(lambda self: bool(self.open))
     def end_calls(self, data: st.DataObject, incarnation: str, gives_back: bool) -> None:
-        key = data.draw(st.sampled_from(self.open)).hold.key
-        of_key = [admission for admission in self.open if admission.hold.key == key]
+        key = data.draw(st.sampled_from(self.open)).reservation.key
+        of_key = [admission for admission in self.open if admission.reservation.key == key]
         ended = data.draw(st.lists(st.sampled_from(of_key), min_size=1, max_size=6, unique_by=id))
         for admission in ended:
             self.open.remove(admission)
@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
                 assert model.least(bound, now_ms) < bound.limit.threshold, f"one too many: {bound}"
             model.admitted(plan.bounds, estimate, now_ms)
             buckets = _parts(plan.bounds)
-            self.open.append(Admission(Hold(plan.key, buckets, now_ms, estimate), plan.bounds))
+            self.open.append(Admission(Reservation(plan.key, buckets, now_ms, estimate), plan.bounds))
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
             assert model.most(refusing, now_ms) >= refusing.limit.threshold, f"refused for nothing: {refusing}"
@@ -295,9 +295,9 @@ class Machine(RuleBasedStateMachine):
         batch = []
         for admission, actual, given_back in ended:
             self.numbers[incarnation] += 1
-            one = (admission, Settlement(admission.hold, self.numbers[incarnation], actual, given_back))
+            one = (admission, Settlement(admission.reservation, self.numbers[incarnation], actual, given_back))
             batch += [one, one] if doubled else [one]
-        key = ended[0][0].hold.key
+        key = ended[0][0].reservation.key
         self.sent.append((key, incarnation, batch))
         self._apply(key, incarnation, batch)
 
@@ -305,7 +305,7 @@ class Machine(RuleBasedStateMachine):
         settlements = [settlement for _, settlement in batch]
         reply = self._run(self.scripts.settle.sha, key, settle_arguments(settlements, incarnation, LEASE_MS))
         book = self.books[key]
-        now_ms = book.time({name for one in settlements for name, _ in one.hold.buckets}, self.now_ms)
+        now_ms = book.time({name for one in settlements for name, _ in one.reservation.buckets}, self.now_ms)
         assert reply == settle(book, incarnation, settlements, self.now_ms)
         for admission, settlement in batch:
             self.models[key].settled(admission.bounds, incarnation, settlement, now_ms)

@@ -242,7 +242,7 @@ async def test_a_settlement_counts_once(world: World) -> None:
 async def test_a_number_that_stands_twice_in_its_batch_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
     granted = [await world.grant(plan, 10) for _ in range(3)]
-    numbered = [Settlement(grant.holds[0], number, 100) for number, grant in enumerate(granted, 1)]
+    numbered = [Settlement(grant.reservations[0], number, 100) for number, grant in enumerate(granted, 1)]
     await world.counters.replay("dead", [*numbered, *numbered])
     assert (await world.grant(plan, 0)).tokens == Standing(1000, 700, 60_001)
     assert (await world.grant(simple(tpd=100_000), 0)).tokens == Standing(100_000, 99_700, DAY_MS - START_MS % DAY_MS)
@@ -317,7 +317,7 @@ async def test_the_headers_tell_the_tightest_limit_of_each_type(world: World) ->
 async def test_a_tier_is_taken_first_and_given_back_when_the_group_refuses(world: World) -> None:
     tier, plan = tier_plan("ws", Tier(3, 10_000)), simple(rpm=1, tpm=50_000)
     granted = await world.grant(plan, 100, tier)
-    assert [hold.key for hold in granted.holds] == [tier.key, plan.key]
+    assert [reservation.key for reservation in granted.reservations] == [tier.key, plan.key]
     assert granted.tokens == Standing(10_000, 9_900, 60_001)
     assert granted.requests == Standing(1, 0, 60_001)
     for _ in range(5):
@@ -341,8 +341,10 @@ async def test_a_settled_tier_hold_moves_tokens_and_no_request(world: World) -> 
 async def test_a_settlement_of_counters_that_were_lost_still_counts_the_truth(world: World) -> None:
     lost = await world.grant(simple(tpd=1000, rps=100), 10)
     other = plan_of(group("elsewhere", {TPD: 1000, RPS: 100}))
-    hold = lost.holds[0]
-    moved = type(hold)(other.key, (("elsewhere", hold.buckets[0][1]),), hold.admitted_at_ms, hold.reserved_tokens)
+    reservation = lost.reservations[0]
+    moved = type(reservation)(
+        other.key, (("elsewhere", reservation.buckets[0][1]),), reservation.admitted_at_ms, reservation.reserved_tokens
+    )
     world.counters.settle(Settlement(moved, world.counters.next_number(other.key), 700))
     await world.quiet()
     assert (await world.grant(other, 0)).tokens == Standing(1000, 300, DAY_MS - START_MS % DAY_MS)

@@ -159,8 +159,8 @@ async def test_tokens_are_reserved_and_settled_from_memory_too(
 
 
 def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
-    for hold in grant.holds:
-        counters.settle(Settlement(hold, counters.next_number(hold.key), actual))
+    for reservation in grant.reservations:
+        counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
 
 
 async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, workers: list[RedisCounters]) -> None:
@@ -194,7 +194,7 @@ async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
     assert [type(answer) for answer in answers] == [Grant] + [LimitHit] * 7
     for answer in answers[:1]:
         assert isinstance(answer, Grant)
-        assert len(answer.holds) == 2
+        assert len(answer.reservations) == 2
         settle(workers[0], answer, 5)
     await come_back(server, workers)
     after = (await grants(workers[0], tier, 1, 0))[0]

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from policy.limits.effective import Plan
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.edges.redis.admission_requests import Check
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -61,8 +61,8 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Grant:
 
 
 async def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
-    for hold in grant.holds:
-        counters.settle(Settlement(hold, counters.next_number(hold.key), actual))
+    for reservation in grant.reservations:
+        counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
     await until(lambda: counters.pending_settlements == 0)
 
 
@@ -292,7 +292,7 @@ async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
     server.kill()
     await until(lambda: not counters.available)
     for grant in grants:
-        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
     await until(lambda: counters.available and counters.pending_settlements == 0)
@@ -304,12 +304,12 @@ async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
 ) -> None:
     """The journal forgets up to there: whatever the order of keys, no number at or below may be lost any more."""
     plans = [plan_of(group(name, {TPM: 100})) for name in ("g1", "g2")]
-    holds = [hold for plan in plans for hold in (await take(counters, plan)).holds]
+    reservations = [reservation for plan in plans for reservation in (await take(counters, plan)).reservations]
     assert counters.settled_through == 0
-    numbers = [counters.next_number(hold.key) for hold in holds]
+    numbers = [counters.next_number(reservation.key) for reservation in reservations]
     server.pause()
-    for hold, number in zip(holds, numbers, strict=True):
-        counters.settle(Settlement(hold, number, 5))
+    for reservation, number in zip(reservations, numbers, strict=True):
+        counters.settle(Settlement(reservation, number, 5))
     await asyncio.sleep(0.05)
     assert counters.settled_through == numbers[0] - 1
     server.resume()
@@ -322,7 +322,7 @@ async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServ
     for _ in range(3):
         server.pause()
         for grant in grants:
-            counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+            counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
         await until(lambda: counters._wire._failures > 0)
         server.resume()
         await until(lambda: counters.pending_settlements == 0)
@@ -336,7 +336,7 @@ async def test_settlements_of_one_key_share_calls(server: RedisServer, counters:
     await settle(counters, grants.pop(), 30)
     calls = script_calls(server)
     for grant in grants:
-        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 30))
+        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
     await until(lambda: counters.pending_settlements == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
@@ -348,7 +348,7 @@ async def test_more_settlements_than_a_call_can_carry_go_in_several(
     plan = simple(tpm=10_000_000)
     grant = await take(counters, plan, 0)
     for _ in range(1_700):
-        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 3))
+        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 3))
     await until(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
@@ -359,7 +359,7 @@ async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(
     for _ in range(5):
         grant = await counters.take(plan, 530)
         assert isinstance(grant, Grant)
-        counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 20))
+        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 20))
     assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
 
 
@@ -367,7 +367,7 @@ async def test_closing_sends_what_is_left(server: RedisServer) -> None:
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
     grant = await take(counters, plan, 500)
-    counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 100))
+    counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 100))
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()
@@ -381,7 +381,7 @@ async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -
     await counters.start()
     assert set(await outcomes(counters, simple(rpm=5), 6)) == {CountersUnavailableError}
     with pytest.raises(CountersUnavailableError):
-        await counters.replay("dead", [Settlement(Hold("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
+        await counters.replay("dead", [Settlement(Reservation("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
     server.start()
     await until(lambda: counters.available)
     assert await outcomes(counters, simple(rpm=5), 6) == [Grant] * 5 + [LimitHit]
@@ -432,9 +432,9 @@ async def test_what_accepts_and_never_answers_is_no_redis(tmp_path_factory: pyte
 
 async def test_a_dead_workers_settlements_are_replayed_once(server: RedisServer, counters: RedisCounters) -> None:
     plan, other = simple(tpd=10_000), plan_of(group("g2", {TPM: 10_000}))
-    holds = [(await take(counters, plan, 100)).holds[0] for _ in range(3)]
-    holds += [(await take(counters, other, 100)).holds[0] for _ in range(2)]
-    left = [Settlement(hold, number, 10) for number, hold in enumerate(holds, 1)]
+    reservations = [(await take(counters, plan, 100)).reservations[0] for _ in range(3)]
+    reservations += [(await take(counters, other, 100)).reservations[0] for _ in range(2)]
+    left = [Settlement(reservation, number, 10) for number, reservation in enumerate(reservations, 1)]
     supervisor = RedisCounters(server.url, "supervisor", options=OPTIONS)
     await supervisor.start()
     for again in (left[:2], left, left[::-1]):
@@ -469,7 +469,7 @@ async def test_closing_tries_once_more_what_redis_did_not_take(
     grant = await take(counters, plan, 500)
     server.kill()
     await until(lambda: not counters.available)
-    counters.settle(Settlement(grant.holds[0], counters.next_number(plan.key), 100))
+    counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 100))
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
     await until(lambda: counters.available)

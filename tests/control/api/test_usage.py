@@ -96,8 +96,8 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     assert isinstance(await counters.take(plan, 100), Grant)
     grant = await counters.take(plan, 100)
     assert isinstance(grant, Grant)
-    for hold in grant.holds:
-        counters.settle(Settlement(hold, counters.next_number(hold.key), tokens))
+    for reservation in grant.reservations:
+        counters.settle(Settlement(reservation, counters.next_number(reservation.key), tokens))
     await counters.close()
     return plan.key
 

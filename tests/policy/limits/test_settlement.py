@@ -3,17 +3,17 @@
 import orjson
 import pytest
 
-from policy.limits.settlement import Hold
+from policy.limits.settlement import Reservation
 
-HOLDS = [
-    Hold("tg:{g|a/b}", (), 0, 0),
-    Hold("tg:{root|a/b}", (("kid", 0b110), ("root", 0b100000)), 1_700_000_000_123, 512),
-    Hold("tg:{g|a/b}", (("g", 1),), 5, 2**53 - 1, local=True),
+RESERVATIONS = [
+    Reservation("tg:{g|a/b}", (), 0, 0),
+    Reservation("tg:{root|a/b}", (("kid", 0b110), ("root", 0b100000)), 1_700_000_000_123, 512),
+    Reservation("tg:{g|a/b}", (("g", 1),), 5, 2**53 - 1, local=True),
 ]
 
 
-@pytest.mark.parametrize("hold", HOLDS)
-def test_there_and_back(hold: Hold) -> None:
-    again = Hold.from_wire(orjson.loads(orjson.dumps(hold.to_wire())))
-    assert again == hold
-    assert hash(again) == hash(hold)
+@pytest.mark.parametrize("reservation", RESERVATIONS)
+def test_there_and_back(reservation: Reservation) -> None:
+    again = Reservation.from_wire(orjson.loads(orjson.dumps(reservation.to_wire())))
+    assert again == reservation
+    assert hash(again) == hash(reservation)

@@ -19,7 +19,7 @@ from proxy.accounting.recovery import (
     progress_record,
     settlements_of,
 )
-from tests.proxy.edges.journal.journals import ESTIMATE, OPENED_AT_MS, call, end, hold, key
+from tests.proxy.edges.journal.journals import ESTIMATE, OPENED_AT_MS, call, end, key, reservation
 
 
 def read(ledger: Ledger, *records: bytes) -> list[Halves]:
@@ -45,12 +45,12 @@ def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
     assert (event.api_key_prefix, event.status, event.tokens) == ("tg_abcdefghijkl", 200, Tokens(11, 7, 3))
     assert (event.request_metadata, event.ended_at_ms) == ({"trace": "é\n"}, OPENED_AT_MS + 1004)
     (settlement,) = settlements_of([ended])
-    assert (settlement.hold, settlement.number, settlement.actual_tokens) == (hold(4), 5, 18)
+    assert (settlement.reservation, settlement.number, settlement.actual_tokens) == (reservation(4), 5, 18)
     assert ledger.orphans() == []
 
 
 def test_a_call_that_held_nothing_settles_nothing() -> None:
-    ended = read(Ledger(), open_record(call(1, holds=())), close_record(replace(end(1), numbers=())))
+    ended = read(Ledger(), open_record(call(1, reservations=())), close_record(replace(end(1), numbers=())))
     assert len(ended) == 1
     assert settlements_of(ended) == []
 
@@ -88,8 +88,11 @@ def test_what_an_older_shipper_noted_is_still_read() -> None:
 
 
 def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_replay() -> None:
-    shared = (hold(1), hold(2, "tg:{ws_1|tier}"))
-    records = [open_record(call(n, holds=shared)) for n in (3, 1, 2)] + [open_record(call(9)), close_record(end(9))]
+    shared = (reservation(1), reservation(2, "tg:{ws_1|tier}"))
+    records = [open_record(call(n, reservations=shared)) for n in (3, 1, 2)] + [
+        open_record(call(9)),
+        close_record(end(9)),
+    ]
     ledger, again = Ledger(), Ledger()
     live = read(ledger, *records)
     read(again, *records)
@@ -97,7 +100,7 @@ def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_r
     assert orphans == again.orphans()
     numbers: dict[str, list[int]] = {name: [] for name in (shared[0].key, shared[1].key)}
     for settlement in settlements_of(orphans):
-        numbers[settlement.hold.key].append(settlement.number)
+        numbers[settlement.reservation.key].append(settlement.number)
     for taken in numbers.values():
         assert taken == sorted(set(taken))
         assert min(taken) > settlements_of(live)[0].number
@@ -140,7 +143,7 @@ def test_the_ledger_takes_no_more_calls_than_it_is_asked_for_and_says_how_far_it
 def test_the_last_number_is_that_of_the_last_end_that_bore_one() -> None:
     ledger = Ledger()
     read(ledger, open_record(call(1)), close_record(replace(end(1), numbers=(7, 8))))
-    read(ledger, open_record(call(2, holds=())), close_record(replace(end(2), numbers=())))
+    read(ledger, open_record(call(2, reservations=())), close_record(replace(end(2), numbers=())))
     assert ledger.last_number == 8
 
 

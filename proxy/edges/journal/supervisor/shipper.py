@@ -275,7 +275,7 @@ class Shipper:
 
     async def _replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         oldest_ms = time.time_ns() // 1_000_000 - _LONGEST_HOLD_MS
-        fresh = [settlement for settlement in settlements if settlement.hold.admitted_at_ms > oldest_ms]
+        fresh = [settlement for settlement in settlements if settlement.reservation.admitted_at_ms > oldest_ms]
         for start in range(0, len(fresh), REPLAY_CHUNK):
             await self._counters.replay(incarnation, fresh[start : start + REPLAY_CHUNK])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from policy.billing import Tokens
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.edges.journal.supervisor.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
@@ -30,12 +30,14 @@ def key(number: int) -> str:
     return f"01JD{number:022d}"
 
 
-def hold(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Hold:
+def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reservation:
     # Young enough not to be taken for older than its counter.
-    return Hold(bucket, (("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
+    return Reservation(bucket, (("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
 
 
-def call(number: int, *, holds: tuple[Hold, ...] | None = None, metadata: dict[str, str] | None = None) -> OpenCall:
+def call(
+    number: int, *, reservations: tuple[Reservation, ...] | None = None, metadata: dict[str, str] | None = None
+) -> OpenCall:
     return OpenCall(
         event_key=key(number),
         workspace_id="ws_1",
@@ -47,7 +49,7 @@ def call(number: int, *, holds: tuple[Hold, ...] | None = None, metadata: dict[s
         request_metadata=metadata,
         opened_at_ms=OPENED_AT_MS + number,
         estimate=ESTIMATE,
-        holds=(hold(number),) if holds is None else holds,
+        reservations=(reservation(number),) if reservations is None else reservations,
     )
 
 
@@ -133,7 +135,7 @@ class Marks:
 
     def apply(self, incarnation: str, settlements: list[Settlement]) -> None:
         for settlement in settlements:
-            mark = (settlement.hold.key, incarnation)
+            mark = (settlement.reservation.key, incarnation)
             if settlement.number > self.highest.get(mark, 0):
                 self.highest[mark] = settlement.number
                 self.applied.append(settlement)

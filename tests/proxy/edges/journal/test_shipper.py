@@ -31,9 +31,9 @@ from tests.proxy.edges.journal.journals import (
     begin,
     call,
     end,
-    hold,
     key,
     kill,
+    reservation,
     ship_all,
     silent,
     whole,
@@ -195,7 +195,7 @@ class SettlingWorker:
         self.says = 0
 
     def settle(self, numbers: Iterable[int]) -> None:
-        self.marks.apply("w1", [Settlement(hold(number), number + 1, 18) for number in numbers])
+        self.marks.apply("w1", [Settlement(reservation(number), number + 1, 18) for number in numbers])
 
     async def settled(self, incarnation: str) -> int:
         assert incarnation == "w1"

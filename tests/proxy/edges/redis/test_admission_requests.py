@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from policy.limits.settlement import Hold, Settlement
+from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, Stamp
 from proxy.accounting.reservations import LimitHit
 from proxy.edges.redis.admission_requests import Check, CompiledPlan, TakeForm
@@ -75,15 +75,17 @@ def test_a_request_counts_its_parts() -> None:
 
 
 NUMBERS = st.integers(0, 2**53 - 1)
-HOLDS = st.builds(Hold, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans())
+RESERVATIONS = st.builds(
+    Reservation, st.just("tg:{g|acme/chat}"), st.just((("g", 5), ("root", 9))), NUMBERS, NUMBERS, st.booleans()
+)
 
 
-@given(st.lists(st.builds(Settlement, HOLDS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
+@given(st.lists(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
 def test_settlements_that_hold_the_same_buckets_are_sent_alike_in_either_way(batch: list[Settlement]) -> None:
-    hold = batch[0].hold
-    request = SettleForm(SCRIPT, hold.key, "worker", hold.buckets, 1000).request(batch)
+    reservation = batch[0].reservation
+    request = SettleForm(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).request(batch)
     arguments = settle_arguments(batch, "worker", 1000)
-    assert request == encode(b"EVALSHA", SCRIPT.sha, b"1", hold.key.encode(), *arguments)
+    assert request == encode(b"EVALSHA", SCRIPT.sha, b"1", reservation.key.encode(), *arguments)
 
 
 async def test_plans_that_are_made_anew_are_not_all_kept() -> None:
