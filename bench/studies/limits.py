@@ -15,15 +15,15 @@ import redis
 import redis.asyncio
 import uvloop
 
-from policy.limits.counter_layout import parts_of
+from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
-from policy.limits.take_numbers import Stamp
+from policy.limits.take_numbers import TakeStamp
 from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.connection import encode
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisWire, WireOptions
+from proxy.edges.redis.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
@@ -33,7 +33,7 @@ ROUNDS = 3
 IN_FLIGHT = 16
 LEASE_MS = 1_240_000
 ROOMY = 10**12
-STAMP = Stamp("0123456789abcdef", 1, 0)
+STAMP = TakeStamp("0123456789abcdef", 1, 0)
 TWO = ((LimitType.REQUEST, Unit.MINUTE), (LimitType.TOKEN, Unit.MINUTE))
 FOUR = (*TWO, (LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY))
 SHAPES = {"2": (1, TWO), "4": (1, FOUR), "10": (5, TWO), "20": (5, FOUR)}
@@ -67,7 +67,7 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
     held = {bound.counting_group: [b.limit for b in plan.bounds if b.counting_group == bound.counting_group]
             for bound in plan.bounds}  # fmt: skip
     tokens = [(group, [limit for limit in limits if limit.type is LimitType.TOKEN]) for group, limits in held.items()]
-    buckets = tuple((group, parts_of(limits)) for group, limits in tokens)
+    buckets = tuple((group, kind_mask(limits)) for group, limits in tokens)
 
     def arguments(call: int) -> list[Any]:
         reservation = Reservation(plan.key, buckets, time.time_ns() // 1_000_000, 600)
@@ -156,16 +156,16 @@ async def report_python(server: RedisServer) -> None:
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
 
-    patient = WireOptions(deadline_s=5)  # a busy machine must not end the bench
-    wire = RedisWire(RedisAddress.parse(server.url), patient)
-    await wire.start()
+    patient = RedisClientOptions(deadline_s=5)  # a busy machine must not end the bench
+    pipelined = RedisClient(RedisAddress.parse(server.url), patient)
+    await pipelined.start()
     request = (b"EVALSHA", scripts.take.sha, b"1", plans[0].key.encode(), *arguments)
-    await wire.ask(b"SCRIPT", b"LOAD", scripts.take.text)
-    print(f"{'thin client, command encoded anew':>44} {await python_us(lambda: wire.ask(*request)):>8.1f}")
+    await pipelined.ask(b"SCRIPT", b"LOAD", scripts.take.text)
+    print(f"{'thin client, command encoded anew':>44} {await python_us(lambda: pipelined.ask(*request)):>8.1f}")
     print(f"{'(of which encoding)':>44} {_encoding_us(request):>8.1f}")
-    await wire.close()
+    await pipelined.close()
 
-    counters = RedisCounters(server.url, "bench", options=CountersOptions(wire=patient))
+    counters = RedisCounters(server.url, "bench", options=CountersOptions(client=patient))
     await counters.start()
     turn = iter(range(10**9))
     apart = await python_us(lambda: counters.take(plans[next(turn) % IN_FLIGHT], 600))

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from policy.limits.admission import Book, admit, charge, settle
-from policy.limits.counter_layout import parts_of
+from policy.limits.admission import CounterHash, admit, charge, settle
+from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
@@ -66,7 +66,7 @@ class Reserving:
     def __init__(self, threshold: int) -> None:
         self._limit = Limit(LimitType.TOKEN, Unit.MINUTE, threshold)
         self._bounds = (Bound(self._limit, "g", "g"),)
-        self._book = Book(LEASE_MS)
+        self._book = CounterHash(LEASE_MS)
         self._expectations = Expectations()
         self._number = 0
 
@@ -76,7 +76,7 @@ class Reserving:
         decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
         if not decision.admitted:
             return None
-        reservation = Reservation("k", (("g", parts_of((self._limit,))),), decision.now_ms, estimate)
+        reservation = Reservation("k", (("g", kind_mask((self._limit,))),), decision.now_ms, estimate)
         return lambda: self._end(call, reservation)
 
     def _end(self, call: Arrival, reservation: Reservation) -> None:
@@ -90,7 +90,7 @@ class ChargingAfterwards:
 
     def __init__(self, threshold: int) -> None:
         self._bounds = (Bound(Limit(LimitType.TOKEN, Unit.MINUTE, threshold), "g", "g"),)
-        self._book = Book(LEASE_MS)
+        self._book = CounterHash(LEASE_MS)
 
     def offer(self, call: Arrival) -> Callable[[], None] | None:
         if not admit(self._book, self._bounds, (0,), call.at_ms).admitted:

@@ -1,17 +1,17 @@
 """Counts + cost + limits → admitted, or the limit that refused: the reference for the three scripts of the counters.
 
 Same rules in plain Python, no I/O and no clock; property tests hold the two together. It also serves as the counters of
-a worker that has lost Redis (`local` mode) and as the in-memory twin in tests. A `Book` is one Redis hash.
+a worker that has lost Redis (`local` mode) and as the in-memory twin in tests. A `CounterHash` is one Redis hash.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from policy.limits.counter_layout import KIND_NUMBER, KINDS, has_part, is_exact_part
+from policy.limits.counter_layout import KIND_NUMBER, KINDS, has_kind, is_exact_kind
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Settlement
-from policy.limits.take_numbers import Stamp, TakeLog, TakeRecord
+from policy.limits.take_numbers import TakeLog, TakeRecord, TakeStamp
 from policy.limits.windows import RollingLog, day_of, granule_ms, is_exact, until_midnight_ms, window_ms
 
 Kind = tuple[LimitType, Unit]
@@ -43,7 +43,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class CounterHash:
     """One hash: the counters of its groups, and per worker incarnation the last settlement that was applied and the
     takes that were not answered yet.
 
@@ -103,7 +103,7 @@ class Decision:
 
 
 def admit(
-    book: Book, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int, stamp: Stamp | None = None
+    book: CounterHash, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int, stamp: TakeStamp | None = None
 ) -> Decision:
     """Admit the requests one after the other, each against all bounds at once, until a bound refuses.
 
@@ -146,7 +146,7 @@ def admit(
     )
 
 
-def charge(book: Book, bounds: Sequence[Bound], requests: int, tokens: int, clock_ms: int) -> None:
+def charge(book: CounterHash, bounds: Sequence[Bound], requests: int, tokens: int, clock_ms: int) -> None:
     """Count what was admitted without asking this book."""
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
     now_ms = book.time(groups, clock_ms)
@@ -155,14 +155,14 @@ def charge(book: Book, bounds: Sequence[Bound], requests: int, tokens: int, cloc
     book.groups.update(state)
 
 
-def revoke(book: Book, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
+def revoke_takes(book: CounterHash, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
     """Let no take up to `through` run any more; which takes have run that nobody may have heard of, newest first."""
     log = book.takes.get(incarnation, TakeLog()).revoked(through)
     book.takes[incarnation] = log
     return log.records
 
 
-def settle(book: Book, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
+def settle(book: CounterHash, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
     """Replace estimates by the truth, and say how many settlements were new.
 
     Numbers rise within a batch; one that is not above the mark has been applied before and is skipped.
@@ -253,14 +253,14 @@ def _correct_requests(counts: Counts, parts: int, settlement: Settlement, now_ms
         return counts
     for kind in KINDS[:2]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
-        if not has_part(parts, number):
+        if not has_kind(parts, number):
             continue
         if settlement.given_back:
             counts = counts.with_log(kind, log.refunded(1, admitted_at))
         elif admitted_at + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_part(parts, number))
+            granule = granule_ms(kind[1], is_exact_kind(parts, number))
             counts = counts.with_log(kind, log.charged(1, granule, now_ms))
-    if has_part(parts, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
+    if has_kind(parts, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
         counts = replace(counts, day_requests=max(0, counts.day_requests + (-1 if settlement.given_back else 1)))
     return counts
 
@@ -272,14 +272,14 @@ def _correct_tokens(counts: Counts, parts: int, settlement: Settlement, now_ms: 
     excess = settlement.actual_tokens - reserved
     for kind in KINDS[2:4]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
-        if not has_part(parts, number):
+        if not has_kind(parts, number):
             continue
         if excess < 0:
             counts = counts.with_log(kind, log.refunded(-excess, reservation.admitted_at_ms))
         elif not reservation.local or reservation.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_part(parts, number))
+            granule = granule_ms(kind[1], is_exact_kind(parts, number))
             counts = counts.with_log(kind, log.charged(excess, granule, now_ms))
-    if has_part(parts, KIND_NUMBER[_DAY_TOKENS]):
+    if has_kind(parts, KIND_NUMBER[_DAY_TOKENS]):
         counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, reservation.admitted_at_ms))
         counts = replace(counts, day_tokens=counts.day_tokens + settlement.actual_tokens)
     return counts

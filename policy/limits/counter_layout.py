@@ -24,7 +24,7 @@ KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS, 1)}
 EXACT_SHIFT = 6
 """In a mask of parts, a rate's bit again this much higher says that its log is the exact one."""
 
-TOKEN_PARTS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
+TOKEN_KINDS = sum(1 << (number - 1) for (kind, _), number in KIND_NUMBER.items() if kind is LimitType.TOKEN)
 """In a mask of parts, the bits of the TOKEN limits."""
 
 EXPIRY_S = 3 * 86_400
@@ -43,7 +43,7 @@ def bucket_key(owner_group: str, slug: str) -> str:
     return f"tg:{{{owner_group}|{slug}}}"
 
 
-def parts_of(limits: Iterable[Limit]) -> int:
+def kind_mask(limits: Iterable[Limit]) -> int:
     """The limits that bind one counting group, as a bit mask."""
     parts = 0
     for limit in limits:
@@ -52,11 +52,11 @@ def parts_of(limits: Iterable[Limit]) -> int:
     return parts
 
 
-def has_part(parts: int, number: int) -> bool:
+def has_kind(parts: int, number: int) -> bool:
     return bool(parts >> (number - 1) & 1)
 
 
-def is_exact_part(parts: int, number: int) -> bool:
+def is_exact_kind(parts: int, number: int) -> bool:
     return bool(parts >> (number - 1 + EXACT_SHIFT) & 1)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 class Reservation(NamedTuple):
     """The reservation of one call in one Redis hash.
 
-    `buckets`: (counting group, what binds there as the bits of `policy.limits.counter_layout.parts_of`). `local`:
+    `buckets`: (counting group, what binds there as the bits of `policy.limits.counter_layout.kind_mask`). `local`:
     admitted while Redis was away, so Redis has yet to hear of it: settling charges the call instead of correcting an
     estimate.
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 NO_DEADLINE_MS = 2**53 - 1
 
 
-class Stamp(NamedTuple):
+class TakeStamp(NamedTuple):
     """What a take carries. `number`: rising per incarnation. `answered`: the highest number below which all answers are
     known. `deadline_ms`: by Redis' clock, the last millisecond in which the take may run."""
 
@@ -36,11 +36,11 @@ class TakeLog:
     revoked_through: int = 0
     records: tuple[TakeRecord, ...] = ()
 
-    def refuses(self, stamp: Stamp, clock_ms: int) -> bool:
+    def refuses(self, stamp: TakeStamp, clock_ms: int) -> bool:
         """Whether a take is too late: by the clock itself, which unlike the counters' time may step back."""
         return clock_ms > stamp.deadline_ms or stamp.number <= self.revoked_through
 
-    def with_take(self, stamp: Stamp, at_ms: int, admitted: int) -> "TakeLog":
+    def with_take(self, stamp: TakeStamp, at_ms: int, admitted: int) -> "TakeLog":
         """With a take that has just run; without those whose answers are known."""
         unanswered = tuple(record for record in self.records if record.number > stamp.answered)
         return TakeLog(self.revoked_through, (TakeRecord(stamp.number, at_ms, admitted), *unanswered))

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from policy.limits.admission import Book, Decision, Tightest, admit, settle
-from policy.limits.counter_layout import parts_of
+from policy.limits.admission import CounterHash, Decision, Tightest, admit, settle
+from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType
 from policy.limits.settlement import Reservation, Settlement
@@ -17,7 +17,7 @@ class FakeCounters:
 
     def __init__(self, now_ms: Callable[[], int], *, request_timeout_s: float = 1200) -> None:
         self.away = False
-        self.books: dict[str, Book] = {}
+        self.books: dict[str, CounterHash] = {}
         self.settled: list[Settlement] = []
         self._now_ms = now_ms
         self._lease_ms = lease_ms(request_timeout_s)
@@ -83,8 +83,8 @@ class FakeCounters:
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
 
-    def _book(self, key: str) -> Book:
-        return self.books.setdefault(key, Book(self._lease_ms))
+    def _book(self, key: str) -> CounterHash:
+        return self.books.setdefault(key, CounterHash(self._lease_ms))
 
 
 def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
@@ -95,7 +95,7 @@ def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
 
 def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Reservation, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
-    buckets = tuple((group, parts_of(b.limit for b in held if b.counting_group == group)) for group in groups)
+    buckets = tuple((group, kind_mask(b.limit for b in held if b.counting_group == group)) for group in groups)
     return (Reservation(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
 
 

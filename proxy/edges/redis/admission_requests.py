@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policy.limits.counter_layout import TOKEN_PARTS, parts_of
+from policy.limits.counter_layout import TOKEN_KINDS, kind_mask
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import Grant, LimitHit, Standing
-from proxy.edges.redis.connection import NEVER, Call, encode_part
-from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_form
+from proxy.edges.redis.connection import NEVER, RedisCommand, encode_part
+from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
 
 HARD_REFUSAL_MAX_MS = 1000
 SOFT_REFUSAL_MAX_MS = 100
 
 
-class Take(Call):
+class Take(RedisCommand):
     """One call of take.lua: its take is given back however late the reply is. `number`: see `pending_takes.py`."""
 
     __slots__ = ("number",)
@@ -32,7 +32,7 @@ class Take(Call):
             self.done(self, reply)
 
 
-class Check(Take):
+class AdmissionRequest(Take):
     """One request that wants in, and who waits to hear; on the wire a call of its own, unless many travel as one."""
 
     __slots__ = ("answer", "compiled", "estimate")
@@ -42,7 +42,7 @@ class Check(Take):
         compiled: "CompiledPlan",
         estimate: int,
         answer: "asyncio.Future[Grant | LimitHit]",
-        done: "Callable[[Check, Any], None]",
+        done: "Callable[[AdmissionRequest, Any], None]",
     ) -> None:
         self.compiled = compiled
         self.estimate = estimate
@@ -54,12 +54,12 @@ class Check(Take):
         self.compiled.form.lose(self.number, (self,))
 
 
-class MergedChecks(Take):
+class AdmissionBatch(Take):
     """One call of take.lua for many checks of a plan."""
 
     __slots__ = ("checks",)
 
-    def __init__(self, checks: list[Check], done: "Callable[[MergedChecks, Any], None]") -> None:
+    def __init__(self, checks: list[AdmissionRequest], done: "Callable[[AdmissionBatch, Any], None]") -> None:
         super().__init__(b"", done)
         self.checks = checks
 
@@ -68,13 +68,13 @@ class MergedChecks(Take):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeForm:
+class TakeTemplate:
     """What is the same in all takes of a worker. `lose`: told of number and checks of a take whose connection went."""
 
     script: Script
     lease_ms: int
     incarnation: str
-    lose: Callable[[int, Sequence[Check]], None]
+    lose: Callable[[int, Sequence[AdmissionRequest]], None]
 
 
 class CompiledPlan:
@@ -83,11 +83,11 @@ class CompiledPlan:
     __slots__ = ("_alone", "_begin", "_buckets", "_end", "_parts", "_taken", "_thresholds", "form", "is_tier", "plan",
                  "refusal", "refused_at", "refused_until", "waiting")  # fmt: skip
 
-    def __init__(self, plan: Plan, form: TakeForm, is_tier: bool) -> None:
+    def __init__(self, plan: Plan, form: TakeTemplate, is_tier: bool) -> None:
         self.plan = plan
         self.form = form
         self.is_tier = is_tier
-        self.waiting: list[Check] = []
+        self.waiting: list[AdmissionRequest] = []
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
@@ -96,7 +96,7 @@ class CompiledPlan:
         self._thresholds = (0, *(bound.limit.threshold for bound in plan.bounds))
         # A command's pieces: its head and script differ, then what is always the same, around the stamp; the estimates.
         stamp = b"\0" * STAMP_BYTES
-        layout, values, *names = take_form(plan.bounds, form.lease_ms, form.incarnation, stamp)
+        layout, values, *names = take_template(plan.bounds, form.lease_ms, form.incarnation, stamp)
         self._parts = 6 + len(names)  # command, script, count of keys, key, layout, values
         begin = b"".join(map(encode_part, (b"1", plan.key.encode(), layout)))
         self._begin = begin + encode_part(values).removesuffix(stamp + b"\r\n")
@@ -111,7 +111,7 @@ class CompiledPlan:
         digits = b"%d" % estimate
         return b"%b%b%b$%d\r\n%b\r\n" % (self._alone, stamp, self._end, len(digits), digits)
 
-    def merged_request(self, checks: Sequence[Check], stamp: bytes, *, with_text: bool = False) -> bytes:
+    def merged_request(self, checks: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of checks; `with_text`: for a Redis that does not know the script yet."""
         script = self.form.script
         named = (b"EVAL", script.text) if with_text else (b"EVALSHA", script.sha)
@@ -172,12 +172,12 @@ def _held(plan: Plan) -> tuple[tuple[str, int], ...]:
     limits: dict[str, list[Limit]] = {}
     for bound in plan.bounds:
         limits.setdefault(bound.counting_group, []).append(bound.limit)
-    return tuple((group, parts_of(bound)) for group, bound in limits.items())
+    return tuple((group, kind_mask(bound)) for group, bound in limits.items())
 
 
 def _settled(taken: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     """What the end of a dispatched call has to put right: groups with TOKEN limits. Its request counts as it is."""
-    settled = tuple(bucket for bucket in taken if bucket[1] & TOKEN_PARTS)
+    settled = tuple(bucket for bucket in taken if bucket[1] & TOKEN_KINDS)
     return taken if settled == taken else settled
 
 

@@ -26,7 +26,7 @@ NEVER = math.inf
 _request_of = attrgetter("request")
 
 
-class Call:
+class RedisCommand:
     """One command on its way. `done` is called once, with the reply, which may be a `hiredis.ReplyError`, or with None
     when there is none in time; `late` may follow that None. `request` may be set as late as in the flush."""
 
@@ -46,7 +46,7 @@ class Call:
         """The connection went before an answer came: Redis may have done what it was asked, or may yet do it."""
 
 
-class Asked(Call):
+class AwaitedCommand(RedisCommand):
     """A call whose reply a coroutine awaits: None when it failed."""
 
     __slots__ = ("reply",)
@@ -56,17 +56,17 @@ class Asked(Call):
         self.reply = reply
 
 
-def _told(asked: Asked, reply: Any) -> None:
+def _told(asked: AwaitedCommand, reply: Any) -> None:
     if not asked.reply.done():
         asked.reply.set_result(reply)
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """One connection: requests out in order, replies back in the same order."""
 
     def __init__(self, on_caught_up: Callable[[], None]) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.pending: deque[Call] = deque()
+        self.pending: deque[RedisCommand] = deque()
         self.expired = 0
         """How many of `pending`, from the left, have failed already and only wait for their late answer."""
         self.is_watched = False
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are transports by shape only
 
-    def send(self, calls: Sequence[Call]) -> None:
+    def send(self, calls: Sequence[RedisCommand]) -> None:
         self.pending.extend(calls)
         if self._transport is not None:
             self._transport.write(b"".join(map(_request_of, calls)))

@@ -18,13 +18,13 @@ from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import Grant, LimitHit, Standing
 from proxy.edges.redis.address import RedisAddress
-from proxy.edges.redis.admission_requests import Check, CompiledPlan, MergedChecks, Take, TakeForm
+from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
-from proxy.edges.redis.pending_takes import Takes
-from proxy.edges.redis.pipelined_client import RedisWire, WireOptions
+from proxy.edges.redis.pending_takes import PendingTakes
+from proxy.edges.redis.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
-from proxy.edges.redis.settlement_sender import Settler
-from proxy.edges.redis.worker_roster import Roster
+from proxy.edges.redis.settlement_sender import SettlementSender
+from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class CountersOptions:
     request_timeout_s: float = 1200
     local_refusals: bool = True
     roster_interval_s: float = 2.0
-    wire: WireOptions = field(default_factory=WireOptions)
+    client: RedisClientOptions = field(default_factory=RedisClientOptions)
     scripts: Scripts = field(default_factory=Scripts.load)
     round_trip: Callable[[float], None] | None = None
     decided_alone: Callable[[], None] | None = None
@@ -64,16 +64,16 @@ class RedisCounters:
         self._incarnation = incarnation
         self._round_trip = self._options.round_trip
         self._lease_ms = lease_ms(self._options.request_timeout_s)
-        self._wire = RedisWire(RedisAddress.parse(redis_url), self._options.wire)
-        self._wire.hook(self._flush, self._redis_is_back)
+        self._client = RedisClient(RedisAddress.parse(redis_url), self._options.client)
+        self._client.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
-        self._settler = Settler(self._wire, scripts.settle, self._lease_ms)
-        self._takes = Takes(self._wire, scripts.revoke, incarnation, self._return_unseen)
-        self._form = TakeForm(scripts.take, self._lease_ms, incarnation, self._takes.lose)
+        self._settler = SettlementSender(self._client, scripts.settle, self._lease_ms)
+        self._takes = PendingTakes(self._client, scripts.revoke, incarnation, self._return_unseen)
+        self._form = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.lose)
         self._plans: dict[int, CompiledPlan] = {}
         self._collected: list[CompiledPlan] = []
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
-        self._roster = Roster(self._wire, incarnation, self._options.roster_interval_s)
+        self._roster = WorkerRoster(self._client, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
         self._logged_error = ""
         self._number = 0
@@ -87,20 +87,20 @@ class RedisCounters:
     async def start(self) -> None:
         """Connect; returns within a second, connected or not."""
         self._loop = asyncio.get_running_loop()
-        await self._wire.start()
+        await self._client.start()
         if self._local is not None:
             await self._roster.start()
 
     async def close(self) -> None:
         """Flush the settlements, with a bound, and disconnect."""
-        await self._settler.close(CLOSE_TIMEOUT_S if self._wire.connected else 0.0)
+        await self._settler.close(CLOSE_TIMEOUT_S if self._client.connected else 0.0)
         await self._roster.close()
-        await self._wire.close()
+        await self._client.close()
 
     @property
     def available(self) -> bool:
         """Whether Redis answers, as far as is known."""
-        return self._wire.available and self._wire.connected
+        return self._client.available and self._client.connected
 
     @property
     def decides(self) -> bool:
@@ -132,10 +132,10 @@ class RedisCounters:
             compiled = self._compile(plan)
         if compiled.refused_until and (repeated := compiled.repeated(self._loop.time())) is not None:
             return repeated
-        check = Check(compiled, estimate_tokens, self._loop.create_future(), self._answered)
+        check = AdmissionRequest(compiled, estimate_tokens, self._loop.create_future(), self._answered)
         if not compiled.waiting:
             self._collected.append(compiled)
-            self._wire.schedule_flush()
+            self._client.schedule_flush()
         compiled.waiting.append(check)
         try:
             return await check.answer
@@ -183,7 +183,7 @@ class RedisCounters:
                 self.give_back(ceiling)
         return _both(ceiling, granted) if isinstance(granted, Grant) else granted
 
-    def _undo_unseen(self, check: Check) -> None:
+    def _undo_unseen(self, check: AdmissionRequest) -> None:
         """The caller was cancelled between the answer and hearing of it."""
         if check.answer.done() and not check.answer.cancelled() and check.answer.exception() is None:
             answer = check.answer.result()
@@ -204,22 +204,22 @@ class RedisCounters:
         collected, self._collected = self._collected, []
         if not collected:
             return
-        deadline_ms = self._takes.deadline_ms(time.monotonic() + self._options.wire.deadline_s)
+        deadline_ms = self._takes.deadline_ms(time.monotonic() + self._options.client.deadline_s)
         for compiled in collected:
             checks, compiled.waiting = compiled.waiting, []
             if len(checks) >= MERGE_FROM:
                 checks = [check for check in checks if not check.answer.done()]
             if len(checks) >= MERGE_FROM:
-                merged = MergedChecks(checks, self._all_answered)
+                merged = AdmissionBatch(checks, self._all_answered)
                 merged.request = compiled.merged_request(checks, self._takes.stamp(merged, deadline_ms))
-                self._wire.call(merged)
+                self._client.call(merged)
                 continue
             for check in checks:
                 if not check.answer.done():
                     check.request = compiled.request(check.estimate, self._takes.stamp(check, deadline_ms))
-                    self._wire.call(check)
+                    self._client.call(check)
 
-    def _answered(self, check: Check, reply: Any) -> None:
+    def _answered(self, check: AdmissionRequest, reply: Any) -> None:
         """The reply to one check, None when there was none."""
         if not isinstance(reply, list):
             self._unanswered(check, [check], reply)
@@ -232,7 +232,7 @@ class RedisCounters:
         else:
             self._was_too_late(check, [check])
 
-    def _all_answered(self, merged: MergedChecks, reply: Any) -> None:
+    def _all_answered(self, merged: AdmissionBatch, reply: Any) -> None:
         """The reply to many: they were admitted in order, as far as they were."""
         checks = merged.checks
         if not isinstance(reply, list):
@@ -253,20 +253,20 @@ class RedisCounters:
         """An answer, in time or late. One that took long says too little of Redis' clock."""
         self._takes.heard(take.number)
         elapsed_s = self._loop.time() - take.sent_at
-        if elapsed_s <= self._options.wire.deadline_s:
+        if elapsed_s <= self._options.client.deadline_s:
             self._takes.learn_clock(redis_ms, take.sent_at)
         if self._round_trip is not None:
             self._round_trip(elapsed_s)
 
-    def _was_too_late(self, take: Take, checks: list[Check]) -> None:
+    def _was_too_late(self, take: Take, checks: list[AdmissionRequest]) -> None:
         """Redis did not run it. If its time is not up here, the clock was misjudged: ask again, without a deadline."""
         if not all(check.answer.done() for check in checks):
             self._send_again(take, checks, with_text=False)
 
-    def _send_again(self, take: Take, checks: list[Check], *, with_text: bool) -> None:
+    def _send_again(self, take: Take, checks: list[AdmissionRequest], *, with_text: bool) -> None:
         """What has not run, under a new number: it leaves after what was sent meanwhile."""
         take.request = checks[0].compiled.merged_request(checks, self._takes.stamp(take), with_text=with_text)
-        self._wire.call(take)
+        self._client.call(take)
 
     def _refused(self, compiled: CompiledPlan, reply: list[int], asked_at: float) -> LimitHit:
         """The refusal, remembered where that is sound: see `CompiledPlan.remember`."""
@@ -277,7 +277,7 @@ class RedisCounters:
             self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
         return hit
 
-    def _deliver(self, check: Check, answer: Grant | LimitHit) -> None:
+    def _deliver(self, check: AdmissionRequest, answer: Grant | LimitHit) -> None:
         """Give back the grant of a caller that no longer waits for it."""
         if check.answer.done():
             if isinstance(answer, Grant):
@@ -288,7 +288,7 @@ class RedisCounters:
         if self._local is not None and isinstance(answer, Grant):
             self._local.saw(check.compiled.plan, check.estimate, answer.requests)
 
-    def _unanswered(self, take: Take, checks: list[Check], reply: Any) -> None:
+    def _unanswered(self, take: Take, checks: list[AdmissionRequest], reply: Any) -> None:
         compiled = checks[0].compiled
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
@@ -299,12 +299,12 @@ class RedisCounters:
                 self._logged_error = error
                 _log.error("Redis refuses the counters' script (%s). Check the Redis user's permissions", reply)
             if error == "READONLY":
-                self._wire.give_up_connection()
+                self._client.give_up_connection()
         for check in checks:
             if not check.answer.done():
                 self._decide_without_redis(compiled.plan, check)
 
-    def _decide_without_redis(self, plan: Plan, check: Check) -> None:
+    def _decide_without_redis(self, plan: Plan, check: AdmissionRequest) -> None:
         if self._local is None:
             check.answer.set_exception(CountersUnavailableError())
             return

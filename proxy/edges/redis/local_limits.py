@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from policy.limits.admission import Book, Counts, Tightest, admit, charge, settle
-from policy.limits.counter_layout import KIND_NUMBER, has_part, parts_of
+from policy.limits.admission import CounterHash, Counts, Tightest, admit, charge, settle
+from policy.limits.counter_layout import KIND_NUMBER, has_kind, kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
@@ -64,7 +64,7 @@ class LocalLimits:
         self._sweep_at = _PLANS_KEPT
         self._day_tokens: dict[tuple[str, str], int] = {}
         self._day = 0
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, CounterHash] = {}
         self._number = 0
 
     def saw(self, plan: Plan, tokens: int, requests: Standing | None = None) -> None:
@@ -96,7 +96,7 @@ class LocalLimits:
         reservation = settlement.reservation
         self._roll_day()
         for group, parts in reservation.buckets:
-            if has_part(parts, _DAY_TOKENS):
+            if has_kind(parts, _DAY_TOKENS):
                 pair = (reservation.key, group)
                 self._day_tokens[pair] = self._day_tokens.get(pair, 0) + settlement.actual_tokens
         book = self._books.get(reservation.key)
@@ -139,15 +139,15 @@ class LocalLimits:
         taken = (Reservation(plan.key, _parts(plan), decision.now_ms, estimate, local=True),)
         return Grant(taken, requests, tokens, taken)
 
-    def _book(self, key: str, share: Share) -> Book:
+    def _book(self, key: str, share: Share) -> CounterHash:
         book = self._books.get(key)
         if book is None:
             book = self._books[key] = self._remembered(key, share)
         return book
 
-    def _remembered(self, key: str, share: Share) -> Book:
+    def _remembered(self, key: str, share: Share) -> CounterHash:
         """A book charged with this worker's own last window, and with what it knows of the others'."""
-        book, now_ms = Book(self._lease_ms), self._clock_ms()
+        book, now_ms = CounterHash(self._lease_ms), self._clock_ms()
         mine = [admitted for admitted in self._admitted.values() if admitted.plan.key == key]
         slices = [(at_ms, requests, tokens, one.plan) for one in mine for at_ms, requests, tokens in one.slices]
         for at_ms, requests, tokens, plan in sorted(slices, key=lambda piece: piece[0]):
@@ -167,7 +167,7 @@ class LocalLimits:
                 self._remember_others(book, admitted, standing, share)
         return book
 
-    def _remember_others(self, book: Book, admitted: _Admitted, told: Standing, share: Share) -> None:
+    def _remember_others(self, book: CounterHash, admitted: _Admitted, told: Standing, share: Share) -> None:
         """Leave no more room than this worker's share of what was left when Redis told, for as long as that stands."""
         bound, now_ms = admitted.plan.bounds[told.bound], self._clock_ms()
         if admitted.told_at_ms + told.reset_ms <= now_ms:
@@ -179,7 +179,7 @@ class LocalLimits:
             newest_ms = admitted.told_at_ms + told.reset_ms - window_ms(bound.limit.unit, 0) - 1
             charge(book, (bound,), used_by_others, 0, now_ms if bound.limit.unit is Unit.DAY else newest_ms)
 
-    def _remember_day(self, book: Book, admitted: _Admitted, bound: Bound, now_ms: int) -> None:
+    def _remember_day(self, book: CounterHash, admitted: _Admitted, bound: Bound, now_ms: int) -> None:
         counts: Counts = book.at(bound.counting_group, now_ms)
         if bound.limit.type is LimitType.TOKEN:
             settled = self._day_tokens.get((admitted.plan.key, bound.counting_group), 0)
@@ -204,4 +204,4 @@ def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
 def _parts(plan: Plan) -> tuple[tuple[str, int], ...]:
     """All that binds, requests too: Redis has yet to be told of them."""
     groups = dict.fromkeys(bound.counting_group for bound in plan.bounds)
-    return tuple((group, parts_of(b.limit for b in plan.bounds if b.counting_group == group)) for group in groups)
+    return tuple((group, kind_mask(b.limit for b in plan.bounds if b.counting_group == group)) for group in groups)

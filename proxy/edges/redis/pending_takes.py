@@ -12,10 +12,10 @@ import hiredis
 
 from policy.limits.settlement import Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
-from proxy.edges.redis.admission_requests import Check, Take
+from proxy.edges.redis.admission_requests import AdmissionRequest, Take
 from proxy.edges.redis.clock import RedisClock
-from proxy.edges.redis.connection import Call, encode
-from proxy.edges.redis.pipelined_client import RedisWire
+from proxy.edges.redis.connection import RedisCommand, encode
+from proxy.edges.redis.pipelined_client import RedisClient
 from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
 
 _log = logging.getLogger(__name__)
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 class _Lost(NamedTuple):
     number: int
-    checks: Sequence[Check]
+    checks: Sequence[AdmissionRequest]
 
 
-class _Revocation(Call):
+class _Revocation(RedisCommand):
     """One call of revoke.lua. It is asked again after each reconnect until it is answered, however late."""
 
     __slots__ = ("key",)
@@ -39,13 +39,13 @@ class _Revocation(Call):
         self.done(self, reply)
 
 
-class Takes:
+class PendingTakes:
     """Those of one worker. `give_back`: told of each reservation that nobody will ever use."""
 
     def __init__(
-        self, wire: RedisWire, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
+        self, client: RedisClient, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
     ) -> None:
-        self._wire = wire
+        self._client = client
         self._script = script
         self._field = takes_field(incarnation)
         self._give_back = give_back
@@ -71,7 +71,7 @@ class Takes:
     def learn_clock(self, redis_ms: int, asked_at_s: float) -> None:
         self._clock.learn(redis_ms, asked_at_s)
 
-    def lose(self, number: int, checks: Sequence[Check]) -> None:
+    def lose(self, number: int, checks: Sequence[AdmissionRequest]) -> None:
         """The connection went before the answer came."""
         self._lost.setdefault(checks[0].compiled.plan.key, []).append(_Lost(number, checks))
 
@@ -81,7 +81,7 @@ class Takes:
         for key, lost in self._lost.items():
             through = b"%d" % lost[-1].number
             request = encode(b"EVAL", self._script.text, b"1", key.encode(), self._field, through)
-            self._wire.call(_Revocation(request, key, self._revoked))
+            self._client.call(_Revocation(request, key, self._revoked))
 
     def _revoked(self, revocation: _Revocation, reply: Any) -> None:
         if reply is None:

@@ -17,7 +17,7 @@ from typing import Any
 import hiredis
 
 from proxy.edges.redis.address import RedisAddress
-from proxy.edges.redis.connection import NEVER, Asked, Call, Connection, encode
+from proxy.edges.redis.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.001
@@ -25,7 +25,7 @@ _LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class WireOptions:
+class RedisClientOptions:
     """`stall_s`: a connection that owes an answer for so long is given up. Back-off grows from min to max, jittered."""
 
     deadline_s: float = 0.05
@@ -36,16 +36,16 @@ class WireOptions:
     backoff_max_s: float = 0.5
 
 
-class RedisWire:
+class RedisClient:
     """The client. `before_flush` is called once per tick in which something was asked, to add what was collected."""
 
-    def __init__(self, address: RedisAddress, options: WireOptions = WireOptions()) -> None:
+    def __init__(self, address: RedisAddress, options: RedisClientOptions = RedisClientOptions()) -> None:
         self._address = address
         self._options = options
         self._before_flush: Callable[[], None] | None = None
         self._on_back: Callable[[], None] | None = None
-        self._waiting: list[Call] = []
-        self._connection: Connection | None = None
+        self._waiting: list[RedisCommand] = []
+        self._connection: RedisConnection | None = None
         self._flush_scheduled = False
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -90,11 +90,11 @@ class RedisWire:
 
     async def ask(self, *parts: bytes) -> Any:
         """One command and its reply (maybe a `hiredis.ReplyError`), or None when Redis could not be reached in time."""
-        asked = Asked(encode(*parts), self._loop.create_future())
+        asked = AwaitedCommand(encode(*parts), self._loop.create_future())
         self.call(asked)
         return await asked.reply
 
-    def call(self, call: Call) -> None:
+    def call(self, call: RedisCommand) -> None:
         """Ask, in the coming flush. May fail the call before it returns."""
         if self._open:
             call.done(call, None)
@@ -135,7 +135,7 @@ class RedisWire:
         if self._connection is not None:
             self._connection.send(new)
 
-    def _drop_waiting(self) -> list[Call]:
+    def _drop_waiting(self) -> list[RedisCommand]:
         calls, self._waiting = self._waiting, []
         return calls
 
@@ -155,8 +155,8 @@ class RedisWire:
             self._failure()
             call.done(call, None)
 
-    def _overdue(self, now: float) -> list[Call]:
-        overdue: list[Call] = []
+    def _overdue(self, now: float) -> list[RedisCommand]:
+        overdue: list[RedisCommand] = []
         connection = self._connection
         while connection is not None and connection.expired < len(connection.pending):
             call = connection.pending[connection.expired]
@@ -227,13 +227,13 @@ class RedisWire:
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
             backoff_s = min(2 * backoff_s, self._options.backoff_max_s)
 
-    def _connected(self, connection: Connection) -> None:
+    def _connected(self, connection: RedisConnection) -> None:
         self._connection = connection
         self._open = True  # as far as this connection is concerned, Redis has been away until now
         self._caught_up()
         self.schedule_flush()
 
-    def _disconnected(self, connection: Connection) -> None:
+    def _disconnected(self, connection: RedisConnection) -> None:
         """What was asked on it may or may not have been done, or is still to be done."""
         self._connection = None
         connection.abort()
@@ -243,9 +243,9 @@ class RedisWire:
                 call.done(call, None)
             call.lost()
 
-    async def _connect(self) -> Connection | None:
+    async def _connect(self) -> RedisConnection | None:
         """A connection that has been let in; None when there is none to be had now."""
-        connection = Connection(self._caught_up)
+        connection = RedisConnection(self._caught_up)
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await self._dial(connection)
@@ -272,18 +272,19 @@ class RedisWire:
                 "%s. Check the Redis server, the network, TOLLGATE_REDIS_URL and the ACL user's permissions", text
             )
 
-    async def _dial(self, connection: Connection) -> None:
+    async def _dial(self, connection: RedisConnection) -> None:
         address = self._address
         if address.path:
             await self._loop.create_unix_connection(lambda: connection, address.path)
         else:
             await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=address.tls)
 
-    async def _greet(self, connection: Connection) -> str | None:
+    async def _greet(self, connection: RedisConnection) -> str | None:
         """Log in, choose the database, and see that the server answers; the error's first word when it will not."""
         commands = [*self._address.greeting(), ("PING",)]
         calls = [
-            Asked(encode(*(part.encode() for part in command)), self._loop.create_future()) for command in commands
+            AwaitedCommand(encode(*(part.encode() for part in command)), self._loop.create_future())
+            for command in commands
         ]
         connection.send(calls)
         while not all(call.reply.done() for call in calls):

@@ -12,7 +12,7 @@ from importlib import resources
 from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFIX
 from policy.limits.effective import Bound
 from policy.limits.settlement import Settlement
-from policy.limits.take_numbers import Stamp
+from policy.limits.take_numbers import TakeStamp
 from proxy.edges.redis.connection import encode_part
 
 _WITHOUT_REDIS, _GIVEN_BACK = 1, 2
@@ -61,12 +61,12 @@ def stamp_bytes(number: int, answered: int, deadline_ms: int) -> bytes:
     return _STAMP.pack(deadline_ms, number, answered)
 
 
-def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: Stamp) -> list[bytes]:
+def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
     """What take.lua is given before the estimates."""
-    return take_form(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
+    return take_template(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
 
 
-def take_form(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
+def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
     """The same for every call under these bounds, but for the stamp at the end of its second argument."""
     places = _places(bound.counting_group for bound in bounds)
     values = _six_bytes(lease_ms) + bytes([len(places)])
@@ -93,7 +93,7 @@ def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_
     return [b"".join(formats), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
 
 
-class SettleForm:
+class SettleTemplate:
     """What is the same in all batches of one key and incarnation whose settlements hold the same buckets: such a batch
     is put together of ready pieces, one settlement of three."""
 

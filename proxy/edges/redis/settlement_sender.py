@@ -14,9 +14,9 @@ from typing import Any
 import hiredis
 
 from policy.limits.settlement import Settlement
-from proxy.edges.redis.connection import NEVER, Call, encode
-from proxy.edges.redis.pipelined_client import RedisWire
-from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleForm, settle_arguments, settle_values
+from proxy.edges.redis.connection import NEVER, RedisCommand, encode
+from proxy.edges.redis.pipelined_client import RedisClient
+from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleTemplate, settle_arguments, settle_values
 from proxy.exchange import CountersUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _Lane:
         self.resting = False  # Redis did not take the last batch; the timer tries again
         self.waiters: list[asyncio.Future[None]] = []
         self.buckets: tuple[tuple[str, int], ...] | None = None
-        self.form: SettleForm | None = None  # of a batch that holds just these buckets, as the last one did
+        self.form: SettleTemplate | None = None  # of a batch that holds just these buckets, as the last one did
 
     def wake(self) -> None:
         """Who waits until all is in."""
@@ -47,7 +47,7 @@ class _Lane:
         self.waiters.clear()
 
 
-class _Batch(Call):
+class _Batch(RedisCommand):
     """One EVALSHA, or EVAL, of settle.lua."""
 
     __slots__ = ("count", "lane")
@@ -60,11 +60,11 @@ class _Batch(Call):
         self.expires_at = NEVER  # the rest of a call is set when it is sent
 
 
-class Settler:
+class SettlementSender:
     """Takes settlements synchronously and never loses one that is not too old to matter."""
 
-    def __init__(self, wire: RedisWire, script: Script, lease_ms: int) -> None:
-        self._wire = wire
+    def __init__(self, client: RedisClient, script: Script, lease_ms: int) -> None:
+        self._client = client
         self._script = script
         self._lease_ms = lease_ms
         self._lanes: dict[tuple[str, str], _Lane] = {}
@@ -101,7 +101,7 @@ class Settler:
         lane.queue.append(settlement)
         if len(lane.queue) == 1:
             self.ready.append(lane)
-            self._wire.schedule_flush()
+            self._client.schedule_flush()
 
     def send_ready(self) -> None:
         """Hand the wire what this tick has to settle; to be called right before it writes."""
@@ -126,7 +126,7 @@ class Settler:
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
         for command, script in ((b"EVALSHA", self._script.sha), (b"EVAL", self._script.text)):
-            reply = await self._wire.ask(command, script, b"1", key.encode(), *arguments)
+            reply = await self._client.ask(command, script, b"1", key.encode(), *arguments)
             if isinstance(reply, int):
                 return
             if not _is_noscript(reply):
@@ -173,10 +173,10 @@ class Settler:
         else:
             if lane.form is None or lane.buckets != buckets:
                 lane.buckets = buckets
-                lane.form = SettleForm(self._script, lane.key, lane.incarnation, buckets, self._lease_ms)
+                lane.form = SettleTemplate(self._script, lane.key, lane.incarnation, buckets, self._lease_ms)
             request = lane.form.request(batch)
         lane.in_flight = True
-        self._wire.call(_Batch(request, lane, len(batch), self._sent))
+        self._client.call(_Batch(request, lane, len(batch), self._sent))
 
     def _odd_request(self, lane: _Lane, batch: list[Settlement]) -> bytes:
         script = (b"EVALSHA", self._script.sha) if self._script_known else (b"EVAL", self._script.text)
@@ -190,7 +190,7 @@ class Settler:
             del lane.queue[: batch.count]
             if lane.queue:  # with the flush, so that what this tick still adds goes along
                 self.ready.append(lane)
-                self._wire.schedule_flush()
+                self._client.schedule_flush()
             elif lane.waiters:
                 lane.wake()
         elif _is_noscript(reply):

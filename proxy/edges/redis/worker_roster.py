@@ -6,7 +6,7 @@ Only `local` mode asks, once Redis is away: what was last known decides each wor
 import asyncio
 from dataclasses import dataclass
 
-from proxy.edges.redis.pipelined_client import RedisWire
+from proxy.edges.redis.pipelined_client import RedisClient
 
 _KEY = b"tg:workers"
 _NEVER_S = 10**9
@@ -31,15 +31,15 @@ class Share:
         return threshold // self.workers + (1 if self.rank < threshold % self.workers else 0)
 
 
-class Roster:
+class WorkerRoster:
     """Keeps this worker on the list and the list in mind.
 
     `share` is None until this worker knows that the others know of it: until then they go by larger shares.
     """
 
-    def __init__(self, wire: RedisWire, incarnation: str, interval_s: float) -> None:
+    def __init__(self, client: RedisClient, incarnation: str, interval_s: float) -> None:
         self.share: Share | None = None
-        self._wire = wire
+        self._client = client
         self._incarnation = incarnation.encode()
         self._interval_s = interval_s
         self._gone_after_s = max(1, round(3 * interval_s))
@@ -56,7 +56,7 @@ class Roster:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self._wire.ask(b"ZREM", _KEY, self._incarnation)
+            await self._client.ask(b"ZREM", _KEY, self._incarnation)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -72,7 +72,7 @@ class Roster:
             self._trusted_from = now + self._gone_after_s
         is_trusted = now >= self._trusted_from
         gone_after_s = b"%d" % (self._gone_after_s if is_trusted else _NEVER_S)
-        workers = await self._wire.ask(b"EVAL", _PRESENT, b"1", _KEY, self._incarnation, gone_after_s)
+        workers = await self._client.ask(b"EVAL", _PRESENT, b"1", _KEY, self._incarnation, gone_after_s)
         if not isinstance(workers, list) or self._incarnation not in workers:
             return
         self._heard_at = now

@@ -17,7 +17,7 @@ from policy.limits.settlement import Settlement
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import Grant, LimitHit
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from tests.fakes.counters import FakeCounters
 
@@ -101,8 +101,8 @@ def fake_world() -> World:
 def redis_world(url: str, client: "redis.Redis") -> World:
     client.flushall()
     client.set(CLOCK_KEY, START_MS)
-    patient = WireOptions(deadline_s=10)  # what is counted is asked, however busy the machine
-    options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK), wire=patient)
+    patient = RedisClientOptions(deadline_s=10)  # what is counted is asked, however busy the machine
+    options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK), client=patient)
     return World(RedisCounters(url, "worker-1", options=options), redis=client)
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from policy.groups import Group
-from policy.limits.admission import Book, Decision, Tightest, admit, revoke, settle
-from policy.limits.counter_layout import KINDS, parts_of
+from policy.limits.admission import CounterHash, Decision, Tightest, admit, revoke_takes, settle
+from policy.limits.counter_layout import KINDS, kind_mask
 from policy.limits.effective import Bound, Plan
 from policy.limits.settlement import Reservation, Settlement
-from policy.limits.take_numbers import NO_DEADLINE_MS, Stamp
+from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS
 from proxy.edges.redis.scripts import Scripts, settle_arguments, take_arguments, takes_field
 from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce
@@ -48,7 +48,7 @@ class Sent:
 
     plan: Plan
     estimates: tuple[int, ...]
-    stamp: Stamp
+    stamp: TakeStamp
     admissions: tuple[Admission, ...] = ()
 
 
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
             parent = self.groups[-1].id if self.groups else None
             self.groups.append(group(name, its, parent, cascading=cascading))  # type: ignore[arg-type]
         self.keys = {plan.key for plan in map(self._plan, range(len(self.groups)))}
-        self.books = {key: Book(LEASE_MS) for key in self.keys}
+        self.books = {key: CounterHash(LEASE_MS) for key in self.keys}
         self.models = {key: BruteForce(LEASE_MS) for key in self.keys}
         self.open: list[Admission] = []
         self.edges: list[int] = []
@@ -233,12 +233,12 @@ class Machine(RuleBasedStateMachine):
         reply: int | list[int] = pipeline.execute()[1]
         return reply
 
-    def _stamp(self, incarnation: str) -> Stamp:
+    def _stamp(self, incarnation: str) -> TakeStamp:
         """The next take's. Below the oldest take that is lost all answers are known."""
         self.takes[incarnation] += 1
         number = self.takes[incarnation]
         lost = [sent.stamp.number for sent in (*self.unheard, *self.under_way) if sent.stamp.incarnation == incarnation]
-        return Stamp(incarnation, number, min([number, *lost]) - 1)
+        return TakeStamp(incarnation, number, min([number, *lost]) - 1)
 
     def _run_unheard(self, sent: Sent) -> None:
         known = len(self.open)
@@ -251,11 +251,11 @@ class Machine(RuleBasedStateMachine):
         """By number, when each take that was remembered ran, and how many it admitted."""
         reply = self._run(self.scripts.revoke.sha, key, [takes_field(incarnation), b"%d" % through])
         assert isinstance(reply, list)
-        ran = revoke(self.books[key], incarnation, through)
+        ran = revoke_takes(self.books[key], incarnation, through)
         assert reply == [figure for record in ran for figure in (record.at_ms, record.number, record.admitted)]
         return {record.number: (record.at_ms, record.admitted) for record in ran}
 
-    def _take(self, plan: Plan, estimates: list[int], stamp: Stamp | None = None) -> Decision | None:
+    def _take(self, plan: Plan, estimates: list[int], stamp: TakeStamp | None = None) -> Decision | None:
         if not plan.bounds:
             return None
         stamp = stamp or self._stamp("a")
@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
 
 def _parts(bounds: tuple[Bound, ...]) -> tuple[tuple[str, int], ...]:
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
-    return tuple((name, parts_of(b.limit for b in bounds if b.counting_group == name)) for name in groups)
+    return tuple((name, kind_mask(b.limit for b in bounds if b.counting_group == name)) for name in groups)
 
 
 def _as_reply(decision: Decision) -> list[int]:

@@ -12,7 +12,7 @@ import redis
 from proxy.accounting.reservations import Grant
 from proxy.edges.redis.address import RedisAddress, RedisUrlError
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from runtime.child_process import free_ports
 from tests.contracts.redis.counters_world import simple
@@ -45,7 +45,7 @@ def server() -> Iterator[TcpServer]:
 
 @asynccontextmanager
 async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
-    counters = RedisCounters(url, "worker-1", options=CountersOptions(wire=WireOptions(deadline_s=1)))
+    counters = RedisCounters(url, "worker-1", options=CountersOptions(client=RedisClientOptions(deadline_s=1)))
     await counters.start()
     yield counters
     await counters.close()

@@ -16,7 +16,7 @@ from policy.limits.tiers import Tier, tier_plan
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import Grant, LimitHit
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
@@ -28,7 +28,7 @@ FOREVER_S = 600.0
 MERGED, SINGLE = 9, 2
 """How many checks of one moment: from three on they are one call."""
 SCRIPTS = Scripts.load(REDIS_CLOCK)
-QUICK = WireOptions(deadline_s=0.1, stall_s=FOREVER_S)
+QUICK = RedisClientOptions(deadline_s=0.1, stall_s=FOREVER_S)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ async def relay(server: RedisServer, own: "redis.Redis") -> AsyncIterator[Relay]
 @pytest.fixture
 async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
     """A worker behind the relay, on the test's clock."""
-    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, wire=QUICK)
+    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=QUICK)
     made = RedisCounters(relay.url, "late", options=options)
     await made.start()
     yield made
@@ -68,8 +68,8 @@ async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
 @pytest.fixture
 async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisCounters]:
     """A worker that nothing disturbs, on the test's clock."""
-    patient = WireOptions(deadline_s=PATIENCE_S)
-    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, wire=patient)
+    patient = RedisClientOptions(deadline_s=PATIENCE_S)
+    options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=patient)
     made = RedisCounters(server.url, "other", options=options)
     await made.start()
     yield made
@@ -104,8 +104,8 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
 
 
 def all_settled(counters: RedisCounters) -> bool:
-    connection = counters._wire._connection
-    has_heard_all = connection is not None and not connection.pending and not counters._wire._waiting
+    connection = counters._client._connection
+    has_heard_all = connection is not None and not connection.pending and not counters._client._waiting
     return has_heard_all and counters.available and counters.pending_settlements == 0 and not counters._takes._lost
 
 
@@ -277,7 +277,7 @@ async def test_what_was_served_and_what_remains_is_the_whole(
     server: RedisServer, own: "redis.Redis", callers: int, stopped_s: float, stall_s: float
 ) -> None:
     plan = simple(rpd=50, tpd=100_000)
-    options = CountersOptions(wire=WireOptions(stall_s=stall_s), local_refusals=False)
+    options = CountersOptions(client=RedisClientOptions(stall_s=stall_s), local_refusals=False)
     worker = RedisCounters(server.url, "worker-1", options=options)
     await worker.start()
     served, stopping = 0, False
@@ -306,7 +306,9 @@ async def test_what_was_served_and_what_remains_is_the_whole(
         stopping = True
         await asyncio.gather(*calling)
     await until(lambda: all_settled(worker))
-    reader = RedisCounters(server.url, "reader", options=replace(options, wire=WireOptions(deadline_s=PATIENCE_S)))
+    reader = RedisCounters(
+        server.url, "reader", options=replace(options, client=RedisClientOptions(deadline_s=PATIENCE_S))
+    )
     await reader.start()
     assert await left(reader, plan) == (50 - served, 100_000 - 100 * served)
     assert (await outcomes(reader, plan, 60)).count(Grant) == 50 - served

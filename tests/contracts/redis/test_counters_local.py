@@ -15,14 +15,14 @@ from policy.limits.settlement import Settlement
 from policy.limits.tiers import Tier, tier_plan
 from proxy.accounting.reservations import Grant, LimitHit
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple
 from tests.redis_server import RedisServer, private_redis
 
 PATIENCE_S = 10
-OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, wire=WireOptions(deadline_s=0.3))
+OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, client=RedisClientOptions(deadline_s=0.3))
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import redis
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.reservations import Grant, LimitHit, Standing
-from proxy.edges.redis.admission_requests import Check
+from proxy.edges.redis.admission_requests import AdmissionRequest
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import WireOptions
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
 
 BOTH_LOOPS = True
 PATIENCE_S = 10
-OPTIONS = CountersOptions(wire=WireOptions(deadline_s=0.3))
+OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.3))
 """More patient than production, for a machine that is busy with other tests."""
 
 
@@ -194,7 +194,7 @@ class CancelsOnDelivery(RedisCounters):
 
     waiting: "asyncio.Task[Grant | LimitHit] | None" = None
 
-    def _deliver(self, check: Check, answer: Grant | LimitHit) -> None:
+    def _deliver(self, check: AdmissionRequest, answer: Grant | LimitHit) -> None:
         super()._deliver(check, answer)
         if self.waiting is not None:
             self.waiting.cancel()
@@ -213,7 +213,7 @@ async def test_who_is_cancelled_with_the_answer_at_hand_gives_his_tokens_back(se
 
 
 async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> None:
-    options = CountersOptions(wire=WireOptions(stall_s=PATIENCE_S))
+    options = CountersOptions(client=RedisClientOptions(stall_s=PATIENCE_S))
     counters, plan = RedisCounters(server.url, "worker-1", options=options), simple(tpm=1000, rpm=1000)
     await counters.start()
     await take(counters, plan, 1)
@@ -221,12 +221,12 @@ async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> 
     for _ in range(3):  # two at a time, which are not merged: the breaker counts calls
         waiting = asyncio.ensure_future(outcomes(counters, plan, 2))
         await asyncio.sleep(0.01)
-        timer = counters._wire._deadline_timer
+        timer = counters._client._deadline_timer
         assert timer is not None  # each has a deadline of its own, whatever else is owed
-        assert timer.when() - asyncio.get_running_loop().time() <= options.wire.deadline_s
+        assert timer.when() - asyncio.get_running_loop().time() <= options.client.deadline_s
         assert set(await waiting) == {CountersUnavailableError}
     assert not counters.available
-    assert counters._wire.connected
+    assert counters._client.connected
     server.resume()
     await until(lambda: counters.available)
     await until(lambda: counters.pending_settlements == 0)
@@ -261,12 +261,12 @@ async def test_what_our_own_loop_slept_through_is_not_held_against_redis(server:
 
 
 async def test_a_connection_that_owes_an_answer_for_too_long_is_given_up(server: RedisServer) -> None:
-    options = CountersOptions(wire=WireOptions(stall_s=0.2, connect_timeout_s=0.2))
+    options = CountersOptions(client=RedisClientOptions(stall_s=0.2, connect_timeout_s=0.2))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
     server.pause()
     assert await outcomes(counters, simple(rpm=5), 1) == [CountersUnavailableError]
-    await until(lambda: not counters._wire.connected)
+    await until(lambda: not counters._client.connected)
     server.resume()
     await until(lambda: counters.available)
     await take(counters, simple(rpm=5))
@@ -323,7 +323,7 @@ async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServ
         server.pause()
         for grant in grants:
             counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
-        await until(lambda: counters._wire._failures > 0)
+        await until(lambda: counters._client._failures > 0)
         server.resume()
         await until(lambda: counters.pending_settlements == 0)
         grants = [await take(counters, plan, 100) for _ in range(5)]

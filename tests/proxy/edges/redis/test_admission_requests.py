@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
-from policy.limits.take_numbers import NO_DEADLINE_MS, Stamp
+from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from proxy.accounting.reservations import LimitHit
-from proxy.edges.redis.admission_requests import Check, CompiledPlan, TakeForm
-from proxy.edges.redis.connection import Call, encode
+from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, TakeTemplate
+from proxy.edges.redis.connection import RedisCommand, encode
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
-from proxy.edges.redis.pending_takes import Takes
-from proxy.edges.redis.scripts import Script, SettleForm, settle_arguments, stamp_bytes, take_arguments
+from proxy.edges.redis.pending_takes import PendingTakes
+from proxy.edges.redis.scripts import Script, SettleTemplate, settle_arguments, stamp_bytes, take_arguments
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = Plan("acme/chat", "g", "tg:{g|acme/chat}", (BOUND,))
@@ -23,7 +23,7 @@ SCRIPT = Script(b"return 0", b"0" * 40)
 
 
 def compiled(*, is_tier: bool = False) -> CompiledPlan:
-    return CompiledPlan(PLAN, TakeForm(SCRIPT, 1000, "worker", lambda _number, _checks: None), is_tier)
+    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _number, _checks: None), is_tier)
 
 
 @given(
@@ -60,12 +60,12 @@ def test_a_refusal_that_may_be_lifted_elsewhere_is_repeated_for_a_tenth_of_a_sec
 
 def test_a_request_counts_its_parts() -> None:
     plan = compiled()
-    checks = [Check(plan, estimate, None, print) for estimate in (5, 1234)]  # type: ignore[arg-type]  # nobody waits
+    checks = [AdmissionRequest(plan, estimate, None, print) for estimate in (5, 1234)]  # type: ignore[arg-type]  # nobody waits
     stamp = stamp_bytes(7, 6, 12_345)
     alone, merged = plan.request(1234, stamp), plan.merged_request(checks, stamp)
     with_text = plan.merged_request(checks, stamp, with_text=True)
     assert plan.merged_request(checks[1:], stamp) == alone
-    arguments = take_arguments(PLAN.bounds, 1000, Stamp("worker", 7, 6, 12_345))
+    arguments = take_arguments(PLAN.bounds, 1000, TakeStamp("worker", 7, 6, 12_345))
     assert alone == encode(b"EVALSHA", SCRIPT.sha, b"1", PLAN.key.encode(), *arguments, b"1234")
     for request, command in ((alone, b"EVALSHA"), (merged, b"EVALSHA"), (with_text, b"EVAL")):
         parts = request.split(b"\r\n")
@@ -83,7 +83,7 @@ RESERVATIONS = st.builds(
 @given(st.lists(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), min_size=1, max_size=5))
 def test_settlements_that_hold_the_same_buckets_are_sent_alike_in_either_way(batch: list[Settlement]) -> None:
     reservation = batch[0].reservation
-    request = SettleForm(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).request(batch)
+    request = SettleTemplate(SCRIPT, reservation.key, "worker", reservation.buckets, 1000).request(batch)
     arguments = settle_arguments(batch, "worker", 1000)
     assert request == encode(b"EVALSHA", SCRIPT.sha, b"1", reservation.key.encode(), *arguments)
 
@@ -101,18 +101,18 @@ class CollectingWire:
     """Sends nothing."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[RedisCommand] = []
 
-    def call(self, call: Call) -> None:
+    def call(self, call: RedisCommand) -> None:
         self.calls.append(call)
 
 
 def test_nothing_counts_as_answered_while_a_lost_take_is_not_accounted_for() -> None:
     """Redis forgets what ran below the answered number: the lost one must still be found there."""
     wire = CollectingWire()
-    takes = Takes(wire, SCRIPT, "worker", print)  # type: ignore[arg-type]  # a wire by shape
+    takes = PendingTakes(wire, SCRIPT, "worker", print)  # type: ignore[arg-type]  # a wire by shape
     plan = compiled()
-    checks = [Check(plan, 5, None, print) for _ in range(4)]  # type: ignore[arg-type]  # nobody waits
+    checks = [AdmissionRequest(plan, 5, None, print) for _ in range(4)]  # type: ignore[arg-type]  # nobody waits
     for check in checks[:2]:
         takes.stamp(check)
     takes.lose(1, checks[:1])
