@@ -21,6 +21,9 @@ from control.edges.sql.database import DatabaseAwayError
 
 log = logging.getLogger(__name__)
 
+_PHRASES = {413: "Request Entity Too Large"}
+"""Python 3.13 says "Content Too Large". The error codes are made of these, and may not depend on the version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Detail:
@@ -114,7 +117,7 @@ def _framework_refusal(refusal: web.HTTPException) -> web.Response:
     """What the router and the body reader of aiohttp refuse, in our form."""
     if refusal.status < 400:
         raise refusal
-    phrase = HTTPStatus(refusal.status).phrase
+    phrase = _PHRASES.get(refusal.status) or HTTPStatus(refusal.status).phrase
     answer = render(ProblemError(refusal.status, phrase.upper().replace(" ", "_"), phrase))
     if "Allow" in refusal.headers:
         answer.headers["Allow"] = refusal.headers["Allow"]
