@@ -19,6 +19,7 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.metering import AnswerReader, Delivered
 from proxy.accounting.reservations import Grant
 from proxy.capacity.call_load import Load
+from proxy.capacity.model_replicas import ReplicaCall
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
 
@@ -160,7 +161,7 @@ class Purpose(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class KeyHolder:
     """All that policy knows of who holds a key. None: the row is gone, or there was never to be one."""
 
     key: KeyRow
@@ -169,7 +170,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SlugRoute:
     """Where a slug leads for a group, and what binds its calls there."""
 
     endpoint: EndpointRow
@@ -268,12 +269,6 @@ class Answered:
     """
 
 
-class Place(Protocol):
-    """A place at a replica, taken for one call."""
-
-    def leave(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Call:
     """One request on its way: what is known so far, what it holds and what became of it, so that its end can be told
@@ -295,7 +290,7 @@ class Call:
     reader: AnswerReader | None = None
     delivered: Delivered | None = None
     upstream: UpstreamAnswer | None = None
-    place: Place | None = None
+    replica_call: ReplicaCall | None = None
     load: Load | None = None
     """What it takes of the worker, once it has entered."""
     status: int = 0

@@ -16,7 +16,8 @@ from typing import Protocol
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
-from proxy.capacity.worker_capacity import Capacity, CapacityLimits, Fleet
+from proxy.capacity.model_replicas import Fleet
+from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
 from proxy.refusals import BUG, render, row_of
 from proxy.stages import admit, authenticate, dispatch, relay, route, settle
@@ -42,7 +43,7 @@ class Dialects(route.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
     """How providers are asked and read."""
 
 
-class Expectations(admit.Expectations, settle.Expectations, Protocol):
+class OutputEstimates(admit.OutputEstimates, settle.OutputEstimates, Protocol):
     """How much output calls bring."""
 
 
@@ -59,7 +60,7 @@ class Tokens(dispatch.Tokens, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PipelineDependencies:
     """All that the path works with; `proxy/worker/app.py` puts it together."""
 
     directory: Directory
@@ -67,7 +68,7 @@ class Parts:
     journal: Journal
     upstream: dispatch.UpstreamClient
     dialects: Dialects
-    expectations: Expectations
+    output_estimates: OutputEstimates
     meters: Meters
     access_log: settle.AccessLog
     dispatch: dispatch.DispatchSettings
@@ -81,18 +82,24 @@ class Parts:
 class Pipeline:
     """One worker's path for all requests."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, dependencies: PipelineDependencies) -> None:
         ulids = Ulids(time_ns, secrets.token_bytes)
-        self._capacity = Capacity(parts.capacity)
-        parts.meters.watch(self._capacity)
+        self._capacity = Capacity(dependencies.capacity)
+        dependencies.meters.watch(self._capacity)
         slices = Slices()
-        self._receive = Receive(ulids, slices, parts.max_body_bytes)
-        self._authenticate = authenticate.Authenticate(parts.directory)
-        self._route = route.Route(parts.directory, parts.dialects)
-        self._admit = admit.Admit(parts.counters, parts.expectations, parts.meters, ulids, admit.Tiers(parts.tiers))
-        self._dispatch = dispatch.Dispatch(_dispatch_parts(parts), slices)
-        self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)
-        self._settle = settle.Settle(_settle_parts(parts))
+        self._receive = Receive(ulids, slices, dependencies.max_body_bytes)
+        self._authenticate = authenticate.Authenticate(dependencies.directory)
+        self._route = route.Route(dependencies.directory, dependencies.dialects)
+        self._admit = admit.Admit(
+            dependencies.counters,
+            dependencies.output_estimates,
+            dependencies.meters,
+            ulids,
+            admit.Tiers(dependencies.tiers),
+        )
+        self._dispatch = dispatch.Dispatch(_dispatch_dependencies(dependencies), slices)
+        self._relay = relay.Relay(dependencies.journal, dependencies.dialects, slices, dependencies.max_reported_tokens)
+        self._settle = settle.Settle(_settle_dependencies(dependencies))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request to its end."""
@@ -155,8 +162,8 @@ class Pipeline:
         finally:
             if call.upstream is not None:
                 call.upstream.close()
-            if call.place is not None:
-                call.place.leave()
+            if call.replica_call is not None:
+                call.replica_call.end()
             if call.load is not None:
                 call.load.leave()
             self._settle.tell(call)
@@ -167,23 +174,23 @@ def _mark(call: Call, error: Exception) -> None:
     call.status, call.cause = row.status, row.cause
 
 
-def _dispatch_parts(parts: Parts) -> dispatch.DispatchParts:
-    return dispatch.DispatchParts(
-        directory=parts.directory,
-        journal=parts.journal,
-        upstream=parts.upstream,
-        dialects=parts.dialects,
+def _dispatch_dependencies(dependencies: PipelineDependencies) -> dispatch.DispatchDependencies:
+    return dispatch.DispatchDependencies(
+        directory=dependencies.directory,
+        journal=dependencies.journal,
+        upstream=dependencies.upstream,
+        dialects=dependencies.dialects,
         fleet=Fleet(random.SystemRandom().randrange),
-        settings=parts.dispatch,
-        tokens=parts.tokens,
+        settings=dependencies.dispatch,
+        tokens=dependencies.tokens,
     )
 
 
-def _settle_parts(parts: Parts) -> settle.SettleParts:
-    return settle.SettleParts(
-        journal=parts.journal,
-        counters=parts.counters,
-        expectations=parts.expectations,
-        meters=parts.meters,
-        access_log=parts.access_log,
+def _settle_dependencies(dependencies: PipelineDependencies) -> settle.SettleDependencies:
+    return settle.SettleDependencies(
+        journal=dependencies.journal,
+        counters=dependencies.counters,
+        output_estimates=dependencies.output_estimates,
+        meters=dependencies.meters,
+        access_log=dependencies.access_log,
     )

@@ -116,7 +116,7 @@ class TargetSecretError(RefusalError):
     """The secret that the target names is not here, or cannot be opened with our keys."""
 
 
-class NoReplicaError(RefusalError):
+class NoModelReplicaError(RefusalError):
     """The deployment has no healthy replica, or is in no state to serve."""
 
 
@@ -165,7 +165,7 @@ TABLE: Mapping[type[Exception], Row] = {
         502, "TARGET_CREDENTIAL_REJECTED", "target_credential", "Upstream rejected the target's credential"
     ),
     UpstreamUnreachableError: Row(503, "UPSTREAM_UNREACHABLE", "unreachable", "The upstream cannot be reached"),
-    NoReplicaError: Row(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
+    NoModelReplicaError: Row(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
     TargetSecretError: Row(503, "TARGET_SECRET_UNAVAILABLE", "no_secret", "The target's credential is not available"),
     PolicyUnavailableError: Row(503, "POLICY_UNAVAILABLE", "no_policy", "The gateway has no policy to answer from"),
     CountersUnavailableError: Row(503, "LIMITS_UNAVAILABLE", "no_counters", "Limits cannot be checked right now"),

@@ -22,7 +22,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from policy.sealing import parse_keys
 from proxy.accounting.metering import AnswerReader, Delivered
-from proxy.accounting.output_estimates import Expectations
+from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.accounting.reservations import Grant
 from proxy.capacity.worker_capacity import Capacity
@@ -38,9 +38,9 @@ from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.exchange import Call, Headers, Received
 from proxy.json_text.json_edit import Json
-from proxy.pipeline import Parts, Pipeline
+from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings
-from proxy.stages.settle import Finished, Settle, SettleParts
+from proxy.stages.settle import RequestReport, Settle, SettleDependencies
 from proxy.worker.app import keep_room, spare_the_collector
 
 CONNECT_TIMEOUT_S = 5.0
@@ -88,7 +88,7 @@ class NoMeters:
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
         pass
 
-    def finished(self, call: Finished) -> None:
+    def finished(self, call: RequestReport) -> None:
         pass
 
     def watch(self, capacity: Capacity) -> None:
@@ -138,10 +138,16 @@ class NoBooks(Settle):
 class BarePipeline(Pipeline):
     """The path up to its last step."""
 
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
+    def __init__(self, dependencies: PipelineDependencies) -> None:
+        super().__init__(dependencies)
         self._settle = NoBooks(
-            SettleParts(parts.journal, parts.counters, parts.expectations, parts.meters, parts.access_log)
+            SettleDependencies(
+                dependencies.journal,
+                dependencies.counters,
+                dependencies.output_estimates,
+                dependencies.meters,
+                dependencies.access_log,
+            )
         )
 
 
@@ -151,18 +157,18 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
     keys, stamp = parse_keys(directory.secret_key()), Stamp(stamp_path(directory.replica))
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
-    parts = Parts(
+    dependencies = PipelineDependencies(
         directory=SnapshotDirectory(directory.replica, keys, stamp, Nobody()),
         counters=NoCounters(),
         journal=NoJournal(),
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
         dialects=UnmeteredAnswers(),
-        expectations=Expectations(),
+        output_estimates=OutputEstimates(),
         meters=NoMeters(),
         access_log=access_log,
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
     )
-    await Listener(BarePipeline(parts).handle).start(listener)
+    await Listener(BarePipeline(dependencies).handle).start(listener)
     spare_the_collector()
     keep_room()
     await asyncio.Event().wait()

@@ -19,7 +19,7 @@ from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
-from proxy.accounting.output_estimates import Expectations
+from proxy.accounting.output_estimates import OutputEstimates
 
 OVERLOAD = 3.0
 MEAN_INPUT, MEAN_OUTPUT = 600, 400
@@ -67,12 +67,12 @@ class Reserving:
         self._limit = Limit(LimitType.TOKEN, Unit.MINUTE, threshold)
         self._bounds = (Bound(self._limit, "g", "g"),)
         self._book = CounterHash(LEASE_MS)
-        self._expectations = Expectations()
+        self._output_estimates = OutputEstimates()
         self._number = 0
 
     def offer(self, call: Arrival) -> Callable[[], None] | None:
         """None: refused; else what is to be done when the call ends."""
-        estimate = call.input + self._expectations.expected_output("g", "s", call.cap)
+        estimate = call.input + self._output_estimates.expected_output("g", "s", call.cap)
         decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
         if not decision.admitted:
             return None
@@ -82,7 +82,7 @@ class Reserving:
     def _end(self, call: Arrival, reservation: Reservation) -> None:
         self._number += 1
         settle(self._book, "w", (Settlement(reservation, self._number, call.tokens),), call.ends_at_ms)
-        self._expectations.record("g", "s", call.output)
+        self._output_estimates.record("g", "s", call.output)
 
 
 class ChargingAfterwards:

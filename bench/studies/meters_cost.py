@@ -17,7 +17,7 @@ from policy.billing import Tokens
 from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.metrics import PrometheusMeters
 from proxy.edges.telemetry.supervisor.totals import MeterTotals
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 CALLS = 100_000
 FLUSH_EVERY = 1000
@@ -53,7 +53,7 @@ async def ours(entities: int) -> None:
         meters.limit_decision("admitted", "", "")
         meters.redis_round_trip(0.0003)
         meters.finished(
-            Finished(
+            RequestReport(
                 0, "", "", "", 200, "", "ws", names[number % entities], "", "", "acme/a", 0, 0,
                 tokens, 0.03, 0.0002, 0.0298, 0.02,
             )

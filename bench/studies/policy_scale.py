@@ -134,11 +134,11 @@ def read_much(path: Path, keys: int) -> None:
         spent.append(time.perf_counter() - started)
         assert key is not None
         assert key.group_id is not None
-        assert directory.caller(wanted) is not None
-        assert directory.way(key.group_id, slug) is not None
+        assert directory.key_holder(wanted) is not None
+        assert directory.slug_route(key.group_id, slug) is not None
     quantiles = statistics.quantiles(spent, n=1000)
     result = {"rss_mib": rss_mib(), "p50_us": quantiles[499] * 1e6, "p99_us": quantiles[989] * 1e6}
-    result |= {"hit_us": timed_us(lambda: directory.caller(wanted)), "plan_us": plan_us(path, keys)}
+    result |= {"hit_us": timed_us(lambda: directory.key_holder(wanted)), "plan_us": plan_us(path, keys)}
     print(json.dumps(result))
 
 
@@ -151,10 +151,10 @@ def plan_us(path: Path, keys: int) -> float:
         directory.workspace("nobody")  # the file is open; nothing else is known
         wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
-        caller = directory.caller(wanted)
+        caller = directory.key_holder(wanted)
         assert caller is not None
         assert caller.group is not None
-        assert directory.way(caller.group.id, slug) is not None
+        assert directory.slug_route(caller.group.id, slug) is not None
         spent.append((time.perf_counter() - started) * 1e6)
         directory.close()
     return statistics.median(spent)

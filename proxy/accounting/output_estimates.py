@@ -21,7 +21,7 @@ class _Mean:
     output: float = 0.0
 
 
-class Expectations:
+class OutputEstimates:
     """Running means, for the pairs that were called last."""
 
     def __init__(self, pairs_kept: int = _PAIRS_KEPT) -> None:

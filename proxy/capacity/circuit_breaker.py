@@ -79,7 +79,7 @@ class Breaker:
         if self.state is State.OPEN:
             self.state = State.TRYING
 
-    def tell(self, event: Event, now: float) -> None:
+    def record(self, event: Event, now: float) -> None:
         """How a call went."""
         move = TABLE[self.state, event]
         self.state = move.to

@@ -36,7 +36,7 @@ class Counters(Protocol):
         ...
 
 
-class Expectations(Protocol):
+class OutputEstimates(Protocol):
     """How much output a call of (group, slug) brings, as this worker has seen it so far."""
 
     def expected_output(self, group_id: str, slug: str, cap: int | None) -> int: ...
@@ -71,11 +71,11 @@ class Admit:
     """Asks every limit up the tree."""
 
     def __init__(
-        self, counters: Counters, expectations: Expectations, meters: Meters, ulids: Ulids, tiers: Tiers
+        self, counters: Counters, output_estimates: OutputEstimates, meters: Meters, ulids: Ulids, tiers: Tiers
     ) -> None:
         self._counters = counters
         self._tiers = tiers
-        self._expectations = expectations
+        self._output_estimates = output_estimates
         self._meters = meters
         self._ulids = ulids
 
@@ -88,7 +88,7 @@ class Admit:
         # Request bytes / 4 + expected output; no sum is larger than what an event may tell.
         # See docs/reference/limits.md#estimates.
         asked = -(-len(received.body) // BYTES_PER_TOKEN)
-        expected = self._expectations.expected_output(plan.group_id, plan.slug, output_cap(received.json))
+        expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(received.json))
         reserved = min(asked + expected, MAX_COUNT)
         try:
             answer = await self._counters.take(plan, reserved, tier)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
-from proxy.exchange import Arrived, Caller, Identified
+from proxy.exchange import Arrived, Identified, KeyHolder
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,
@@ -23,7 +23,7 @@ from proxy.refusals import (
 class Directory(Protocol):
     """The replica of policy. Every method raises `PolicyUnavailableError` when there is none to serve from."""
 
-    def caller(self, digest: str) -> Caller | None:
+    def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
         ...
 
@@ -44,13 +44,13 @@ class Authenticate:
         credentials = credentials_in(incoming.header_values("authorization"), x_api_key)
         if not credentials:
             raise NoCredentialError
-        callers = self._callers(credentials) or await self._callers_now(credentials)
-        if len(callers) > 1:
+        holders = self._key_holders(credentials) or await self._confirmed_key_holders(credentials)
+        if len(holders) > 1:
             raise AmbiguousCredentialError
-        if not callers:
+        if not holders:
             raise BadCredentialError
-        caller = callers[0]
-        key, workspace, group = caller.key, caller.workspace, caller.group
+        holder = holders[0]
+        key, workspace, group = holder.key, holder.workspace, holder.group
         if workspace is None or key.kind not in arrived.purpose.users:
             raise BadCredentialError
         if not workspace.onboarded:
@@ -61,14 +61,14 @@ class Authenticate:
             raise BadCredentialError  # deleting a group revokes its keys
         return Identified(arrived, key, workspace, group)
 
-    def _callers(self, credentials: Sequence[str]) -> list[Caller]:
+    def _key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
         """Who holds those of these that are keys of ours; a credential that is not is for somebody else."""
-        found = (self._directory.caller(digest_of(credential)) for credential in credentials)
-        return [caller for caller in found if caller is not None]
+        found = (self._directory.key_holder(digest_of(credential)) for credential in credentials)
+        return [holder for holder in found if holder is not None]
 
-    async def _callers_now(self, credentials: Sequence[str]) -> list[Caller]:
+    async def _confirmed_key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
         """Likewise, when control was asked."""
         if not any(map(prefix_of, credentials)):  # no key was ever of another form: nothing to confirm
             return []
         await self._directory.confirm_unknown()
-        return self._callers(credentials)
+        return self._key_holders(credentials)

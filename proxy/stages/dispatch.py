@@ -15,7 +15,7 @@ from policy.hosts import Reach
 from policy.snapshot import Deployment, EndpointRow, ModelRow
 from proxy.accounting.recovery import OpenCall
 from proxy.capacity.circuit_breaker import Event
-from proxy.capacity.worker_capacity import Fleet, Seat
+from proxy.capacity.model_replicas import Fleet, ReplicaCall
 from proxy.dialects.upstream_request import Asked
 from proxy.exchange import (
     Admitted,
@@ -30,7 +30,7 @@ from proxy.exchange import (
 from proxy.http_rules.headers import forwarded, forwarded_query
 from proxy.json_text.segmented_body import Filled
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
-from proxy.refusals import NoReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
+from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
 from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
@@ -97,7 +97,7 @@ class DispatchSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchParts:
+class DispatchDependencies:
     """What dispatch works with."""
 
     directory: Directory
@@ -112,7 +112,7 @@ class DispatchParts:
 class Dispatch:
     """Sends admitted calls out."""
 
-    def __init__(self, parts: DispatchParts, slices: Slices) -> None:
+    def __init__(self, parts: DispatchDependencies, slices: Slices) -> None:
         self._parts = parts
         self._slices = slices
 
@@ -157,7 +157,7 @@ class Dispatch:
         if base_url is None:
             base_url, going.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
         if base_url is None:  # a provider that only a newer control plane knows
-            raise NoReplicaError
+            raise NoModelReplicaError
         going.url = asked.below(base_url)
 
     async def _send(self, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
@@ -182,25 +182,27 @@ class Dispatch:
         deployment = await self._serving(call, admitted.routed.endpoint)
         urls = list(deployment.replicas)
         for _ in range(MAX_REPLICAS_TRIED):
-            seat = self._parts.fleet.seat(urls, perf_counter())
-            if seat is None:
+            replica_call = self._parts.fleet.begin_call(urls, perf_counter())
+            if replica_call is None:
                 break
-            call.place = seat
-            going.url = asked.below(seat.replica.url)
+            call.replica_call = replica_call
+            going.url = asked.below(replica_call.replica.url)
             try:
-                return await self._through(seat, call, admitted, going)
+                return await self._through(replica_call, call, admitted, going)
             except UpstreamUnreachableError:
-                seat.leave()
-                urls.remove(seat.replica.url)
-        raise NoReplicaError
+                replica_call.end()
+                urls.remove(replica_call.replica.url)
+        raise NoModelReplicaError
 
-    async def _through(self, seat: Seat, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
+    async def _through(
+        self, replica_call: ReplicaCall, call: Call, admitted: Admitted, going: UpstreamCall
+    ) -> UpstreamAnswer:
         try:
             upstream = await self._send(call, admitted, going)
         except (UpstreamUnreachableError, UpstreamResetError):
-            seat.tell(Event.FAILED, perf_counter())
+            replica_call.record(Event.FAILED, perf_counter())
             raise
-        seat.tell(Event.ANSWERED, perf_counter())
+        replica_call.record(Event.ANSWERED, perf_counter())
         return upstream
 
     async def _serving(self, call: Call, endpoint: EndpointRow) -> Deployment:
@@ -216,7 +218,7 @@ class Dispatch:
                 load.unpark()
                 call.upstream_s += perf_counter() - started
         if deployment.status in NOT_SERVING:
-            raise NoReplicaError
+            raise NoModelReplicaError
         return deployment
 
     async def _parked(self, endpoint: EndpointRow, until: float) -> Deployment:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
-from proxy.exchange import MODELS_PATH, Answered, Identified, Received, Routed, Way
+from proxy.exchange import MODELS_PATH, Answered, Identified, Received, Routed, SlugRoute
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
 
@@ -23,7 +23,7 @@ class Directory(Protocol):
 
     def endpoint(self, slug: str) -> EndpointRow | None: ...
 
-    def way(self, group_id: str, slug: str) -> Way | None:
+    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         """None when there is no such slug, or the group may not call it."""
         ...
 
@@ -50,8 +50,8 @@ class Route:
 
     def __call__(self, identified: Identified, received: Received) -> Routed:
         group = _group(identified)
-        way = self._way(identified, received.slug)
-        endpoint, plan = way.endpoint, way.plan
+        route = self._slug_route(identified, received.slug)
+        endpoint, plan = route.endpoint, route.plan
         translation = self._dialects.check(received, endpoint.target)
         return Routed(identified, received, endpoint, group.external_entity_id, plan, translation)
 
@@ -60,16 +60,16 @@ class Route:
         key, arrived = identified.key, identified.arrived
         if arrived.path != MODELS_PATH:
             slug = unquote(arrived.path.removeprefix(MODELS_PATH)).removeprefix("/")
-            self._way(identified, slug)
+            self._slug_route(identified, slug)
             return model_listing.single(arrived.incoming, slug)
         slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
         return model_listing.listing(arrived.incoming, slugs)
 
-    def _way(self, identified: Identified, slug: str) -> Way:
-        way = self._directory.way(_group(identified).id, slug)
-        if way is None or way.endpoint.workspace_id != identified.key.workspace_id:
+    def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
+        route = self._directory.slug_route(_group(identified).id, slug)
+        if route is None or route.endpoint.workspace_id != identified.key.workspace_id:
             raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
-        return way
+        return route
 
     def _endpoint(self, key: KeyRow, slug: str) -> EndpointRow | None:
         endpoint = self._directory.endpoint(slug)

@@ -42,14 +42,14 @@ class Counters(Protocol):
         ...
 
 
-class Expectations(Protocol):
+class OutputEstimates(Protocol):
     """How much output a call of (group, slug) brings."""
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
 
 
 @dataclass(slots=True)
-class Finished:
+class RequestReport:
     """One ended request as metrics and access log tell of it; what never became known is "", None or 0.
 
     Nothing secret: of a key its prefix, of a target nothing.
@@ -83,24 +83,24 @@ class Meters(Protocol):
         """An answer was billed by what was delivered. `reason`: `missing`, or `rejected` as not believed."""
         ...
 
-    def finished(self, call: Finished) -> None: ...
+    def finished(self, call: RequestReport) -> None: ...
 
 
 class AccessLog(Protocol):
     """Where the lines go."""
 
-    def record(self, call: Finished) -> None:
+    def record(self, call: RequestReport) -> None:
         """Enqueues; never raises, never waits."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class SettleParts:
+class SettleDependencies:
     """What settle works with."""
 
     journal: Journal
     counters: Counters
-    expectations: Expectations
+    output_estimates: OutputEstimates
     meters: Meters
     access_log: AccessLog
 
@@ -108,10 +108,10 @@ class SettleParts:
 class Settle:
     """Ends calls."""
 
-    def __init__(self, parts: SettleParts) -> None:
+    def __init__(self, parts: SettleDependencies) -> None:
         self._journal = parts.journal
         self._counters = parts.counters
-        self._expectations = parts.expectations
+        self._output_estimates = parts.output_estimates
         self._meters = parts.meters
         self._access_log = parts.access_log
         self._rejections = _Rejections()
@@ -139,7 +139,7 @@ class Settle:
                 counters.give_back(admitted.grant)
         if reported is not None:
             plan = admitted.routed.plan
-            self._expectations.record(plan.group_id, plan.slug, tokens.output)
+            self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
 
     def _unreported(self, call: Call) -> Tokens:
         """What is billed when the provider has reported nothing that is believed: what was delivered, else zero."""
@@ -159,7 +159,7 @@ class Settle:
         key, group = (identified.key, identified.group) if identified is not None else (None, None)
         duration_s = perf_counter() - incoming.received_at
         ours_s = duration_s - call.upstream_s - incoming.body_wait_s - call.outgoing.room_wait_s
-        finished = Finished(  # by place: names cost as much again
+        finished = RequestReport(  # by place: names cost as much again
             time_ns() // 1_000_000,
             arrived.request_id if arrived is not None else "",
             incoming.method,

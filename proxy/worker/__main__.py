@@ -14,7 +14,7 @@ import uvloop
 
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.settings import settings_from
-from proxy.worker.app import Place, serve
+from proxy.worker.app import WorkerLaunch, serve
 
 
 def main(arguments: list[str]) -> None:
@@ -23,10 +23,10 @@ def main(arguments: list[str]) -> None:
     listen_fd, channel_fd, incarnation = arguments
     listener = socket.socket(fileno=int(listen_fd))
     channel = socket.socket(fileno=int(channel_fd))
-    place = Place(incarnation, listener, channel)
+    launch = WorkerLaunch(incarnation, listener, channel)
     settings = settings_from(os.environ)
     with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, place))
+        runner.run(serve(settings, launch))
 
 
 if __name__ == "__main__":

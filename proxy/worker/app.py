@@ -1,4 +1,4 @@
-"""Composition root of one worker: builds all parts in order, serves until SIGTERM, stops all in reverse.
+"""Composition root of one worker: builds all dependencies in order, serves until SIGTERM, stops all in reverse.
 
 Only here do stages and edges meet. It promises that on the way down what is in flight ends first, then settlements and
 counts leave, and the line to the supervisor closes last.
@@ -13,7 +13,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
-from proxy.accounting.output_estimates import Expectations
+from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects import registry
 from proxy.edges.http.listener import Listener
 from proxy.edges.journal.writer import Journal
@@ -26,7 +26,7 @@ from proxy.edges.telemetry.metrics import PrometheusMeters
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
-from proxy.pipeline import Parts, Pipeline
+from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.settings import Settings
 from proxy.stages.dispatch import DispatchSettings
 
@@ -39,7 +39,7 @@ ROOM_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerLaunch:
     """What the supervisor hands to a worker: its name for this life, its listener, its line home."""
 
     incarnation: str
@@ -47,18 +47,18 @@ class Place:
     channel: socket.socket
 
 
-async def serve(settings: Settings, place: Place) -> None:
+async def serve(settings: Settings, launch: WorkerLaunch) -> None:
     """One worker's whole life."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         link = SupervisorLink(on_lost=stop.set)
         link.max_waiting = min(link.max_waiting, 1 + settings.capacity.max_in_flight // UNKNOWN_PART)
-        await link.open(place.channel)
+        await link.open(launch.channel)
         stack.callback(link.close)
-        pipeline = Pipeline(await _parts(settings, place, link, stack))
+        pipeline = Pipeline(await _dependencies(settings, launch, link, stack))
         listener = Listener(pipeline.handle)
-        await listener.start(place.listener)
+        await listener.start(launch.listener)
         stack.push_async_callback(listener.drain, settings.drain_timeout_s - settings.ready_grace_s)
         spare_the_collector()
         keep_room()
@@ -94,7 +94,9 @@ def give_back() -> None:
         trim(0)
 
 
-async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> Parts:
+async def _dependencies(
+    settings: Settings, launch: WorkerLaunch, link: SupervisorLink, stack: contextlib.AsyncExitStack
+) -> PipelineDependencies:
     """All that the path works with; the stack closes it in reverse."""
     meters = PrometheusMeters(link)
     link.flush = meters.flush
@@ -102,10 +104,10 @@ async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: 
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
     stack.callback(access_log.close)
-    journal = Journal(settings.journal_dir, place.incarnation)
+    journal = Journal(settings.journal_dir, launch.incarnation)
     journal.start()
     stack.callback(journal.aclose)
-    counters = await _counters(settings, place.incarnation, meters)
+    counters = await _counters(settings, launch.incarnation, meters)
     link.health = lambda: {
         "limits": counters.decides,
         "journal": list(journal.troubles),
@@ -117,13 +119,13 @@ async def _parts(settings: Settings, place: Place, link: SupervisorLink, stack: 
     stack.push_async_callback(upstream.aclose)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
     stack.push_async_callback(tokens.aclose)
-    return Parts(
+    return PipelineDependencies(
         directory=_directory(settings, link, stack),
         counters=counters,
         journal=journal,
         upstream=upstream,
         dialects=registry,
-        expectations=Expectations(),
+        output_estimates=OutputEstimates(),
         meters=meters,
         access_log=access_log,
         dispatch=_dispatch_settings(settings),

@@ -8,7 +8,7 @@ from policy.groups import Enforcement, Group
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, WorkspaceRow
-from proxy.exchange import Caller, PolicyUnavailableError, Way
+from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"
 WORKSPACE_KEY = "tg_workspacekey.0123456789abcdefghijklmnopqrst"
@@ -30,13 +30,13 @@ class FakeDirectory:
     confirmations: int = 0
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
 
-    def caller(self, digest: str) -> Caller | None:
+    def key_holder(self, digest: str) -> KeyHolder | None:
         self._check()
         key = self.keys.get(digest)
         if key is None:
             return None
         group = self.groups.get(key.group_id) if key.group_id is not None else None
-        return Caller(key, self.workspaces.get(key.workspace_id), group)
+        return KeyHolder(key, self.workspaces.get(key.workspace_id), group)
 
     async def confirm_unknown(self) -> None:
         self.confirmations += 1
@@ -48,13 +48,13 @@ class FakeDirectory:
         self._check()
         return self.endpoints.get(slug)
 
-    def way(self, group_id: str, slug: str) -> Way | None:
+    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
         path = [self.groups[group_id]]
         while (parent := path[-1].parent_id) is not None:
             path.append(self.groups[parent])
         plan = plan_for(path, slug)
-        return Way(endpoint, plan) if endpoint is not None and plan is not None else None
+        return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         return tuple(entry.slug for entry in self.groups[group_id].models)

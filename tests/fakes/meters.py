@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from proxy.capacity.worker_capacity import Capacity
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 
 @dataclass
 class FakeMeters:
-    calls: list[Finished] = field(default_factory=list)
+    calls: list[RequestReport] = field(default_factory=list)
     decisions: list[tuple[str, str, str]] = field(default_factory=list)
     unreported: list[str] = field(default_factory=list)
     capacity: Capacity | None = None
@@ -21,7 +21,7 @@ class FakeMeters:
     def watch(self, capacity: Capacity) -> None:
         self.capacity = capacity
 
-    def finished(self, call: Finished) -> None:
+    def finished(self, call: RequestReport) -> None:
         self.calls.append(call)
 
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
@@ -33,7 +33,7 @@ class FakeMeters:
 
 @dataclass
 class FakeAccessLog:
-    records: list[Finished] = field(default_factory=list)
+    records: list[RequestReport] = field(default_factory=list)
 
-    def record(self, call: Finished) -> None:
+    def record(self, call: RequestReport) -> None:
         self.records.append(call)

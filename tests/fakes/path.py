@@ -1,12 +1,12 @@
-"""The whole path on in-memory parts: what pipeline and listener tests drive. A `House()` serves KEY and SLUG."""
+"""The whole path on in-memory dependencies: what pipeline and listener tests drive. A `House()` serves KEY and SLUG."""
 
 from dataclasses import dataclass, field, replace
 from time import time
 
-from proxy.accounting.output_estimates import Expectations
+from proxy.accounting.output_estimates import OutputEstimates
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects import registry
-from proxy.pipeline import Parts, Pipeline
+from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings, UpstreamClient
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, ready_directory
@@ -25,7 +25,7 @@ def now_ms() -> int:
 
 @dataclass
 class House:
-    """One worker's parts, all fakes but for the pure ones."""
+    """One worker's dependencies, all fakes but for the pure ones."""
 
     directory: FakeDirectory = field(default_factory=ready_directory)
     counters: FakeCounters = field(default_factory=lambda: FakeCounters(now_ms))
@@ -38,16 +38,16 @@ class House:
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.parts())
+        self.pipeline = Pipeline(self.dependencies())
 
-    def parts(self) -> Parts:
-        return Parts(
+    def dependencies(self) -> PipelineDependencies:
+        return PipelineDependencies(
             directory=self.directory,
             counters=self.counters,
             journal=self.journal,
             upstream=self.upstream,
             dialects=registry,
-            expectations=Expectations(),
+            output_estimates=OutputEstimates(),
             meters=self.meters,
             access_log=self.access_log,
             dispatch=self.settings,
@@ -57,7 +57,7 @@ class House:
 
     def over(self, upstream: UpstreamClient) -> None:
         """From here on with another way out, the real one for instance."""
-        self.pipeline = Pipeline(replace(self.parts(), upstream=upstream))
+        self.pipeline = Pipeline(replace(self.dependencies(), upstream=upstream))
 
     def rebuilt(self, **changes: object) -> "House":
         return replace(self, **changes)  # type: ignore[arg-type] # a test's own field names

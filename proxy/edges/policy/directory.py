@@ -19,7 +19,7 @@ from policy.limits.effective import Plan, plan_for
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, RowKind, SecretRow, WorkspaceRow, group_from_wire
 from proxy.edges.policy.replica_file import connect_readonly
-from proxy.exchange import Caller, PolicyUnavailableError, Way
+from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
 
 CACHE_WEIGHT = 6_000_000
 """Bytes of encoded rows whose compiled forms a worker keeps at most; compiled they take a few times as much."""
@@ -108,23 +108,23 @@ class SnapshotDirectory:
         self._file: tuple[int, int] | None = None
         self._conn: sqlite3.Connection | None = None
         # What calls look up, whole and under what they know it by: one dict access each.
-        self._callers: dict[str, Caller] = {}
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._key_holders: dict[str, KeyHolder] = {}
+        self._slug_routes: dict[tuple[str, str], SlugRoute] = {}
         self._secrets: dict[str, str] = {}
         self._models: dict[str, ModelRow] = {}
-        self._cache = Generations(CACHE_WEIGHT, (self._callers, self._ways, self._secrets, self._models))
+        self._cache = Generations(CACHE_WEIGHT, (self._key_holders, self._slug_routes, self._secrets, self._models))
 
-    def caller(self, digest: str) -> Caller | None:
+    def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
         if self._current[0] != self._picture:
             self._look_anew()
-        return self._callers.get(digest) or self._caller(digest)
+        return self._key_holders.get(digest) or self._key_holder(digest)
 
-    def way(self, group_id: str, slug: str) -> Way | None:
+    def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         """Where the slug leads for the group; None when there is no such slug, or the group may not call it."""
         if self._current[0] != self._picture:
             self._look_anew()
-        return self._ways.get((group_id, slug)) or self._way(group_id, slug)
+        return self._slug_routes.get((group_id, slug)) or self._slug_route(group_id, slug)
 
     def secret(self, id: str) -> str | None:
         if self._current[0] != self._picture:
@@ -175,27 +175,27 @@ class SnapshotDirectory:
             self._conn.close()
             self._conn = None
 
-    def _caller(self, digest: str) -> Caller | None:
+    def _key_holder(self, digest: str) -> KeyHolder | None:
         picture = self._picture
         key = self.key(digest)
         if key is None:
             return None
         workspace = self.workspace(key.workspace_id)
         group = self.group(key.group_id) if key.group_id is not None else None
-        caller = Caller(key, workspace, group)
+        holder = KeyHolder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
-            self._keep(self._callers, digest, caller, picture)
-        return caller
+            self._keep(self._key_holders, digest, holder, picture)
+        return holder
 
-    def _way(self, group_id: str, slug: str) -> Way | None:
+    def _slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         picture = self._picture
         endpoint = self.endpoint(slug)
         plan = self.plan(group_id, slug)
         if endpoint is None or plan is None:
             return None
-        way = Way(endpoint, plan)
-        self._keep(self._ways, (group_id, slug), way, picture)
-        return way
+        route = SlugRoute(endpoint, plan)
+        self._keep(self._slug_routes, (group_id, slug), route, picture)
+        return route
 
     def _single(
         self, table: dict[str, Compiled], kind: str, id: str, compile: Callable[[str, Any], Compiled]

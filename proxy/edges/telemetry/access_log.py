@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 GONE_STATUS = 499
 GONE_TEXT = "Client closed connection"
@@ -28,7 +28,7 @@ class AccessLogWriter:
     def __init__(self, fd: int, max_pending: int = 100_000) -> None:
         self._fd = fd
         self._max_pending = max_pending
-        self._pending: deque[Finished] = deque()
+        self._pending: deque[RequestReport] = deque()
         self._lost = 0
         self._wake = threading.Event()
         self._is_roused = False  # what the event says, cheaper to ask
@@ -38,7 +38,7 @@ class AccessLogWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def record(self, call: Finished) -> None:
+    def record(self, call: RequestReport) -> None:
         if len(self._pending) >= self._max_pending:
             self._lost += 1
             return
@@ -75,7 +75,7 @@ class AccessLogWriter:
             self._lost += len(lines)
 
 
-def line_of(call: Finished) -> bytes:
+def line_of(call: RequestReport) -> bytes:
     """One line: flat, times in milliseconds, what is unknown left out. The thread that makes it shares the GIL."""
     second, ms = divmod(call.ended_at_ms, 1000)
     line: dict[str, Any] = {

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 FLUSH_AFTER_S = 0.1
 COUNTED_AT_ONCE = 64
@@ -76,7 +76,7 @@ class PrometheusMeters:
     def __init__(self, sums: Sums) -> None:
         self._sums = sums
         self._loop = asyncio.get_running_loop()
-        self._ended: list[Finished] = []
+        self._ended: list[RequestReport] = []
         self._round_trips: list[float] = []
         self._calls: dict[tuple[str, str, str, int], list[int]] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
@@ -96,7 +96,7 @@ class PrometheusMeters:
         """Whose figures are the gauges'."""
         self._capacity = capacity
 
-    def finished(self, call: Finished) -> None:
+    def finished(self, call: RequestReport) -> None:
         self._ended.append(call)
         if len(self._ended) >= COUNTED_AT_ONCE:
             self._count()

@@ -20,7 +20,7 @@ from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, g
 from proxy.edges.policy.directory import Generations, SnapshotDirectory
 from proxy.edges.policy.replica_file import Stamp, stamp_path
 from proxy.edges.policy.supervisor.replica import Replica, ReplicaInUseError
-from proxy.exchange import Caller, PolicyUnavailableError
+from proxy.exchange import KeyHolder, PolicyUnavailableError
 from proxy.supervisor.refresher import ReplicaUnwritableError, Standing
 
 KEYS = (b"k" * 32,)
@@ -302,44 +302,44 @@ def workspace(billing: str = "active") -> Row:
 
 def test_a_caller_is_found_whole_and_follows_each_of_its_rows(world: World) -> None:
     world.publish(key("d"), workspace(), group("g"))
-    caller = world.directory.caller("d")
+    caller = world.directory.key_holder("d")
     assert caller is not None
     assert caller.workspace is not None
     assert caller.group is not None
     assert (caller.key.digest, caller.workspace.billing, caller.group.id) == ("d", "active", "g")
-    assert world.directory.caller("d") is caller
-    assert world.directory.caller("unknown") is None
+    assert world.directory.key_holder("d") is caller
+    assert world.directory.key_holder("unknown") is None
     world.publish(workspace("suspended"))
-    caller = world.directory.caller("d")
+    caller = world.directory.key_holder("d")
     assert caller is not None
     assert caller.workspace is not None
     assert caller.workspace.billing == "suspended"
     world.publish(Row("group", "g", 2, None))
-    caller = world.directory.caller("d")
+    caller = world.directory.key_holder("d")
     assert caller is not None
     assert caller.group is None
     world.publish(group("g"))
-    assert world.directory.caller("d") == Caller(caller.key, caller.workspace, world.directory.group("g"))
+    assert world.directory.key_holder("d") == KeyHolder(caller.key, caller.workspace, world.directory.group("g"))
     world.publish(Row("key", "d", 2, None))
-    assert world.directory.caller("d") is None
+    assert world.directory.key_holder("d") is None
 
 
 def test_a_way_is_found_whole_and_follows_endpoint_and_plan(world: World) -> None:
     world.publish(endpoint("acme/a", "old"), group("g", threshold=5))
-    way = world.directory.way("g", "acme/a")
-    assert way is not None
-    assert (way.endpoint.target.target_model, way.plan.bounds[0].limit.threshold) == ("old", 5)
-    assert world.directory.way("g", "acme/a") is way
-    assert world.directory.plan("g", "acme/a") is way.plan
+    route = world.directory.slug_route("g", "acme/a")
+    assert route is not None
+    assert (route.endpoint.target.target_model, route.plan.bounds[0].limit.threshold) == ("old", 5)
+    assert world.directory.slug_route("g", "acme/a") is route
+    assert world.directory.plan("g", "acme/a") is route.plan
     world.publish(endpoint("acme/a", "new"))
     world.publish(group("g", threshold=6))
-    way = world.directory.way("g", "acme/a")
-    assert way is not None
-    assert (way.endpoint.target.target_model, way.plan.bounds[0].limit.threshold) == ("new", 6)
-    assert world.directory.way("nobody", "acme/a") is None
-    assert world.directory.way("g", "acme/other") is None
+    route = world.directory.slug_route("g", "acme/a")
+    assert route is not None
+    assert (route.endpoint.target.target_model, route.plan.bounds[0].limit.threshold) == ("new", 6)
+    assert world.directory.slug_route("nobody", "acme/a") is None
+    assert world.directory.slug_route("g", "acme/other") is None
     world.publish(Row("endpoint", "acme/a", 2, None))
-    assert world.directory.way("g", "acme/a") is None
+    assert world.directory.slug_route("g", "acme/a") is None
 
 
 def test_a_changed_secret_is_live_on_the_next_look_up(world: World) -> None:
@@ -364,8 +364,8 @@ def test_what_was_put_together_from_two_pictures_is_not_kept(world: World, late:
         return read(kind, id)
 
     world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
-    world.directory.caller("d")
-    caller = world.directory.caller("d")
+    world.directory.key_holder("d")
+    caller = world.directory.key_holder("d")
     assert caller is not None
     assert caller.key.group_id == "h"
 
@@ -382,10 +382,10 @@ def test_a_plan_put_together_from_two_pictures_is_not_kept(world: World) -> None
         return read(kind, id)
 
     world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
-    world.directory.way("leaf", "acme/a")
-    way = world.directory.way("leaf", "acme/a")
-    assert way is not None
-    assert way.plan.bounds[0].limit.threshold == 4
+    world.directory.slug_route("leaf", "acme/a")
+    route = world.directory.slug_route("leaf", "acme/a")
+    assert route is not None
+    assert route.plan.bounds[0].limit.threshold == 4
 
 
 def test_what_is_made_of_rows_is_bounded_with_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,10 +393,10 @@ def test_what_is_made_of_rows_is_bounded_with_them(world: World, monkeypatch: py
     directory = world.reader()
     world.publish(workspace(), group("g"), *(key(f"{n}") for n in range(1000)))
     for number in range(1000):
-        assert directory.caller(f"{number}") is not None
-        assert directory.caller(f"not-{number}") is None
-        assert len(directory._callers) <= 50_000 // 300
-        assert len(directory._cache._young) + len(directory._callers) <= 50_000 // 300
+        assert directory.key_holder(f"{number}") is not None
+        assert directory.key_holder(f"not-{number}") is None
+        assert len(directory._key_holders) <= 50_000 // 300
+        assert len(directory._cache._young) + len(directory._key_holders) <= 50_000 // 300
     directory.close()
 
 

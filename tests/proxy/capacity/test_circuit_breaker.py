@@ -13,7 +13,7 @@ def opened(at: float = 0.0) -> Breaker:
     for _ in range(FAILURES_TO_OPEN):
         assert breaker.ready(at)
         breaker.begin()
-        breaker.tell(Event.FAILED, at)
+        breaker.record(Event.FAILED, at)
     return breaker
 
 
@@ -33,8 +33,8 @@ def test_four_failures_and_an_answer_are_forgotten() -> None:
     breaker = Breaker()
     for _ in range(3):
         for _ in range(FAILURES_TO_OPEN - 1):
-            breaker.tell(Event.FAILED, 0)
-        breaker.tell(Event.ANSWERED, 0)
+            breaker.record(Event.FAILED, 0)
+        breaker.record(Event.ANSWERED, 0)
     assert breaker.ready(0)
 
 
@@ -44,20 +44,20 @@ def test_the_pause_doubles_to_thirty_seconds_and_starts_over_after_an_answer() -
         pauses.append(breaker.retry_at - now)
         now = breaker.retry_at
         breaker.begin()
-        breaker.tell(Event.FAILED, now)
+        breaker.record(Event.FAILED, now)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
     breaker.begin()
-    breaker.tell(Event.ANSWERED, now)
+    breaker.record(Event.ANSWERED, now)
     assert breaker.state is State.CLOSED
     for _ in range(FAILURES_TO_OPEN):
-        breaker.tell(Event.FAILED, now)
+        breaker.record(Event.FAILED, now)
     assert breaker.retry_at == now + 1
 
 
 def test_a_trial_of_which_nothing_is_known_leaves_the_next_one_free() -> None:
     breaker = opened()
     breaker.begin()
-    breaker.tell(Event.ABANDONED, 1.5)
+    breaker.record(Event.ABANDONED, 1.5)
     assert breaker.ready(1.5)
 
 
@@ -65,7 +65,7 @@ def test_timeouts_and_gone_callers_do_not_open_it() -> None:
     breaker = Breaker()
     for _ in range(100):
         breaker.begin()
-        breaker.tell(Event.ABANDONED, 0)
+        breaker.record(Event.ABANDONED, 0)
     assert breaker.ready(0)
 
 
@@ -76,5 +76,5 @@ def test_it_never_stays_shut_for_longer_than_the_longest_pause(steps: list[tuple
         now += elapsed
         if breaker.ready(now):
             breaker.begin()
-            breaker.tell(event, now)
+            breaker.record(event, now)
         assert breaker.ready(now + LONGEST_PAUSE_S)

@@ -29,7 +29,7 @@ class MetricsKeys:
     def _kind_of(self, digest: str) -> KeyKind | None:
         try:
             with open_catalogue(self._replica_path, ()) as catalogue:
-                caller = catalogue.directory.caller(digest)
+                caller = catalogue.directory.key_holder(digest)
         except NoReplicaError:
             raise PolicyUnavailableError from None
         return caller.key.kind if caller is not None else None

@@ -7,10 +7,10 @@ from typing import Any
 
 from policy.billing import Tokens
 from proxy.edges.telemetry.access_log import AccessLogWriter, line_of
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 
-def record(**changes: Any) -> Finished:
+def record(**changes: Any) -> RequestReport:
     fields: dict[str, Any] = {
         "ended_at_ms": 1_700_000_000_123,
         "request_id": "r-1",
@@ -31,7 +31,7 @@ def record(**changes: Any) -> Finished:
         "upstream_s": 0.499,
         "first_byte_s": 0.2,
     }
-    return Finished(**fields | changes)
+    return RequestReport(**fields | changes)
 
 
 def test_a_line_says_all_that_is_known_of_a_call() -> None:

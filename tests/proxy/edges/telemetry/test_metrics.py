@@ -18,7 +18,7 @@ from proxy.edges.telemetry.metrics import PrometheusMeters
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.totals import MeterTotals
 from proxy.refusals import ShedError
-from proxy.stages.settle import Finished
+from proxy.stages.settle import RequestReport
 
 
 class Line:
@@ -41,8 +41,10 @@ def value(totals: MeterTotals, name: str, **labels: str) -> float | None:
     return samples(totals).get((name, tuple(sorted(labels.items()))))
 
 
-def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) -> Finished:
-    return Finished(0, "", "", "", status, "", "ws", entity, "", "", "org/m", 0, 0, tokens, 0.3, 0.0004, 0.2996, 0.02)
+def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) -> RequestReport:
+    return RequestReport(
+        0, "", "", "", status, "", "ws", entity, "", "", "org/m", 0, 0, tokens, 0.3, 0.0004, 0.2996, 0.02
+    )
 
 
 @pytest.fixture
