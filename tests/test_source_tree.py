@@ -1,0 +1,74 @@
+"""The documents name what is there: every path exists, and the drawing of the source tree shows each folder.
+
+The drawing is in docs/architecture.md#the-source-tree.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted((*ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+PACKAGES = ("policy", "proxy", "control", "runtime", "tests", "bench")
+NAMED = re.compile(rf"(?<![\w/.@:-])((?:{'|'.join((*PACKAGES, 'docs'))})/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)(?![\w/*{{<])")
+DRAWN = re.compile(r"^( *)(\w+)/(?= |$)", re.MULTILINE)
+
+
+def paths_in(text: str) -> set[str]:
+    """The files and folders of ours that a text names, folders with a slash at the end."""
+    return set(NAMED.findall(text))
+
+
+def drawn(text: str) -> list[str]:
+    """The folders of an indented drawing, in its order."""
+    found: list[str] = []
+    above: list[str] = []
+    for indent, name in DRAWN.findall(text):
+        above[len(indent) // 2 :] = [name]
+        found.append("/".join(above))
+    return found
+
+
+def folders(root: Path) -> Iterator[str]:
+    """Each folder below the packages that holds files, caches aside."""
+    for package in PACKAGES:
+        for path in (root / package, *(root / package).rglob("*/")):
+            if path.name != "__pycache__" and any(file.is_file() for file in path.iterdir()):
+                yield str(path.relative_to(root))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_that_a_document_names_exists(document: Path) -> None:
+    assert [name for name in sorted(paths_in(document.read_text())) if not (ROOT / name).exists()] == []
+
+
+def test_the_drawing_shows_each_folder_once_and_no_other() -> None:
+    section = (ROOT / "docs/architecture.md").read_text().partition("## The source tree")[2]
+    drawing = drawn(section.split("```")[1])
+    assert len(drawing) == len(set(drawing))
+    assert sorted(drawing) == sorted(folders(ROOT))
+
+
+def test_paths_are_found_in_prose_and_in_code() -> None:
+    text = (
+        "See `proxy/app.py`, docs/reference/limits.md#admission, `tests/fakes/` and `-m bench.run`.\nbench/RESULTS.md\n"
+    )
+    assert paths_in(text) == {"proxy/app.py", "docs/reference/limits.md", "tests/fakes/", "bench/RESULTS.md"}
+    assert paths_in("https://example.com/docs/page.html and docker/proxy/app.py and `take/settle`") == set()
+
+
+def test_a_drawing_is_read_by_its_indentation() -> None:
+    assert drawn("proxy/    serves\n  edges/  sockets\n    http/\n  stages/\ntests/\n") == [
+        "proxy",
+        "proxy/edges",
+        "proxy/edges/http",
+        "proxy/stages",
+        "tests",
+    ]
+
+
+def test_the_documents_are_read() -> None:
+    names = {str(document.relative_to(ROOT)) for document in DOCUMENTS}
+    assert {"README.md", "docs/architecture.md", "docs/reference/limits.md", "bench/NOTES.md"} <= names
