@@ -53,7 +53,7 @@ class AnswerReader(Protocol):
         """What the caller may have of it now; what cannot be passed yet is held back."""
         ...
 
-    def reading(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
         """Work to be done in slices before `end`, where an answer that is held whole is long. `end` does without."""
         ...
 

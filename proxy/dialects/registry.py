@@ -20,15 +20,15 @@ from proxy.dialects.translation.translated_answer import (
     TranslatedBody,
     TranslatedStream,
     created_s,
+    json_text_slots,
     objects_in,
-    slots_in,
-    spell_out,
+    restore_slots,
 )
 from proxy.dialects.upstream_request import Asked, UntranslatableError
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.dialects.whole_answers import Untouched
 from proxy.exchange import Headers, Received
-from proxy.json_text.json_edit import Json, edit
+from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
 _SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
@@ -115,7 +115,7 @@ def delivered(request: Received, reader: AnswerReader) -> Delivered:
 def _ask_messages(request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
     if translation is None:
         changes = {} if target.target_model is None else {"model": orjson.dumps(target.target_model)}
-        body = edit(request.body, request.json, changes, request.outline)
+        body = edit_members(request.body, request.json, changes, request.outline)
         return Asked(messages.PATH, messages.headers(credential, request.incoming.headers), body)
     return Asked(messages.PATH, messages.headers(credential), _written(request, translation))
 
@@ -127,7 +127,7 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
     else:
         path = request.path
         changes = chat_completions.changes(path, request.json, target.target_model)
-        body = edit(request.body, request.json, changes, request.outline)
+        body = edit_members(request.body, request.json, changes, request.outline)
     place = target.vendor_c_config
     if place is None:
         return Asked(path, chat_completions.headers(credential), body)
@@ -137,14 +137,14 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
 
 def _written(request: Received, translation: Json) -> RequestBody:
     text, outline = orjson.dumps(translation), request.outline
-    return text if outline is None else outline.filled(text)
+    return text if outline is None else outline.restored_body(text)
 
 
 def _translated(request: Received, target: Target) -> Json:
     """The request in the dialect that it is not in; with placeholders, where it has them."""
     model = target.target_model or request.slug
     outline, messages = request.outline, objects_in(request.json, "messages")
-    if outline is not None and not spell_out(slots_in(messages), outline):
+    if outline is not None and not restore_slots(json_text_slots(messages), outline):
         raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"

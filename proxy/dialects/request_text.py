@@ -66,7 +66,7 @@ class RequestText:
         found.read([json[name] for name in _READ if name in json])
         texts: list[str | bytes | memoryview] = [*found.texts]
         if outline is not None:
-            texts = list(islice(outline.parts_of(found.texts, MAX_VALUES), MAX_VALUES))
+            texts = list(islice(outline.original_segments(found.texts, MAX_VALUES), MAX_VALUES))
         self._parts, self._sample = found.tokens, sample_of(texts)
         if max(found.values, len(texts)) >= MAX_VALUES:
             seen = sum(map(len, texts)) + found.values * _VALUE_BYTES

@@ -13,7 +13,7 @@ from proxy.accounting.metering import Reported
 from proxy.dialects import deltas, failures, sse
 from proxy.dialects.usage import Meter
 from proxy.json_text.json_bounds import is_surely_within_bounds
-from proxy.json_text.json_edit import Json, edit_one, find, last_object_called, remove
+from proxy.json_text.json_edit import Json, edit_member, find_member, last_object_named, remove_member
 
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
@@ -114,7 +114,7 @@ class Stream:
         last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
         return last + (self._held or b"")
 
-    def reading(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
     def _cut(self, data: bytes) -> bytes:
@@ -167,7 +167,7 @@ class Stream:
             if event["usage"] is not None and event.get("choices") == []:
                 return b""
             if event["usage"] is None:
-                payload = remove(payload, event, "usage")
+                payload = remove_member(payload, event, "usage")
                 del event["usage"]
         return frame[:start] + self._renamed(payload, event) + frame[end:]
 
@@ -180,12 +180,12 @@ class Stream:
         holder = self._shape.holder
         inner = event.get(holder) if holder else None
         if not holder or not isinstance(inner, dict):
-            return edit_one(payload, event, "model", self._slug) if "model" in event else payload
+            return edit_member(payload, event, "model", self._slug) if "model" in event else payload
         if "model" not in inner:
             return payload
-        member = find(payload, event, holder)
+        member = find_member(payload, event, holder)
         raw = payload[member.start : member.end] if member else orjson.dumps(inner)
-        return edit_one(payload, event, holder, edit_one(raw, inner, "model", self._slug))
+        return edit_member(payload, event, holder, edit_member(raw, inner, "model", self._slug))
 
     def _oversized(self, piece: bytes, kind: int) -> bytes:
         """Part of a frame that is too large to hold: model at its head, usage at its end, the rest unseen."""
@@ -195,7 +195,7 @@ class Stream:
             piece = piece[: match.start(1)] + self._slug + piece[match.end(1) :] if match else piece
         self._tail = (self._tail + piece)[-TAIL_BYTES:]
         if kind == sse.TAIL:
-            usage = last_object_called(self._tail, b"usage")
+            usage = last_object_named(self._tail, b"usage")
             if usage is not None:
                 self._meter.see_usage(usage)
             self._tail = b""

@@ -13,10 +13,10 @@ from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import is_failure
 from proxy.dialects.usage import Meter
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
-from proxy.json_text.json_edit import edit, edit_one, last_object_called
+from proxy.json_text.json_edit import edit_member, edit_members, last_object_named
 from proxy.json_text.large_json import Outline
-from proxy.json_text.segmented_body import Spliced
-from proxy.json_text.sliced_json import Read, reading
+from proxy.json_text.segmented_body import SegmentedBody
+from proxy.json_text.sliced_json import ParsedText, parse_in_slices
 from proxy.time_slices import at_once
 
 MAX_BODY_BYTES = 32 << 20
@@ -41,7 +41,7 @@ class Untouched:
         passed, self._last = self._last, data
         return passed
 
-    def reading(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
     def end(self) -> bytes:
@@ -76,30 +76,30 @@ class Body:
             return b""
         return self._pass_on()
 
-    def reading(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
         """Raises nothing: what is no JSON passes as it is."""
         if self._passing:
             return
-        raw = yield from Spliced(*self._held).joining()
+        raw = yield from SegmentedBody(*self._held).join_in_slices()
         self._held.clear()
         try:
-            told = self._tell(raw, *(yield from reading(raw)))
+            told = self._tell(raw, *(yield from parse_in_slices(raw)))
         except TooManyValuesError:
             head, tail = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]), self._read_tail(raw[-ENDS_BYTES:])
-            told = Spliced(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
+            told = SegmentedBody(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
         except orjson.JSONDecodeError:
             told = raw
-        self._told = told if isinstance(told, bytes) else (yield from told.joining())
+        self._told = told if isinstance(told, bytes) else (yield from told.join_in_slices())
 
     def end(self) -> bytes:
         if self._told is None and self._size > SMALL_BYTES:
-            at_once(self.reading())
+            at_once(self.prepare_end_in_slices())
         if self._told is not None:
             return self._told
         raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         return self._read_tail(raw) if self._passing else bytes(self._tell(raw, *_read(raw)))
 
-    def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | Spliced:
+    def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
         if not isinstance(answer, dict):
             return raw
         self._meter.see(answer)
@@ -107,8 +107,8 @@ class Body:
         if "model" not in answer:
             return raw
         if outline is None:
-            return edit_one(raw, answer, "model", self._slug)
-        return edit(raw, answer, {"model": self._slug}, outline)
+            return edit_member(raw, answer, "model", self._slug)
+        return edit_members(raw, answer, {"model": self._slug}, outline)
 
     def _pass_on(self) -> bytes:
         """What is long is copied once."""
@@ -125,7 +125,7 @@ class Body:
         return b"".join(going)
 
     def _read_tail(self, tail: bytes) -> bytes:
-        usage = last_object_called(tail, b"usage")
+        usage = last_object_named(tail, b"usage")
         if usage is not None:
             self._meter.see_usage(usage)
         return tail if self._renamed else self._rename(_MODEL_LAST, tail)
@@ -138,7 +138,7 @@ class Body:
         return part[: match.start(1)] + self._slug + part[match.end(1) :]
 
 
-def _read(raw: bytes) -> Read:
+def _read(raw: bytes) -> ParsedText:
     try:
         return orjson.loads(raw), None
     except orjson.JSONDecodeError:

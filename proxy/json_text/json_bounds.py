@@ -1,29 +1,29 @@
-"""How much a JSON text holds, told before it is parsed: parsing makes an object of each value, and holds the loop.
+"""Bounds on what a JSON text may hold. Checked before parsing, which makes one object per value and blocks the loop.
 
-Pure. Bytes inside strings are cheap (`large_json.py` reads them in slices), values are not: 100 MB of `{},{},…` would
-become 3 GB of objects. The bounds are far above what any vendor takes in one call.
+Pure. Bytes inside strings are cheap (`large_json.py` handles them in slices), values are not: 100 MB of `{},{},…` would
+become 3 GB of objects. The bounds are far above what any vendor accepts in one call.
 """
 
 SMALL_BYTES = 128 << 10
-"""Not worth counting: whatever is in there is parsed in a few milliseconds."""
+"""Texts up to this size are not counted: they parse in a few milliseconds whatever they hold."""
 MAX_VALUES = 500_000
-"""No vendor takes more tokens in one call than this, even each as a number of its own."""
+"""No vendor accepts more tokens than this in one call, even if each were a number of its own."""
 MAX_STRINGS = 100_000
-"""Keys of objects included."""
+"""Including the keys of objects."""
 MAX_CONTAINERS = 25_000
 """Objects and lists."""
 MAX_OUTSIDE_BYTES = 6_000_000
-"""What stands outside of long strings: short ones, numbers, punctuation, white space."""
+"""Bytes outside of long strings: short strings, numbers, punctuation, white space."""
 MAX_MEMBERS = 1_000
 """Members of the outermost object."""
 
 
 class TooManyValuesError(ValueError):
-    """A JSON text holds more than may be parsed; the text says more than what."""
+    """A JSON text holds more than may be parsed. The message names the bound and completes "the body …"."""
 
 
-class Extent:
-    """Counts what a text holds, from what stands between its strings."""
+class ValueCounter:
+    """Counts the values of a text from the bytes between its strings."""
 
     __slots__ = ("_containers", "_outside_bytes", "_separators", "_strings")
 
@@ -31,9 +31,9 @@ class Extent:
         self._containers = self._outside_bytes = self._separators = self._strings = 0
 
     def add(self, between: bytes, strings: int = 0, short_bytes: int = 0) -> None:
-        """So many more strings, what stands between them, and how long the short ones are together.
+        """Count `strings` more strings, the bytes `between` them, and `short_bytes`, the size of the short ones.
 
-        Raises `TooManyValuesError` beyond a bound.
+        Raises `TooManyValuesError` above a bound.
         """
         containers = between.count(b"[") + between.count(b"{")
         self._containers += containers
@@ -51,10 +51,9 @@ class Extent:
 
 
 def is_surely_within_bounds(text: bytes) -> bool:
-    """Whether `text` is small, or holds no more even if all in it stood outside of strings.
+    """Whether `text` is small, or would be within the bounds even if none of its bytes were inside a string.
 
-    False says nothing: a long prompt is full of commas. For texts of a few megabytes, which have no room for more
-    than `MAX_OUTSIDE_BYTES`.
+    False does not mean out of bounds: a long prompt is full of commas. For texts of at most `MAX_OUTSIDE_BYTES`.
     """
     if len(text) <= SMALL_BYTES:
         return True

@@ -14,7 +14,7 @@ import orjson
 
 from proxy.json_text.json_bounds import MAX_MEMBERS
 from proxy.json_text.large_json import Outline
-from proxy.json_text.segmented_body import RequestBody, Spliced
+from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 Json = dict[str, Any]
 Change = tuple[int, int, bytes]
@@ -30,7 +30,7 @@ _SCALAR = re.compile(rb"[^\s,\]}]++")
 _SPACE = re.compile(rb"\s*+")
 _COLON = re.compile(rb"\s*+:\s*+")
 _COLON_AND_TEXT = re.compile(rb'\s*+:\s*+("[^"\\]*+")')
-_LETTER_SPELLED_OUT = re.compile(rb"\\u00[4-7]")
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 _BACKSLASH = ord("\\")
 _WHITESPACE = b" \t\r\n"
 
@@ -51,7 +51,7 @@ class Member(NamedTuple):
     end: int
 
 
-def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None = None) -> RequestBody:
+def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None = None) -> RequestBody:
     """`raw` with top-level members set to the given JSON text; those that are not there yet come first.
 
     Means what re-encoding `parsed` with those changes means. Where a changed name stands twice it is set in both
@@ -59,22 +59,22 @@ def edit(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outlin
     """
     if not changes:
         return raw
-    if outline is not None and not outline.keys:
-        return outline.filled(bytes(edit(outline.text, parsed, changes)))
+    if outline is not None and not outline.key_spans:
+        return outline.restored_body(bytes(edit_members(outline.text, parsed, changes)))
     if outline is not None or len(raw) >= LONG_BYTES:
         return _edit_long(raw, parsed, changes, outline)
     for name, text in changes.items():
-        raw = edit_one(raw, parsed, name, text)
+        raw = edit_member(raw, parsed, name, text)
         if len(changes) > 1:
             parsed = parsed | {name: orjson.Fragment(text)}
     return raw
 
 
-def edit_one(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
-    """`edit` with the one change that nearly every answer takes."""
-    if len(raw) < LONG_BYTES and name in parsed and (edited := _edit_plain(raw, name, text)) is not None:
+def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
+    """`edit_members` with the one change that nearly every answer takes."""
+    if len(raw) < LONG_BYTES and name in parsed and (edited := _edit_only_occurrence(raw, name, text)) is not None:
         return edited
-    change = _change(raw, parsed, name, text, b"," if parsed else b"")
+    change = _locate_change(raw, parsed, name, text, b"," if parsed else b"")
     if change is None:
         return orjson.dumps(parsed | {name: orjson.Fragment(text)})
     start, end, text = change
@@ -83,14 +83,14 @@ def edit_one(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     return b"".join((raw[:start], text, memoryview(raw)[end:]))  # what is long is copied once, not twice
 
 
-def _edit_plain(raw: bytes, name: str, text: bytes) -> bytes | None:
+def _edit_only_occurrence(raw: bytes, name: str, text: bytes) -> bytes | None:
     """A short text whose member `name` has a plain string for its value, as nearly all have; None where it is not so.
 
     Where the key is the only one at any depth, and no value either, nothing else could be the member's.
     """
     key = f'"{name}"'.encode()
     parts = raw.split(key)
-    if len(parts) != 2 or (_BACKSLASH in raw and _may_spell_out(raw)):
+    if len(parts) != 2 or (_BACKSLASH in raw and _may_escape_letters(raw)):
         return None
     before, after = parts
     value = after.split(b'"', 2)
@@ -100,13 +100,13 @@ def _edit_plain(raw: bytes, name: str, text: bytes) -> bytes | None:
 
 
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
-    """`edit` in one go: what stays of `raw` is not copied at all."""
+    """`edit_members` in one go: what stays of `raw` is not copied at all."""
     found: list[Change] = []
     for name, text in changes.items():
         if outline is not None and name in parsed:
-            found += [(member.start, member.end, text) for member in _outlined(raw, outline, name)]
+            found += [(member.start, member.end, text) for member in _members_in_outline(raw, outline, name)]
             continue
-        change = _change(raw, parsed, name, text, b"," if parsed or found else b"")
+        change = _locate_change(raw, parsed, name, text, b"," if parsed or found else b"")
         if change is None:
             return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
         found.insert(0, change)  # what comes first in the end was put there last
@@ -115,10 +115,10 @@ def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: 
     for start, end, text in sorted(found, key=itemgetter(0)):
         parts += view[done:start], text
         done = end
-    return Spliced(*parts, view[done:])
+    return SegmentedBody(*parts, view[done:])
 
 
-def _change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> Change | None:
+def _locate_change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> Change | None:
     """Where `text` goes so that the member `name` has it as its value; None where that is no single place.
 
     `comma`: what separates a member that is not there yet from those that are.
@@ -127,8 +127,8 @@ def _change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> C
         start = raw.index(b"{") + 1
         return start, start, b'"%b":%b%b' % (name.encode(), text, comma)
     key = b'"%b"' % name.encode()
-    at = _only_place(raw, key) if len(raw) > LONG_BYTES else -1
-    if at < 0 and (_BACKSLASH not in raw or not _may_spell_out(raw)):
+    at = _only_occurrence(raw, key) if len(raw) > LONG_BYTES else -1
+    if at < 0 and (_BACKSLASH not in raw or not _may_escape_letters(raw)):
         at = raw.rfind(key)
         if raw.find(key, 0, at) >= 0:
             at = -1
@@ -136,15 +136,15 @@ def _change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> C
     found = _COLON_AND_TEXT.match(raw, at + len(key)) if at >= 0 else None
     if found is not None:
         return *found.span(1), text
-    member = find(raw, parsed, name)
+    member = find_member(raw, parsed, name)
     return (member.start, member.end, text) if member else None
 
 
-def remove(raw: bytes, parsed: Json, name: str) -> bytes:
+def remove_member(raw: bytes, parsed: Json, name: str) -> bytes:
     """`raw` without its top-level member `name`, and without one comma: the one before it, else the one after it."""
     if name not in parsed:
         return raw
-    member = find(raw, parsed, name)
+    member = find_member(raw, parsed, name)
     if member is None:
         return orjson.dumps({key: value for key, value in parsed.items() if key != name})
     before = member.key - 1
@@ -152,24 +152,24 @@ def remove(raw: bytes, parsed: Json, name: str) -> bytes:
         before -= 1
     if raw[before] == ord(","):
         return raw[:before] + raw[member.end :]
-    after = _after(_SPACE, raw, member.end)
+    after = _match_end(_SPACE, raw, member.end)
     return raw[: member.key] + raw[after + 1 if raw[after : after + 1] == b"," else member.end :]
 
 
-def find(raw: bytes, parsed: Json, name: str, outline: Outline | None = None) -> Member | None:
+def find_member(raw: bytes, parsed: Json, name: str, outline: Outline | None = None) -> Member | None:
     """The one top-level member called `name`; None when there is none or more than one, or too many to look at each."""
     if name not in parsed:
         return None
-    if outline is not None and outline.keys:
-        outlined = list(_outlined(raw, outline, name))
+    if outline is not None and outline.key_spans:
+        outlined = list(_members_in_outline(raw, outline, name))
         return outlined[0] if len(outlined) == 1 else None
     key = b'"%b"' % name.encode()
-    if not _may_spell_out(raw):
-        found = _only_key_anywhere(raw, key)
+    if not _may_escape_letters(raw):
+        found = _only_member_with_key(raw, key)
         if found is not None:
             return found
     hits: list[Member] = []
-    for number, (called, member) in enumerate(members(raw)):
+    for number, (called, member) in enumerate(walk_members(raw)):
         if called == name:
             hits.append(member)
         if len(hits) > 1 or number > MAX_MEMBERS:  # names may stand twice: there may be more of them than are parsed
@@ -177,34 +177,34 @@ def find(raw: bytes, parsed: Json, name: str, outline: Outline | None = None) ->
     return hits[0] if hits else None
 
 
-def _outlined(raw: bytes, outline: Outline, name: str) -> Iterator[Member]:
+def _members_in_outline(raw: bytes, outline: Outline, name: str) -> Iterator[Member]:
     """The top-level members called `name`; what is white space behind a value counts as part of it."""
-    for (key, key_end), (following, _) in pairwise((*outline.keys, (len(raw), 0))):
+    for (key, key_end), (following, _) in pairwise((*outline.key_spans, (len(raw), 0))):
         if key_end - key <= LONGEST_KEY_BYTES and orjson.loads(raw[key:key_end]) == name:
             mark = b"," if following < len(raw) else b"}"
-            yield Member(key, _after(_COLON, raw, key_end), raw.rindex(mark, key_end, following))
+            yield Member(key, _match_end(_COLON, raw, key_end), raw.rindex(mark, key_end, following))
 
 
-def members(raw: bytes) -> Iterator[tuple[str, Member]]:
+def walk_members(raw: bytes) -> Iterator[tuple[str, Member]]:
     """Walk the top-level object in `raw`, skipping over nested values."""
-    at = _after(_SPACE, raw, raw.index(b"{") + 1)
+    at = _match_end(_SPACE, raw, raw.index(b"{") + 1)
     while raw[at : at + 1] == b'"':
         key_end = value_end(raw, at)
-        start = _after(_COLON, raw, key_end)
+        start = _match_end(_COLON, raw, key_end)
         end = value_end(raw, start)
         yield orjson.loads(raw[at:key_end]), Member(at, start, end)
-        at = _after(_SPACE, raw, end)
+        at = _match_end(_SPACE, raw, end)
         if raw[at : at + 1] == b",":
-            at = _after(_SPACE, raw, at + 1)
+            at = _match_end(_SPACE, raw, at + 1)
 
 
 def value_end(raw: bytes, start: int) -> int:
     """Where the value that begins at `start` ends. ValueError when the text breaks off before."""
     first = raw[start : start + 1]
     if first == b'"':
-        return _after(_STRING, raw, start)
+        return _match_end(_STRING, raw, start)
     if first not in (b"{", b"["):
-        return _after(_SCALAR, raw, start)
+        return _match_end(_SCALAR, raw, start)
     depth = 0
     for piece in _TO_BRACKET.finditer(raw, start):
         mark = piece[1]
@@ -216,26 +216,26 @@ def value_end(raw: bytes, start: int) -> int:
     raise ValueError("the JSON text breaks off")
 
 
-def last_object_called(raw: bytes, name: bytes) -> Json | None:
+def last_object_named(raw: bytes, name: bytes) -> Json | None:
     """What the last key `name` in a fragment of JSON leads to; None when that is not a whole object."""
     at = raw.rfind(b'"%s"' % name)
     if at < 0:
         return None
     try:
-        start = _after(_COLON, raw, at + len(name) + 2)
+        start = _match_end(_COLON, raw, at + len(name) + 2)
         value = orjson.loads(raw[start : value_end(raw, start)])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
-def _may_spell_out(raw: bytes) -> bool:
+def _may_escape_letters(raw: bytes) -> bool:
     """Whether a letter stands there as an escape, so that a key may look otherwise than it reads."""
     # In a long prompt one byte is found fifty times as fast as four, and four a few times as fast as a pattern.
-    return _BACKSLASH in raw and raw.rfind(b"\\u00") >= 0 and _LETTER_SPELLED_OUT.search(raw) is not None
+    return _BACKSLASH in raw and raw.rfind(b"\\u00") >= 0 and _ESCAPED_LETTER.search(raw) is not None
 
 
-def _only_place(raw: bytes, key: bytes) -> int:
+def _only_occurrence(raw: bytes, key: bytes) -> int:
     """Where the only `key` of a long text stands; -1 when it is not the only one, or this is not the way to know.
 
     Goes from quote to quote: in prose they are rare, and one byte is found thirty times as fast as seven. Source code
@@ -255,7 +255,7 @@ def _only_place(raw: bytes, key: bytes) -> int:
     raise AssertionError
 
 
-def _only_key_anywhere(raw: bytes, key: bytes) -> Member | None:
+def _only_member_with_key(raw: bytes, key: bytes) -> Member | None:
     """The member of this key, found without a walk when nothing else at any depth could be it.
 
     The caller knows that it is there. Spelled without escapes it looks like `key`, so a single match is the one.
@@ -272,7 +272,7 @@ def _only_key_anywhere(raw: bytes, key: bytes) -> Member | None:
     return Member(*found, value_end(raw, found[1])) if found else None
 
 
-def _after(pattern: re.Pattern[bytes], raw: bytes, at: int) -> int:
+def _match_end(pattern: re.Pattern[bytes], raw: bytes, at: int) -> int:
     match = pattern.match(raw, at)
     if match is None:
         raise ValueError("the JSON text breaks off")

@@ -1,8 +1,8 @@
-"""Reads JSON whose bulk is a few long strings, as a prompt with a document or a picture is; means what orjson means.
+"""Parses JSON whose bulk is a few long strings, such as a prompt with a document or an image; accepts what orjson does.
 
-Pure. A parser looks at a string byte by byte, and makes a copy of it that nobody asks for. Where it is plain ASCII,
-what may not stand in it is asked of the whole string at once; then a placeholder is parsed, and edited, in its place.
-`sliced_json.py` does the same for texts that would hold the event loop.
+Pure. Each long string of plain ASCII is validated by itself, in passes over the whole string; the parser and the editor
+see a short placeholder instead. orjson would scan the string byte by byte and make a copy that nobody reads.
+`sliced_json.py` does the same for texts that would block the event loop.
 """
 
 import re
@@ -14,21 +14,21 @@ from typing import Any
 import orjson
 
 from proxy.json_text.json_bounds import is_surely_within_bounds
-from proxy.json_text.segmented_body import DIGITS, Filled, Part, Source
+from proxy.json_text.segmented_body import DIGITS, PlaceholderSpans, RestoredBody, Segment
 
 LONG_BYTES = 16 << 10
-"""A string from here on is read by itself; a text of less than two such is parsed as it is."""
+"""Strings longer than this get a placeholder; a text shorter than two of them is parsed as it is."""
 SHORT_STRINGS = 64
-"""After more than these, going from string to string is no longer the faster way."""
+"""Stop the search for long strings after this many short ones: walking from string to string is then the slower way."""
 PROBE_BYTES = 2 << 10
-"""So much of a string shows whether it is worth the look: prose has a line's end in it, or a letter beyond ASCII."""
-PIECE = 1 << 16
-"""Characters looked at together: what is made of them to tell stays in the cache, and is no second body in memory."""
+"""The first check covers this much of a string: prose usually has a line feed or a non-ASCII letter in it."""
+CHECKED_CHARS = 1 << 16
+"""Characters validated at a time, so that the intermediate copy stays in the CPU's cache."""
 
 BULK = frozenset(("messages", "input", "prompt", "system", "instructions", "tools"))
-"""The members of a request that hold its long strings, and that nobody reads unless the request is told anew."""
-MAX_SPELLED_OUT = 10_000
-"""Placeholders that are undone at once."""
+"""Members of a request that hold its long strings. Nothing reads those strings unless the request is translated."""
+MAX_RESTORED_PLACEHOLDERS = 10_000
+"""Most placeholders that are restored in one step."""
 
 _HEADS, _HEAD_BYTES = b"dh", 128
 
@@ -38,53 +38,56 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class Outline:
-    """A JSON text in which each long string has a placeholder: `text`, once it is closed.
+    """A JSON text with a placeholder for each long string. `text` is that text, once `finish` was called.
 
-    A placeholder keeps the string's first bytes where a translation looks at them, as it does at a URL's scheme.
+    A placeholder follows the string's first bytes where a translation reads them: the scheme of a URL.
     """
 
-    __slots__ = ("_done", "_source", "_written", "keys", "text")
+    __slots__ = ("_copied_to", "_spans", "_written", "key_spans", "text")
 
     def __init__(self, raw: bytes) -> None:
         self.text = b""
-        self.keys: list[tuple[int, int]] = []
-        """Where each key of the outermost object begins and ends in the original, if all of that was walked."""
-        self._source = Source(raw, secrets.token_urlsafe(12).encode())  # no text can hold this name
-        self._written = BytesIO()  # it grows as it is walked, so that nothing is left to join
-        self._done = 0
+        self.key_spans: list[tuple[int, int]] = []
+        """Start and end of each key of the outermost object in the original; empty if that was not walked."""
+        self._spans = PlaceholderSpans(raw, secrets.token_urlsafe(12).encode())  # no caller can foresee the marker
+        self._written = BytesIO()
+        self._copied_to = 0
 
-    def add(self, start: int, end: int) -> None:
-        """The inside of a long string, which was checked. In the order of the text; less than 10 ** DIGITS of them."""
-        source, written = self._source, self._written
-        raw, starts = source.text, source.starts
+    def add_placeholder(self, start: int, end: int) -> None:
+        """Put a placeholder in the place of `raw[start:end]`, the validated inside of a long string.
+
+        Call it in the order of the text, and fewer than 10 ** DIGITS times.
+        """
+        spans, written = self._spans, self._written
+        raw, starts = spans.text, spans.starts
         if raw[start] in _HEADS:
             start += _head_bytes(raw[start : min(start + _HEAD_BYTES, end)])
-        written.write(raw[self._done : start])
-        written.write(b"%b%0*d" % (source.name, DIGITS, len(starts)))
+        written.write(raw[self._copied_to : start])
+        written.write(b"%b%0*d" % (spans.marker, DIGITS, len(starts)))
         starts.append(start)
-        source.sizes.append(end - start)
-        self._done = end
+        spans.sizes.append(end - start)
+        self._copied_to = end
 
-    def close(self) -> None:
-        self._written.write(self._source.text[self._done :])
+    def finish(self) -> None:
+        self._written.write(self._spans.text[self._copied_to :])
         self.text = self._written.getvalue()
 
-    def is_in(self, value: object) -> bool:
-        """Whether a placeholder is in a value that was parsed from `text`, as far as it can be written."""
+    def appears_in(self, value: object) -> bool:
+        """Whether a value parsed from `text` holds a placeholder. True for a value nested too deeply to serialize."""
         try:
-            return self._source.name in orjson.dumps(value)
-        except orjson.JSONEncodeError:  # nested deeper than it writes
+            return self._spans.marker in orjson.dumps(value)
+        except orjson.JSONEncodeError:
             return True
 
-    def parts_of(self, texts: Iterable[str], most: int) -> Iterator[str | Part]:
-        """Strings that were parsed from `text`, or some of its JSON, as they were sent: bytes stood so in JSON.
+    def original_segments(self, texts: Iterable[str], most: int) -> Iterator[str | Segment]:
+        """Yield strings parsed from `text` with their long strings restored. Bytes are in their escaped JSON form.
 
-        In parts; no more than the first `most` of them mean that.
+        Each text comes in several segments. Only its first `most` placeholders are restored.
         """
-        source, name = self._source, self._source.name.decode()
-        view, starts, sizes = memoryview(source.text), source.starts, source.sizes
+        spans, marker = self._spans, self._spans.marker.decode()
+        view, starts, sizes = memoryview(spans.text), spans.starts, spans.sizes
         for text in texts:
-            head, *marked = text.split(name, most)
+            head, *marked = text.split(marker, most)
             if head:
                 yield head
             for piece in marked:
@@ -93,59 +96,64 @@ class Outline:
                 if len(piece) > DIGITS:
                     yield piece[DIGITS:]
 
-    def filled(self, text: bytes) -> Filled:
-        """`text`, made of this one's, with the long strings in their places again."""
-        return Filled(text, self._source)
+    def restored_body(self, text: bytes) -> RestoredBody:
+        """`text`, which was made from `self.text`, with the long strings back in their places."""
+        return RestoredBody(text, self._spans)
 
-    def spelled_out(self, text: bytes, max_bytes: int) -> bytes:
-        """`filled`, at once. Raises ValueError where that takes more bytes, or too many long strings."""
-        count, filled = text.count(self._source.name), self.filled(text)
-        if count > MAX_SPELLED_OUT or len(filled) > max_bytes:
-            raise ValueError(f"more than {max_bytes} bytes or {MAX_SPELLED_OUT} long strings")
-        return bytes(filled) if count else text
+    def restored_text(self, text: bytes, max_bytes: int) -> bytes:
+        """`restored_body` as bytes. Raises ValueError above `max_bytes` or `MAX_RESTORED_PLACEHOLDERS`."""
+        count, restored = text.count(self._spans.marker), self.restored_body(text)
+        if count > MAX_RESTORED_PLACEHOLDERS or len(restored) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes or {MAX_RESTORED_PLACEHOLDERS} long strings")
+        return bytes(restored) if count else text
 
-    def whole(self, value: Any, max_bytes: int) -> Any:
-        """`value` without placeholders. Raises what `spelled_out` does."""
+    def restored_value(self, value: Any, max_bytes: int) -> Any:
+        """`value` with its long strings restored. Raises ValueError as `restored_text` does."""
         try:
             text = orjson.dumps(value)
-        except orjson.JSONEncodeError:  # nested deeper than it writes: nobody reads that
+        except orjson.JSONEncodeError:  # nested too deeply to serialize: no stage reads such a value
             return value
-        whole = self.spelled_out(text, max_bytes)
-        return value if whole is text else orjson.loads(whole)
+        restored = self.restored_text(text, max_bytes)
+        return value if restored is text else orjson.loads(restored)
 
 
-def read(raw: bytes) -> tuple[Any, Outline | None] | None:
-    """What `orjson.loads` makes of `raw`, or raises. With an outline, BULK has placeholders for its long strings.
+def parse_with_placeholders(raw: bytes) -> tuple[Any, Outline | None] | None:
+    """Parse `raw` in one step. With an outline, members in `BULK` hold placeholders for their long strings.
 
-    None for what may hold too much to be parsed at once; what is inside a long string does not count.
+    Returns None if the text may hold too much to parse in one step; the inside of a long string does not count.
+    Raises `orjson.JSONDecodeError`.
     """
     spans = [] if len(raw) < 2 * LONG_BYTES else [span for span in _long_strings(raw) if _is_plain(raw, *span)]
     if 2 * sum(end - start for start, end in spans) > len(raw):
         outline = Outline(raw)
         for start, end in spans:
-            outline.add(start, end)
-        outline.close()
+            outline.add_placeholder(start, end)
+        outline.finish()
         if is_surely_within_bounds(outline.text):
             parsed = orjson.loads(outline.text)
-            if isinstance(parsed, dict) and not outline.is_in({name: parsed[name] for name in parsed.keys() - BULK}):
+            if isinstance(parsed, dict) and not outline.appears_in(_without_bulk(parsed)):
                 return parsed, outline
     return (orjson.loads(raw), None) if is_surely_within_bounds(raw) else None
 
 
 def is_plain(piece: memoryview) -> bool:
-    """Whether no escape is inside part of a string, nothing beyond ASCII, and nothing that JSON forbids."""
+    """Whether part of a string is ASCII without escapes and without the control characters that JSON forbids."""
     try:
         text = str(piece, "ascii")
     except UnicodeDecodeError:
         return False
-    return len(orjson.dumps(text)) == len(text) + 2  # else it wrote an escape, as for any control character
+    return len(orjson.dumps(text)) == len(text) + 2  # longer if orjson had to escape anything
+
+
+def _without_bulk(parsed: dict[str, Any]) -> dict[str, Any]:
+    return {name: parsed[name] for name in parsed.keys() - BULK}
 
 
 def _long_strings(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where the inside of each long string begins and ends. As far as `raw` is JSON, its strings are found as here."""
+    """Yield start and end of the inside of each long string. Relies on `raw` being JSON."""
     at, short = raw.find(_QUOTE), 0
     while at >= 0 and short < SHORT_STRINGS:
-        end = _end(raw, at)
+        end = _closing_quote(raw, at)
         if end < 0:
             return
         if end - at > LONG_BYTES:
@@ -155,8 +163,8 @@ def _long_strings(raw: bytes) -> Iterator[tuple[int, int]]:
         at = raw.find(_QUOTE, end + 1)
 
 
-def _end(raw: bytes, start: int) -> int:
-    """Where the quote stands that ends the string that begins at `start`; -1 where that takes a look at each byte."""
+def _closing_quote(raw: bytes, start: int) -> int:
+    """Offset of the quote that closes the string at `start`; -1 if finding it would mean looking at every byte."""
     end = raw.find(_QUOTE, start + 1)
     if end < 0 or raw[end - 1] != _BACKSLASH[0]:
         return end
@@ -166,19 +174,19 @@ def _end(raw: bytes, start: int) -> int:
 
 def _is_plain(raw: bytes, start: int, end: int) -> bool:
     view = memoryview(raw)
-    done, size = start, PROBE_BYTES
-    while done < end:
-        if not is_plain(view[done : min(done + size, end)]):
+    at, size = start, PROBE_BYTES
+    while at < end:
+        if not is_plain(view[at : min(at + size, end)]):
             return False
-        done += size
-        size = PIECE
+        at += size
+        size = CHECKED_CHARS
     return True
 
 
 def _head_bytes(text: bytes) -> int:
-    """How much of a string's beginning is looked at by a translation: what is before the data of a data URL, a scheme.
+    """How many bytes at a string's start a translation reads: a data URL up to its data, or a URL's scheme.
 
-    It ends with a byte that can only end an escape.
+    The last of them is a byte that can be the end of an escape, but not its beginning.
     """
     if text.startswith(b"data:"):
         return text.find(b",") + 1

@@ -1,4 +1,4 @@
-"""A request's body as JSON: short ones at once, long ones in slices, and none that holds absurdly much (400)."""
+"""Parses a request's body as a JSON object: short bodies in one step, long ones in slices, within bounds (400)."""
 
 from typing import Any
 
@@ -6,23 +6,23 @@ import orjson
 
 from proxy.json_text.json_bounds import TooManyValuesError
 from proxy.json_text.large_json import Outline
-from proxy.json_text.sliced_json import read_short, reading
+from proxy.json_text.sliced_json import parse_at_once, parse_in_slices
 from proxy.refusals import MalformedRequestError
 from proxy.time_slices import Slices
 
-READ = ("model", "metadata", "stop_sequences")
-"""The members whose strings a stage reads."""
-MAX_READ_BYTES = 512 << 10
-"""Of each of them, as it was sent."""
+RESTORED_MEMBERS = ("model", "metadata", "stop_sequences")
+"""The members whose strings a stage reads: they never hold a placeholder."""
+MAX_RESTORED_BYTES = 512 << 10
+"""Most bytes of each of these members, as sent."""
 
 RequestJson = tuple[dict[str, Any], Outline | None]
 
 
 async def request_json(body: bytes, slices: Slices) -> RequestJson:
-    """The object, and what placeholders are in it. Raises `MalformedRequestError`."""
+    """Return the object, and the outline if it holds placeholders. Raises `MalformedRequestError`."""
     try:
-        read = read_short(body)  # nearly all are
-        json, outline = read if read is not None else await slices.run(reading(body), len(body))
+        parsed = parse_at_once(body)  # succeeds for nearly all requests
+        json, outline = parsed if parsed is not None else await slices.run(parse_in_slices(body), len(body))
     except orjson.JSONDecodeError:
         raise MalformedRequestError("the body is not valid JSON") from None
     except TooManyValuesError as error:
@@ -30,14 +30,14 @@ async def request_json(body: bytes, slices: Slices) -> RequestJson:
     if not isinstance(json, dict):
         raise MalformedRequestError("the body must be a JSON object")
     if outline is not None:
-        _spell_out(json, outline)
+        _restore_members(json, outline)
     return json, outline
 
 
-def _spell_out(json: dict[str, Any], outline: Outline) -> None:
-    for name in READ:
+def _restore_members(json: dict[str, Any], outline: Outline) -> None:
+    for name in RESTORED_MEMBERS:
         if name in json:
             try:
-                json[name] = outline.whole(json[name], MAX_READ_BYTES)
+                json[name] = outline.restored_value(json[name], MAX_RESTORED_BYTES)
             except ValueError as error:
                 raise MalformedRequestError(f"{name} holds {error}") from None

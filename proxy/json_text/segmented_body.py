@@ -1,6 +1,6 @@
-"""A long text in which a little was changed: its parts in order, none of what stayed copied.
+"""A body as a list of segments. Edits copy no unchanged bytes.
 
-Pure. Passed from who changes it to the wire, which sends the parts one after another.
+Pure. The JSON editor builds one; the upstream connection writes its segments one after another.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -9,56 +9,56 @@ from io import BytesIO
 
 from proxy.time_slices import at_once
 
-Part = bytes | memoryview
+Segment = bytes | memoryview
 
 DIGITS = 5
-"""Of a span's number."""
-SPANS_A_SLICE = 64
+"""Digits of a span's number in a placeholder."""
+SPANS_PER_SLICE = 64
 PIECE_BYTES = 64 << 10
 
 
-class Spliced:
-    """`bytes` of it, and its `len`, are the whole text's."""
+class SegmentedBody:
+    """A text in segments. `bytes()` and `len()` give the whole text and its size in bytes."""
 
-    __slots__ = ("_length", "_parts")
+    __slots__ = ("_length", "_segments")
 
-    def __init__(self, *parts: Part) -> None:
-        self._parts = parts
-        self._length = sum(map(len, parts))
+    def __init__(self, *segments: Segment) -> None:
+        self._segments = segments
+        self._length = sum(map(len, segments))
 
     def __len__(self) -> int:
         return self._length
 
-    def counting(self) -> Generator[None, None, None]:
-        """Finds out `len` in slices, where it is not known."""
+    def measure_in_slices(self) -> Generator[None, None, None]:
+        """Compute `len()` in slices, if it is not known yet."""
         yield from ()
 
     @property
-    def parts(self) -> Iterable[Part]:
-        return self._parts
+    def segments(self) -> Iterable[Segment]:
+        return self._segments
 
     def __bytes__(self) -> bytes:
-        return b"".join(self.parts)
+        return b"".join(self.segments)
 
-    def joining(self) -> Generator[None, None, bytes]:
-        """`bytes` of it, in slices."""
-        yield from self.counting()
-        whole = BytesIO(bytes(len(self)))  # zeros take no memory until they are written; to grow could copy all at once
+    def join_in_slices(self) -> Generator[None, None, bytes]:
+        """Return `bytes()` of the text, built in slices."""
+        yield from self.measure_in_slices()
+        whole = BytesIO(bytes(len(self)))  # untouched zero pages cost no memory; growing could copy everything at once
         for piece in self.pieces(PIECE_BYTES):
             whole.write(piece)
             yield
         return whole.getvalue()
 
-    def pieces(self, size: int) -> Iterator[Part]:
-        """The text in pieces of `size` bytes, but for the last one."""
-        short: list[Part] = []
+    def pieces(self, size: int) -> Iterator[Segment]:
+        """Yield the text in pieces of `size` bytes; the last one may be shorter."""
+        short: list[Segment] = []
         short_bytes = 0
-        for part in self.parts:
-            if short_bytes + len(part) < size:
-                short.append(part)
-                short_bytes += len(part)
+        for segment in self.segments:
+            if short_bytes + len(segment) < size:
+                short.append(segment)
+                short_bytes += len(segment)
                 continue
-            view, start = memoryview(part), 0
+            view, start = memoryview(segment), 0
             while short_bytes + len(view) - start >= size:
                 stop = start + size - short_bytes
                 piece = view[start:stop]
@@ -72,63 +72,63 @@ class Spliced:
 
 
 @dataclass(slots=True)
-class Source:
-    """A text, and spans of it: where each begins, and how long it is.
+class PlaceholderSpans:
+    """A text, and the spans of it that placeholders stand for: their start offsets and sizes, in bytes.
 
-    `name` and a span's number, of `DIGITS` digits, stand for the span in other texts.
+    A placeholder is `marker` followed by the span's number in `DIGITS` digits.
     """
 
     text: bytes
-    name: bytes
+    marker: bytes
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
 
-class Filled(Spliced):
-    """A text in which spans of another one take the places of what stands for them.
+class RestoredBody(SegmentedBody):
+    """A text whose placeholders are replaced by the spans they stand for.
 
-    Its parts are found one by one, whenever they are gone through: there may be two hundred thousand.
+    Its segments are computed on each iteration instead of stored: there may be two hundred thousand.
     """
 
-    __slots__ = ("_source", "_text")
+    __slots__ = ("_spans", "_text")
 
-    def __init__(self, text: bytes, source: Source) -> None:
+    def __init__(self, text: bytes, spans: PlaceholderSpans) -> None:
         self._text = text
-        self._source = source
+        self._spans = spans
         self._length = -1
 
     def __len__(self) -> int:
         if self._length < 0:
-            at_once(self.counting())
+            at_once(self.measure_in_slices())
         return self._length
 
-    def counting(self) -> Generator[None, None, None]:
-        sizes, length = self._source.sizes, len(self._text)
-        for number, (start, end, span) in enumerate(self._places()):
+    def measure_in_slices(self) -> Generator[None, None, None]:
+        sizes, length = self._spans.sizes, len(self._text)
+        for number, (start, end, span) in enumerate(self._placeholders()):
             length += sizes[span] - (end - start)
-            if number % SPANS_A_SLICE == 0:
+            if number % SPANS_PER_SLICE == 0:
                 yield
         self._length = length
 
     @property
-    def parts(self) -> Iterator[Part]:
-        text, view, starts, sizes = self._text, memoryview(self._source.text), self._source.starts, self._source.sizes
-        done = 0
-        for start, end, span in self._places():
-            yield text[done:start]
+    def segments(self) -> Iterator[Segment]:
+        text, view, starts, sizes = self._text, memoryview(self._spans.text), self._spans.starts, self._spans.sizes
+        copied_to = 0
+        for start, end, span in self._placeholders():
+            yield text[copied_to:start]
             yield view[starts[span] : starts[span] + sizes[span]]
-            done = end
-        yield text[done:]
+            copied_to = end
+        yield text[copied_to:]
 
-    def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Where something stands for a span, and which one."""
-        text, name = self._text, self._source.name
-        at = text.find(name)
+    def _placeholders(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each placeholder's start, its end and the number of its span."""
+        text, marker = self._text, self._spans.marker
+        at = text.find(marker)
         while at >= 0:
-            number = at + len(name)
+            number = at + len(marker)
             end = number + DIGITS
             yield at, end, int(text[number:end])
-            at = text.find(name, end)
+            at = text.find(marker, end)
 
 
-RequestBody = bytes | Spliced
+RequestBody = bytes | SegmentedBody

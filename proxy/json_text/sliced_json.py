@@ -10,35 +10,35 @@ from typing import Any
 
 import orjson
 
-from proxy.json_text.json_bounds import MAX_MEMBERS, Extent, TooManyValuesError
-from proxy.json_text.large_json import Outline, is_plain, read
+from proxy.json_text.json_bounds import MAX_MEMBERS, TooManyValuesError, ValueCounter
+from proxy.json_text.large_json import Outline, is_plain, parse_with_placeholders
 
 AT_ONCE_BYTES = 512 << 10
 """Up to here orjson takes ten milliseconds for the worst text that is within the bounds."""
 SHORT_BYTES = 128
 """A string up to here is left where it is. Longer than any name that we act on, spelled in escapes."""
-PIECE = 64 << 10
+PIECE_BYTES = 64 << 10
 """So much of a string is checked together: it stays in the cache."""
-PROBE = 256
+PROBE_BYTES = 256
 """The first piece of a string in which escapes are."""
 STRINGS_A_SLICE = 64
 
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
-_ROW = b"\\" * PIECE
+_ROW = b"\\" * PIECE_BYTES
 _LEVEL = frozenset((b",", b":", b", ", b": "))
 _HIGH_SURROGATES = frozenset((b"d8", b"d9", b"da", b"db"))
 
-Read = tuple[Any, Outline | None]
+ParsedText = tuple[Any, Outline | None]
 Work = Generator[None, None, None]
 
 
-def reading(raw: bytes) -> Generator[None, None, Read]:
+def parse_in_slices(raw: bytes) -> Generator[None, None, ParsedText]:
     """What the text says; with an outline, placeholders stand for its strings, wherever they are.
 
     Raises `orjson.JSONDecodeError`, or `TooManyValuesError` for a text beyond the bounds.
     """
-    short = read_short(raw)
+    short = parse_at_once(raw)
     if short is not None:
         return short
     scan = _Scan(raw)
@@ -49,9 +49,9 @@ def reading(raw: bytes) -> Generator[None, None, Read]:
     return parsed, scan.outline
 
 
-def read_short(raw: bytes) -> Read | None:
+def parse_at_once(raw: bytes) -> ParsedText | None:
     """`reading` without a pause; None for what would hold the loop."""
-    found = read(raw) if len(raw) <= AT_ONCE_BYTES else None
+    found = parse_with_placeholders(raw) if len(raw) <= AT_ONCE_BYTES else None
     if found is not None:
         _bounded(found[0])
     return found
@@ -74,7 +74,7 @@ class _Scan:
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
-        self._extent = Extent()
+        self._extent = ValueCounter()
         self._between: list[bytes] = []
         self._checked = False
         self._depth = 0
@@ -85,7 +85,7 @@ class _Scan:
         raw, outline, between = self._raw, self.outline, self._between
         done, at = 0, raw.find(_QUOTE)
         while at >= 0:
-            if at - done > PIECE:
+            if at - done > PIECE_BYTES:
                 yield from self._gap(done, at)
                 between.append(b"")
                 before = raw[done:at]
@@ -104,11 +104,11 @@ class _Scan:
             if end - at > SHORT_BYTES:
                 if self._checked:
                     pass
-                elif end - at <= PIECE:
+                elif end - at <= PIECE_BYTES:
                     orjson.loads(raw[at : end + 1])
                 else:
                     yield from self._check(at + 1, end)
-                outline.add(at + 1, end)
+                outline.add_placeholder(at + 1, end)
             else:
                 self._short_bytes += end - at + 1
             if len(between) == STRINGS_A_SLICE:
@@ -118,22 +118,22 @@ class _Scan:
             at = raw.find(_QUOTE, done)
         self._count()
         yield from self._gap(done, len(raw))
-        outline.close()
+        outline.finish()
 
     def _gap(self, start: int, end: int) -> Work:
         """A long way from one string to the next, or to the end."""
-        for at in range(start, end, PIECE):
-            piece = self._raw[at : min(at + PIECE, end)]
+        for at in range(start, end, PIECE_BYTES):
+            piece = self._raw[at : min(at + PIECE_BYTES, end)]
             self._extent.add(piece)
             self._depth += _deeper(piece)
             yield
 
     def _top(self, before: bytes, at: int, end: int) -> None:
         """A string directly in what is outermost: a key, where no colon stands before it."""
-        keys = self.outline.keys
-        if before.rstrip().endswith(b"," if keys else b"{"):
-            keys.append((at, end + 1))
-            if len(keys) > MAX_MEMBERS:
+        key_spans = self.outline.key_spans
+        if before.rstrip().endswith(b"," if key_spans else b"{"):
+            key_spans.append((at, end + 1))
+            if len(key_spans) > MAX_MEMBERS:
                 raise _too_many_members()
 
     def _count(self) -> None:
@@ -145,7 +145,7 @@ class _Scan:
         """Raises `orjson.JSONDecodeError` unless what stands there is the inside of a string."""
         raw, view, plain = self._raw, memoryview(self._raw), True
         while start < end:
-            stop = end if end - start <= PIECE else _cut(raw, start, start + PIECE)
+            stop = end if end - start <= PIECE_BYTES else _cut(raw, start, start + PIECE_BYTES)
             plain = plain and is_plain(view[start:stop])
             if not plain:  # nor will the rest be, as prose is told on
                 orjson.loads(b'"%b"' % raw[start:stop])
@@ -154,17 +154,17 @@ class _Scan:
 
     def _escaped(self, start: int) -> Generator[None, None, int]:
         """Where the quote stands that ends a string in which others are escaped. The inside is checked with it."""
-        raw, size, total = self._raw, PROBE, len(self._raw)
+        raw, size, total = self._raw, PROBE_BYTES, len(self._raw)
         while start < total:
             stop = total if total - start <= size else _cut(raw, start, start + size)
             piece = raw[start:stop]
-            if size == PROBE or not _is_inside(piece):
+            if size == PROBE_BYTES or not _is_inside(piece):
                 at = _first_quote(piece)
                 orjson.loads(b'"%b"' % (piece if at < 0 else piece[:at]))
                 if at >= 0:
                     self._checked = True
                     return start + at
-            start, size = stop, min(2 * size, PIECE)
+            start, size = stop, min(2 * size, PIECE_BYTES)
             yield
         raise _broken_off()
 

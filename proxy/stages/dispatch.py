@@ -28,7 +28,7 @@ from proxy.exchange import (
     UpstreamUnreachableError,
 )
 from proxy.http_rules.headers import forwarded, forwarded_query
-from proxy.json_text.segmented_body import Filled
+from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
 from proxy.time_slices import Slices
@@ -130,8 +130,8 @@ class Dispatch:
         if routed.translation is None:  # the other dialect has no such parameters
             asked.query = forwarded_query(received.incoming.target)
         routed.translation = None  # an answer may take minutes
-        if isinstance(asked.body, Filled) and len(received.body) > AT_ONCE_BYTES:
-            await self._slices.run(asked.body.counting(), len(received.body))
+        if isinstance(asked.body, RestoredBody) and len(received.body) > AT_ONCE_BYTES:
+            await self._slices.run(asked.body.measure_in_slices(), len(received.body))
         headers = forwarded(received.incoming, received.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s
         going = UpstreamCall("", "POST", headers, asked.body, 0.0, idle_timeout_s, Reach.REPLICA)

@@ -142,7 +142,7 @@ def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -
     if metadata is None:
         return None
     _check_size(metadata)
-    member = None if exact_json.has_only_text(metadata) else json_edit.find(body, json, "metadata", outline)
+    member = None if exact_json.has_only_text(metadata) else json_edit.find_member(body, json, "metadata", outline)
     if member is not None:  # of a member named twice, the last as orjson read it
         metadata = exact_json.read_object(body[member.start : member.end].decode())
         _check_size(metadata)

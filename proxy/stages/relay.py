@@ -105,7 +105,7 @@ class Relay:
         finally:
             passage.end()
         if call.load is not None and call.load.held_bytes > SMALL_BYTES:
-            await self._slices.run(reader.reading(), call.load.held_bytes)
+            await self._slices.run(reader.prepare_end_in_slices(), call.load.held_bytes)
         head.final = reader.end()
         if reader.failed:
             return self._failed(call, answering, head)

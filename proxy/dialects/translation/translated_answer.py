@@ -18,8 +18,8 @@ from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
 from proxy.json_text.json_edit import Json
 from proxy.json_text.large_json import Outline
-from proxy.json_text.segmented_body import Spliced
-from proxy.json_text.sliced_json import reading
+from proxy.json_text.segmented_body import SegmentedBody
+from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
 
 MAX_EVENT_BYTES = 4 << 20
@@ -74,7 +74,7 @@ class TranslatedStream:
         rest = self._framer.rest()
         return (self._piece(rest, sse.FRAME) if rest else b"") + self._translation.last()
 
-    def reading(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
 
     def _piece(self, piece: bytes, kind: int) -> bytes:
@@ -126,11 +126,11 @@ class TranslatedBody:
         self._held.append(data)
         return b""
 
-    def reading(self) -> Generator[None, None, None]:
-        raw = yield from Spliced(*self._held).joining()
+    def prepare_end_in_slices(self) -> Generator[None, None, None]:
+        raw = yield from SegmentedBody(*self._held).join_in_slices()
         self._held.clear()
         try:
-            answer, outline = yield from reading(raw)
+            answer, outline = yield from parse_in_slices(raw)
         except TooManyValuesError as error:
             raise UpstreamResetError(f"the answer {error}, too many to translate") from None
         except orjson.JSONDecodeError:
@@ -143,17 +143,17 @@ class TranslatedBody:
             return
         self._meter.see(answer)
         told = self._tell(answer, outline)
-        self._told = told if outline is None else (yield from outline.filled(told).joining())
+        self._told = told if outline is None else (yield from outline.restored_body(told).join_in_slices())
 
     def end(self) -> bytes:
         if self._told is None:
-            at_once(self.reading())
+            at_once(self.prepare_end_in_slices())
         assert self._told is not None
         return self._told
 
     def _tell(self, answer: Json, outline: Outline | None) -> bytes:
         messages = [answer, *(object_in(choice, "message") for choice in objects_in(answer, "choices"))]
-        if outline is not None and not spell_out(slots_in(messages), outline):
+        if outline is not None and not restore_slots(json_text_slots(messages), outline):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
             return orjson.dumps(self._translate(answer))
@@ -191,7 +191,7 @@ def objects_in(container: object, name: str) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def slots_in(messages: list[Json]) -> list[Slot]:
+def json_text_slots(messages: list[Json]) -> list[Slot]:
     """Where messages of either dialect hold what a translation reads from, or writes into, JSON inside a string."""
     calls = (call for message in messages if "tool_calls" in message for call in objects_in(message, "tool_calls"))
     blocks = (block for message in messages if "content" in message for block in objects_in(message, "content"))
@@ -199,11 +199,11 @@ def slots_in(messages: list[Json]) -> list[Slot]:
     return [(holder, name) for holder, name in slots if name in holder]
 
 
-def spell_out(slots: list[Slot], outline: Outline) -> bool:
+def restore_slots(slots: list[Slot], outline: Outline) -> bool:
     """Put values in the places of their placeholders. False, with nothing changed, where they are too much for that."""
     try:
         text = orjson.dumps([holder[name] for holder, name in slots])
-        values = orjson.loads(outline.spelled_out(text, MAX_ARGUMENTS_BYTES))
+        values = orjson.loads(outline.restored_text(text, MAX_ARGUMENTS_BYTES))
     except (ValueError, orjson.JSONEncodeError):  # too much, or nested deeper than it writes
         return False
     if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_ARGUMENTS_BRACKETS:

@@ -25,7 +25,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamTimeoutError,
 )
-from proxy.json_text.segmented_body import RequestBody, Spliced
+from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 READ_BYTES = 65_536
 """One buffer for all connections of a client: it is parsed, and what is kept copied, before the next is read."""
@@ -170,10 +170,10 @@ class Connection(asyncio.BufferedProtocol):
         if len(body) <= WHOLE_BYTES:
             self._given_bytes = len(head) + len(body)
             self._unsent = None
-            self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.parts))
+            self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.segments))
             return
         self._given_bytes = len(head)
-        self._unsent = (Spliced(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
+        self._unsent = (SegmentedBody(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
         self.transport.write(head)
         self._send_more()
 

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from proxy.exchange import UpstreamCall
-from proxy.json_text.segmented_body import Spliced
+from proxy.json_text.segmented_body import SegmentedBody
 from tests.fakes.path import House
 from tests.fakes.upstream_client import JSON, SSE, FakeAnswer, FakeUpstream, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
@@ -143,7 +143,7 @@ class Taking(FakeUpstream):
     """Takes a request's body as a socket does, piece by piece."""
 
     async def send(self, call: UpstreamCall) -> FakeAnswer:
-        body = call.body if isinstance(call.body, Spliced) else Spliced(call.body)
+        body = call.body if isinstance(call.body, SegmentedBody) else SegmentedBody(call.body)
         for _ in body.pieces(128 << 10):
             await asyncio.sleep(0)
         return await super().send(call)

@@ -19,7 +19,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
-from proxy.json_text.segmented_body import RequestBody, Spliced
+from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 from tests.fakes import scripted_upstream as script
 from tests.fakes.scripted_upstream import Exchange, ScriptedUpstream
 from tests.fakes.throwaway_ca import ThrowawayCa
@@ -683,7 +683,7 @@ async def test_a_large_body_goes_through_whole(upstream: ScriptedUpstream, clien
 @pytest.mark.parametrize("size", [70_000, 400_000, 8_000_000])
 async def test_a_body_in_parts_is_one_body(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
     text = memoryview(bytes(range(256)) * (size // 256))
-    body = Spliced(text[:100], b"a change", text[200:-7], b"another", text[-7:])
+    body = SegmentedBody(text[:100], b"a change", text[200:-7], b"another", text[-7:])
     upstream.plan(OK, OK)
     for _ in range(2):
         assert await ask(client, upstream.url, body=body) == (200, b"fine")

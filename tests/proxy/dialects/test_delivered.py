@@ -16,8 +16,8 @@ from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
 from proxy.accounting.metering import AnswerReader
 from proxy.dialects import registry
 from proxy.exchange import Headers
-from proxy.json_text.large_json import read as read_long
-from proxy.json_text.sliced_json import reading
+from proxy.json_text.large_json import parse_with_placeholders
+from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
 from tests.proxy.dialects.talk import (
     CHAT,
@@ -292,7 +292,7 @@ def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
     times = 400_000 // len(fixture["text"])
     body = orjson.dumps({"model": SLUG, "messages": [{"role": "user", "content": fixture["text"] * times}]})
     request = received(body)
-    found = read_long(body)
+    found = parse_with_placeholders(body)
     assert found is not None
     request.json, request.outline = found
     tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
@@ -311,7 +311,7 @@ def test_a_request_that_is_read_in_slices_is_counted_by_a_sample(name: str, asci
     messages = [{"role": "user", "content": fixture["text"] * times}]
     body = json.dumps({"model": SLUG, "messages": messages, "tools": tools}, ensure_ascii=ascii_only).encode()
     request = received(body)
-    request.json, request.outline = at_once(reading(body))
+    request.json, request.outline = at_once(parse_in_slices(body))
     assert request.outline is not None
     tokens = registry.delivered(request, registry.reader(request, VENDOR_B, 200, SSE)).tokens(None)
     assert LEAST <= tokens.input / (fixture["o200k_base"] * (times + 50)) <= MOST

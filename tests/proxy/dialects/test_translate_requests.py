@@ -12,7 +12,7 @@ from proxy.dialects.registry import ask, check
 from proxy.dialects.translation.chat_request import messages_request
 from proxy.dialects.translation.messages_request import chat_request
 from proxy.dialects.upstream_request import UntranslatableError
-from proxy.json_text.sliced_json import AT_ONCE_BYTES, reading
+from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
 from tests.proxy.dialects.talk import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
 
@@ -421,7 +421,7 @@ LONG = 'say "hi"\n' * (AT_ONCE_BYTES // 8)
 def asked_in_slices(body: dict[str, Any], path: str, target: Target) -> dict[str, Any]:
     raw = orjson.dumps(body)
     request = received(raw, path)
-    request.json, request.outline = at_once(reading(raw))
+    request.json, request.outline = at_once(parse_in_slices(raw))
     assert request.outline is not None
     asked: dict[str, Any] = orjson.loads(bytes(ask(request, target, None, check(request, target)).body))
     return asked

@@ -13,7 +13,7 @@ from proxy.json_text.json_bounds import (
     MAX_VALUES,
     TooManyValuesError,
 )
-from proxy.json_text.sliced_json import AT_ONCE_BYTES, reading
+from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
 
 PAD = "x" * AT_ONCE_BYTES
@@ -34,9 +34,9 @@ PAD = "x" * AT_ONCE_BYTES
 )
 def test_what_real_requests_hold_passes(value: object) -> None:
     raw = json.dumps({"model": "m", "pad": PAD, "value": value}).encode()
-    parsed, outline = at_once(reading(raw))
+    parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
-    assert outline.whole(parsed, len(raw)) == json.loads(raw)
+    assert outline.restored_value(parsed, len(raw)) == json.loads(raw)
 
 
 @pytest.mark.parametrize("pad", [PAD, "x" * json_bounds.SMALL_BYTES], ids=["long", "short"])
@@ -55,18 +55,18 @@ def test_what_real_requests_hold_passes(value: object) -> None:
 )
 def test_more_than_that_does_not(one: str, most: int, pad: str) -> None:
     with pytest.raises(TooManyValuesError):
-        at_once(reading(f'{{"pad":"{pad}","a":[{",".join([one] * (most + 1))}]}}'.encode()))
+        at_once(parse_in_slices(f'{{"pad":"{pad}","a":[{",".join([one] * (most + 1))}]}}'.encode()))
 
 
 @pytest.mark.parametrize("name", ['"a"', '"%d"', '"\\u0061%d"'])
 def test_an_object_of_absurdly_many_members_does_not(name: str) -> None:
     members = ",".join((name % n if "%" in name else name) + ":0" for n in range(MAX_STRINGS + 1))
     with pytest.raises(TooManyValuesError):
-        at_once(reading(f'{{"pad":"{PAD}",{members}}}'.encode()))
+        at_once(parse_in_slices(f'{{"pad":"{PAD}",{members}}}'.encode()))
 
 
 @pytest.mark.parametrize("pad", [PAD, ""], ids=["long", "short"])
 def test_the_outermost_object_has_few_members(pad: str) -> None:
     members = ",".join(f'"{n}":0' for n in range(MAX_MEMBERS))
     with pytest.raises(TooManyValuesError, match="members"):
-        at_once(reading(f'{{"pad":"{pad}",{members}}}'.encode()))
+        at_once(parse_in_slices(f'{{"pad":"{pad}",{members}}}'.encode()))

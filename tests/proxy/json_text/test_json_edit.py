@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.json_text import json_edit
-from proxy.json_text.json_edit import edit, edit_one, find, last_object_called, members, remove, value_end
-from proxy.json_text.segmented_body import Spliced
-from proxy.json_text.sliced_json import AT_ONCE_BYTES, reading
+from proxy.json_text.json_edit import (
+    edit_member,
+    edit_members,
+    find_member,
+    last_object_named,
+    remove_member,
+    value_end,
+    walk_members,
+)
+from proxy.json_text.segmented_body import SegmentedBody
+from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
 
 NAMES = st.sampled_from(["model", "usage", "mod\\u0065l", "m", 'say \\"model', "", "é", "stream_options", "model\\\\"])
@@ -40,7 +48,7 @@ TARGETS = st.sampled_from(["model", "usage", "stream_options", "é", "absent"])
 @given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), max_size=3))
 def test_edit_means_what_reencoding_means(raw: bytes, changes: dict[str, Any]) -> None:
     parsed = orjson.loads(raw)
-    edited = edit(raw, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
+    edited = edit_members(raw, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
     assert orjson.loads(bytes(edited)) == parsed | changes
 
 
@@ -66,10 +74,10 @@ def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, p
     long = lengthened(raw, padding, first=first)
     assert len(long) > json_edit.LONG_BYTES
     parsed = orjson.loads(long)
-    edited = edit_one(long, parsed, name, orjson.dumps(value))
+    edited = edit_member(long, parsed, name, orjson.dumps(value))
     assert orjson.loads(edited) == parsed | {name: value}
-    assert [m for key, m in members(edited) if key == name][1:] == []
-    assert bytes(edit(long, parsed, {name: orjson.dumps(value)})) == edited
+    assert [m for key, m in walk_members(edited) if key == name][1:] == []
+    assert bytes(edit_members(long, parsed, {name: orjson.dumps(value)})) == edited
 
 
 @given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), PADDINGS, st.booleans())
@@ -79,11 +87,11 @@ def test_many_edits_of_a_long_text_are_those_one_after_another(
 ) -> None:
     long = lengthened(raw, padding, first=first)
     parsed = orjson.loads(long)
-    edited = edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
+    edited = edit_members(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
     assert orjson.loads(bytes(edited)) == parsed | changes
     assert len(edited) == len(bytes(edited))
     for name in changes:
-        assert [m for key, m in members(bytes(edited)) if key == name][1:] == []
+        assert [m for key, m in walk_members(bytes(edited)) if key == name][1:] == []
 
 
 PROSE = '"' + "prose " * (AT_ONCE_BYTES // 5) + '"'
@@ -96,25 +104,25 @@ def test_edit_of_a_text_that_was_read_in_slices_means_the_same(
 ) -> None:
     long = lengthened(raw, PROSE, first=first)
     whole = orjson.loads(long)
-    parsed, outline = at_once(reading(long))
+    parsed, outline = at_once(parse_in_slices(long))
     assert outline is not None
-    assert len(outline.keys) == len(list(members(long)))
+    assert len(outline.key_spans) == len(list(walk_members(long)))
     for name in whole.keys() & {"model", "usage", "stream_options", "m"}:
-        found, told = find(long, parsed, name, outline), find(long, whole, name)
+        found, told = find_member(long, parsed, name, outline), find_member(long, whole, name)
         assert (found is None) == (told is None)
         if found is not None and told is not None:
             assert long[found.start : found.end].rstrip() == long[told.start : told.end]
-    edited = bytes(edit(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()}, outline))
+    edited = bytes(edit_members(long, parsed, {name: orjson.dumps(value) for name, value in changes.items()}, outline))
     assert orjson.loads(edited) == whole | changes
-    for key, member in members(edited):
+    for key, member in walk_members(edited):
         assert key not in changes or orjson.loads(edited[member.start : member.end]) == changes[key]
 
 
 def test_what_stays_of_a_long_text_is_not_copied() -> None:
     raw = b'{"model":"a","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
-    edited = edit(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
-    assert isinstance(edited, Spliced)
-    views = [part for part in edited.parts if isinstance(part, memoryview)]
+    edited = edit_members(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
+    assert isinstance(edited, SegmentedBody)
+    views = [part for part in edited.segments if isinstance(part, memoryview)]
     assert [view.obj for view in views] == [raw] * len(views)
     assert sum(map(len, views)) == len(raw) - len('"a"')
     assert bytes(edited) == b'{"n":1,"model":"b","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
@@ -123,29 +131,31 @@ def test_what_stays_of_a_long_text_is_not_copied() -> None:
 @given(DOCUMENTS, TARGETS)
 def test_remove_means_what_reencoding_means(raw: bytes, name: str) -> None:
     parsed = orjson.loads(raw)
-    assert orjson.loads(remove(raw, parsed, name)) == {key: value for key, value in parsed.items() if key != name}
+    assert orjson.loads(remove_member(raw, parsed, name)) == {
+        key: value for key, value in parsed.items() if key != name
+    }
 
 
 @given(DOCUMENTS)
 def test_find_agrees_with_the_walk(raw: bytes) -> None:
-    hits = [(key, member) for key, member in members(raw)]
+    hits = [(key, member) for key, member in walk_members(raw)]
     parsed = orjson.loads(raw)
     assert {key for key, _ in hits} == set(parsed)
     for name in ("model", "usage"):
         same = [member for key, member in hits if key == name]
-        assert find(raw, parsed, name) == (same[0] if len(same) == 1 else None)
+        assert find_member(raw, parsed, name) == (same[0] if len(same) == 1 else None)
 
 
 @given(DOCUMENTS)
 def test_first_and_last_reader_are_told_the_same(raw: bytes) -> None:
-    edited = bytes(edit(raw, orjson.loads(raw), {"model": b'"only/this"'}))
-    assert [orjson.loads(edited[m.start : m.end]) for key, m in members(edited) if key == "model"] == ["only/this"]
+    edited = bytes(edit_members(raw, orjson.loads(raw), {"model": b'"only/this"'}))
+    assert [orjson.loads(edited[m.start : m.end]) for key, m in walk_members(edited) if key == "model"] == ["only/this"]
 
 
 def test_untouched_bytes_stay() -> None:
     raw = b' { "temperature" : 1.0000 , "model" :\t"a/b", "n":1e400 }'
     parsed = {"temperature": 1.0, "model": "a/b", "n": 0}
-    assert edit(raw, parsed, {"model": b'"x"'}) == raw.replace(b'"a/b"', b'"x"')
+    assert edit_members(raw, parsed, {"model": b'"x"'}) == raw.replace(b'"a/b"', b'"x"')
 
 
 @pytest.mark.parametrize(
@@ -168,9 +178,9 @@ def test_untouched_bytes_stay() -> None:
 def test_edge_cases_of_the_key(raw: bytes, padding: bytes, before: bool) -> None:
     raw = raw.replace(b"{", b"{" + padding, 1) if before else raw[:-1] + padding + b"}"
     parsed = orjson.loads(raw)
-    edited = edit_one(raw, parsed, "model", b'"new"')
+    edited = edit_member(raw, parsed, "model", b'"new"')
     assert orjson.loads(edited) == parsed | {"model": "new"}
-    assert len([key for key, _ in members(edited) if key == "model"]) == 1
+    assert len([key for key, _ in walk_members(edited) if key == "model"]) == 1
 
 
 @pytest.mark.parametrize("raw", [b'{"a', b'{"a":', b'{"a":[1,{}', b'"abc', b'{"a":"\\"'])
@@ -190,4 +200,4 @@ def test_text_that_breaks_off_is_an_error_and_no_hang(raw: bytes) -> None:
     ],
 )
 def test_last_object_called(raw: bytes, found: dict[str, Any] | None) -> None:
-    assert last_object_called(raw, b"usage") == found
+    assert last_object_named(raw, b"usage") == found

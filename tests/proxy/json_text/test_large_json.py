@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from proxy.json_text import large_json
 from proxy.json_text.json_bounds import MAX_CONTAINERS, SMALL_BYTES
-from proxy.json_text.json_edit import edit
-from proxy.json_text.large_json import LONG_BYTES, PIECE, SHORT_STRINGS, Outline
+from proxy.json_text.json_edit import edit_members
+from proxy.json_text.large_json import CHECKED_CHARS, LONG_BYTES, SHORT_STRINGS, Outline
 
 LONG = b"a picture, say" * (LONG_BYTES // 7)
 
 
 def read(raw: bytes) -> tuple[Any, Outline | None]:
-    found = large_json.read(raw)
+    found = large_json.parse_with_placeholders(raw)
     assert found is not None
     return found
 
@@ -26,14 +26,14 @@ def loads(raw: bytes) -> Any:
     parsed, outline = read(raw)
     if outline is None:
         return parsed
-    assert bytes(outline.filled(outline.text)) == raw
+    assert bytes(outline.restored_body(outline.text)) == raw
     assert {k: v for k, v in parsed.items() if k not in large_json.BULK} == {
         k: v for k, v in orjson.loads(raw).items() if k not in large_json.BULK
     }
     assert parsed.keys() == orjson.loads(raw).keys()
     whole = dict(parsed)
     for name in whole.keys() & large_json.BULK:
-        whole[name] = outline.whole(whole[name], len(raw))
+        whole[name] = outline.restored_value(whole[name], len(raw))
     return whole
 
 
@@ -106,13 +106,13 @@ def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tupl
     except orjson.JSONDecodeError:
         return
     if outline is not None:
-        changed = bytes(edit(raw, parsed, {"model": b'"m"'}, outline))
-        assert orjson.loads(changed) == orjson.loads(bytes(edit(raw, orjson.loads(raw), {"model": b'"m"'})))
+        changed = bytes(edit_members(raw, parsed, {"model": b'"m"'}, outline))
+        assert orjson.loads(changed) == orjson.loads(bytes(edit_members(raw, orjson.loads(raw), {"model": b'"m"'})))
 
 
 def test_a_control_character_is_found_wherever_it_stands() -> None:
-    for at in (0, PIECE - 1, PIECE, PIECE + 1):
-        text = bytearray(b"x" * (2 * PIECE))
+    for at in (0, CHECKED_CHARS - 1, CHECKED_CHARS, CHECKED_CHARS + 1):
+        text = bytearray(b"x" * (2 * CHECKED_CHARS))
         text[at] = 0x1F
         with pytest.raises(orjson.JSONDecodeError):
             loads(b'["%b"]' % bytes(text))
@@ -168,8 +168,8 @@ def test_what_is_inside_a_long_string_is_not_counted() -> None:
 @pytest.mark.parametrize("prose", [b"", b'"' + b"prose " * SMALL_BYTES + b'",'])
 def test_what_may_hold_too_much_is_not_parsed_at_once(prose: bytes) -> None:
     raw = b'{"messages":[%b%b%b]}' % (prose, b"[]," * (MAX_CONTAINERS + SMALL_BYTES // 3), b"1")
-    assert large_json.read(raw) is None
+    assert large_json.parse_with_placeholders(raw) is None
 
 
 def test_a_text_whose_long_string_is_read_elsewhere_is_counted_whole() -> None:
-    assert large_json.read(b'{"user":"%b"}' % (BRACKETS * 8)) is None
+    assert large_json.parse_with_placeholders(b'{"user":"%b"}' % (BRACKETS * 8)) is None

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from proxy.json_text import sliced_json
-from proxy.json_text.segmented_body import PIECE_BYTES, Spliced
-from proxy.json_text.sliced_json import PROBE, SHORT_BYTES, reading
+from proxy.json_text.segmented_body import PIECE_BYTES, SegmentedBody
+from proxy.json_text.sliced_json import PROBE_BYTES, SHORT_BYTES, parse_in_slices
 from proxy.time_slices import at_once
 
 SOUND = [
@@ -30,16 +30,16 @@ UNSOUND = [b"\\ud83d", b"\\ude00", b"\xff", b"\x80", b"\x01", b"\\x", b"\\u00g0"
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short text has many cuts, and is not read at once."""
     monkeypatch.setattr(sliced_json, "AT_ONCE_BYTES", -1)
-    monkeypatch.setattr(sliced_json, "PIECE", PROBE + 13)
+    monkeypatch.setattr(sliced_json, "PIECE_BYTES", PROBE_BYTES + 13)
 
 
 def said(raw: bytes) -> Any:
-    parsed, outline = at_once(reading(raw))
+    parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
-    assert bytes(outline.filled(outline.text)) == raw
-    assert len(outline.filled(outline.text)) == len(raw)
-    assert b"".join(outline.filled(outline.text).pieces(100)) == raw
-    return outline.whole(parsed, len(raw))
+    assert bytes(outline.restored_body(outline.text)) == raw
+    assert len(outline.restored_body(outline.text)) == len(raw)
+    assert b"".join(outline.restored_body(outline.text).pieces(100)) == raw
+    return outline.restored_value(parsed, len(raw))
 
 
 def or_refused(read: Any, raw: bytes) -> Any:
@@ -79,7 +79,7 @@ def test_no_cut_goes_through_a_character_or_an_escape(unit: bytes, lead: int) ->
 
 @pytest.mark.parametrize("size", [0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 1])
 def test_what_is_left_to_the_parser_is_short(size: int) -> None:
-    _, outline = at_once(reading(b'{"a":"%b"}' % (b"x" * size)))
+    _, outline = at_once(parse_in_slices(b'{"a":"%b"}' % (b"x" * size)))
     assert outline is not None
     assert len(outline.text) < SHORT_BYTES + 20
 
@@ -98,7 +98,7 @@ def test_what_is_left_to_the_parser_is_short(size: int) -> None:
 )
 def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
     raw = b'["%b"]' % (url % (b"abcdefgh" * 100))
-    parsed, outline = at_once(reading(raw))
+    parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
     assert len(parsed[0]) < 200
     head = orjson.loads(b'"%b"' % url.partition(b"%b")[0])
@@ -112,16 +112,16 @@ def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
 )
 def test_what_breaks_off_is_refused(raw: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
-        at_once(reading(raw))
+        at_once(parse_in_slices(raw))
 
 
 def test_work_on_many_placeholders_and_on_long_parts_pauses() -> None:
     raw = b"[%b]" % b",".join([b'"%b"' % (b"x" * 200)] * 1_000)
-    parsed, outline = at_once(reading(raw))
+    parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
-    filled = outline.filled(orjson.dumps(parsed))
-    assert sum(1 for _ in filled.counting()) >= 10
+    filled = outline.restored_body(orjson.dumps(parsed))
+    assert sum(1 for _ in filled.measure_in_slices()) >= 10
     assert len(filled) == len(raw)
-    long = Spliced(raw, memoryview(raw * 10), raw)
-    assert sum(1 for _ in long.joining()) >= len(long) // PIECE_BYTES
-    assert at_once(long.joining()) == raw * 12
+    long = SegmentedBody(raw, memoryview(raw * 10), raw)
+    assert sum(1 for _ in long.join_in_slices()) >= len(long) // PIECE_BYTES
+    assert at_once(long.join_in_slices()) == raw * 12
