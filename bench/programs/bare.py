@@ -1,7 +1,7 @@
 """The same call without limits, metering, metrics and journal: what a goal of issue "Fast" compares the product with.
 
 `python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` puts the production parts together as `proxy/worker/app.py`
-does: listener, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key
+does: server, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key
 and slug work. Counters grant all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor
 is there a supervisor, whose work here is the journal's and the metrics'. All else is done as always: the answer bears
 the slug as its `model`, and the access log has its line.
@@ -29,7 +29,7 @@ from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects import registry
 from proxy.dialects.upstream_request import Asked
 from proxy.dialects.whole_answers import Body
-from proxy.edges.http.listener import Listener
+from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import Stamp, stamp_path
 from proxy.edges.policy.supervisor.replica_listing import Nobody
@@ -168,7 +168,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         access_log=access_log,
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
     )
-    await Listener(BarePipeline(dependencies).handle).start(listener)
+    await HttpServer(BarePipeline(dependencies).handle).start(listener)
     spare_the_collector()
     keep_room()
     await asyncio.Event().wait()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects import registry
-from proxy.edges.http.listener import Listener
+from proxy.edges.http.server import HttpServer
 from proxy.edges.journal.writer import Journal
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import Stamp, stamp_path
@@ -57,14 +57,14 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         await link.open(launch.channel)
         stack.callback(link.close)
         pipeline = Pipeline(await _dependencies(settings, launch, link, stack))
-        listener = Listener(pipeline.handle)
-        await listener.start(launch.listener)
-        stack.push_async_callback(listener.drain, settings.drain_timeout_s - settings.ready_grace_s)
+        server = HttpServer(pipeline.handle)
+        await server.start(launch.listener)
+        stack.push_async_callback(server.drain, settings.drain_timeout_s - settings.ready_grace_s)
         spare_the_collector()
         keep_room()
         link.serving()
         await stop.wait()
-        listener.announce_close()
+        server.announce_close()
         await asyncio.sleep(settings.ready_grace_s)  # /readyz says 503: balancers find other machines meanwhile
 
 

@@ -1,4 +1,4 @@
-"""A listener on a real socket with a handler of the test's own, and a caller who writes every byte himself."""
+"""The HTTP server on a real socket with a handler of the test's own, and a caller who writes every byte himself."""
 
 import asyncio
 import socket
@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from proxy.edges.http.listener import Listener, ListenerOptions
+from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.server import HttpServer
 from proxy.exchange import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
 
@@ -74,9 +75,9 @@ class Caller:
 
 @dataclass
 class Front:
-    """The listener and its door."""
+    """The server and its port."""
 
-    listener: Listener
+    server: HttpServer
     port: int
     callers: list[Caller] = field(default_factory=list)
 
@@ -102,17 +103,17 @@ class Front:
 
 
 @asynccontextmanager
-async def listening(handle: Handle = echo, options: ListenerOptions | None = None) -> AsyncIterator[Front]:
+async def listening(handle: Handle = echo, options: HttpLimits | None = None) -> AsyncIterator[Front]:
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    front = Front(Listener(handle, options), sock.getsockname()[1])
-    await front.listener.start(sock)
+    front = Front(HttpServer(handle, options), sock.getsockname()[1])
+    await front.server.start(sock)
     try:
         yield front
     finally:
         for caller in front.callers:
             caller.writer.transport.abort()
-        await front.listener.drain(0.1)
+        await front.server.drain(0.1)
 
 
 async def soon(condition: Callable[[], object]) -> None:

@@ -1,25 +1,20 @@
-"""One request and its answer on the wire: the stages' `Incoming` and `Outgoing` in one object, over aiohttp's server.
+"""One request and its answer on the wire: the stages' `Incoming` and `Outgoing` in one object.
 
-It is also the "request" that the server hands out and the "response" it gets back, so that no second set of objects is
-built per request. Heads are written by hand: one write for a whole answer, one per piece of a stream.
+`connection.py` makes it when a head is complete and feeds it the body. Heads of answers are written by hand: one write
+for a whole answer, one per piece of a stream. Nothing here knows what a request means.
 """
 
 import asyncio
 import re
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
+from time import gmtime, perf_counter, strftime, time
 from typing import Protocol
 
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import HttpVersion11
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestPayloadError
-
+from proxy.edges.http.limits import ExchangeLimits
+from proxy.edges.http.request_head import RequestHead
 from proxy.exchange import CallerGoneError, Headers
 from proxy.refusals import MalformedBodyError, MalformedRequestError, SlowBodyError
 
@@ -35,30 +30,27 @@ MAX_REASON_CHARS = 200
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class WireOptions:
-    """A body may rest for `body_idle_s` and must keep up `body_bytes_per_s` after that; an answer may find no room
-    for `stall_s`."""
-
-    body_idle_s: float = 30.0
-    body_bytes_per_s: float = 8192.0
-    stall_s: float = 300.0
-
-
 class Connection(Protocol):
-    """What a call needs of the connection it came on."""
+    """What an exchange needs of the connection it came on."""
 
     transport: asyncio.Transport | None
+    writing_paused: bool
 
-    @property
-    def writing_paused(self) -> bool: ...
+    def body_read(self, size: int) -> None:
+        """So many bytes of a body were read: there is room for more."""
+        ...
+
+    async def room(self) -> None:
+        """Returns when the transport takes more."""
+        ...
 
 
-class Door(Protocol):
-    """What a call needs of the listener."""
+class Server(Protocol):
+    """What an exchange needs of the server."""
 
     draining: bool
-    options: WireOptions
+    loop: asyncio.AbstractEventLoop
+    exchange_limits: ExchangeLimits
 
     def date(self) -> str: ...
 
@@ -71,15 +63,15 @@ class HttpDate:
         self._text = ""
 
     def __call__(self) -> str:
-        second = int(time.time())
+        second = int(time())
         if second != self._second:
             self._second = second
-            self._text = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(second))
+            self._text = strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(second))
         return self._text
 
 
-class WireCall:
-    """Made by the listener when a head is complete."""
+class HttpExchange:
+    """`Incoming` and `Outgoing`, from a complete head to the last byte of the answer."""
 
     __slots__ = (
         "_aborted",
@@ -88,142 +80,138 @@ class WireCall:
         "_chunked",
         "_connection",
         "_continued",
-        "_door",
-        "_headers",
-        "_message",
-        "_payload",
+        "_head",
+        "_parts",
         "_pending",
-        "_task",
-        "_writer",
+        "_server",
+        "_waiter",
         "body_wait_s",
+        "complete",
         "declared_bytes",
         "fault",
         "header",
-        "is_followed",
         "keep_alive",
         "method",
         "read_bytes",
         "received_at",
+        "received_bytes",
         "room_wait_s",
         "sent_bytes",
         "started",
         "target",
     )
 
-    def __init__(
-        self,
-        door: Door,
-        connection: Connection,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        writer: AbstractStreamWriter,
-    ) -> None:
-        self._door = door
+    def __init__(self, server: Server, connection: Connection, head: RequestHead) -> None:
+        self._server = server
         self._connection = connection
-        self._message = message
-        self._payload = payload
-        self._writer = writer
-        self._task: object = None  # the server drops its reference to the task here when the call is over
-        self._headers: Headers | None = None
+        self._head = head
+        self._parts: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
         self._pending: str | None = None
-        self._chunked = False
-        self._bodiless = False
-        self._aborted = False
-        self._broken = False
-        self._continued = False
-        # Asked a dozen times per call: the bound C method itself.
-        self.header: Callable[[str], str | None] = message.headers.get
-        length = self.header("content-length")
-        self.method: str = message.method
-        # The absolute form names the host too, and must be understood (RFC 9112 3.2.2).
-        self.target: str = message.path if message.path.startswith("/") else message.url.raw_path_qs
+        self._chunked = self._bodiless = self._aborted = self._broken = self._continued = False
+        # Asked a dozen times per call: the dictionary's own method.
+        self.header: Callable[[str], str | None] = head.first.get
+        self.method = head.method
+        self.target = head.target
         self.fault: Exception | None = None
-        self.received_at = time.perf_counter()
-        self.declared_bytes = int(length) if length is not None else None
-        self.is_followed = False  # another request came with it
+        self.received_at = perf_counter()
+        self.declared_bytes = head.declared_bytes
+        self.complete = False
+        """Whether the whole body is here."""
         self.keep_alive = False
         self.started = False
+        self.received_bytes = 0
         self.read_bytes = 0
         self.sent_bytes = 0
         self.body_wait_s = 0.0
         self.room_wait_s = 0.0
 
-    # Incoming
+    # --- the connection's side ----------------------------------------------------------------------------------------
 
-    @property
-    def headers(self) -> Headers:
-        if self._headers is None:
-            self._headers = [(name.lower(), value) for name, value in self._message.headers.items()]
-        return self._headers
+    def body_came(self, part: bytes) -> None:
+        """More of the body."""
+        self.received_bytes += len(part)
+        self._parts.append(part)
+        self._wake()
 
-    def header_values(self, name: str) -> Sequence[str]:
-        return self._message.headers.getall(name, ())
+    def body_ended(self) -> None:
+        self.complete = True
+        self._wake()
 
-    async def read(self) -> bytes:
-        if self.fault is not None:
-            raise self.fault
-        if self.read_bytes == self.declared_bytes:
-            return b""  # all of it was read, so nothing can be wrong with it any more
-        payload, chunked = self._payload, self._message.chunked
-        try:
-            if payload.total_bytes <= self.read_bytes and not payload.is_eof():
-                data = await self._read_late()
-            elif chunked:
-                data = payload.read_nowait()
-            else:  # piece by piece as they came: `receive` joins them, so they are not joined here
-                data = (await payload.readchunk())[0]
-        except RequestPayloadError:
-            raise MalformedBodyError("the body breaks a rule of its transfer-encoding") from None
-        self.read_bytes += len(data)
-        return data
-
-    async def _read_late(self) -> bytes:
-        """The next bytes, which are not here yet; a body that comes by drops does not hold us for ever."""
-        if not self._continued:
-            self._continued = True
-            if (self.header("expect") or "").lower() == "100-continue":
-                self._write([_CONTINUE])
-        options = self._door.options
-        started = time.perf_counter()
-        allowed_s = options.body_idle_s + self.read_bytes / options.body_bytes_per_s - self.body_wait_s
-        try:
-            async with asyncio.timeout(min(options.body_idle_s, allowed_s)):
-                return await self._payload.readany()
-        except TimeoutError:
-            raise SlowBodyError from None
-        finally:
-            self.body_wait_s += time.perf_counter() - started
-
-    def check_body(self) -> None:
-        """The parser has gone on to another message. It does so before a body's end only when the body breaks a rule,
-        and then tells nobody."""
-        if not self._payload.is_eof():
-            self._broken = True
-            self._payload.set_exception(RequestPayloadError())
-            self._payload.feed_eof()
+    def body_broke(self) -> None:
+        """The body breaks a rule of its framing; where it ends is unknown."""
+        self._broken = True
+        self._wake()
 
     def break_off(self, fault: str) -> None:
-        """What came is no request: there is nothing to know of it, and nothing may follow it on this connection."""
+        """What came is no request: nothing is known of it, and nothing may follow it on this connection."""
         self.fault = MalformedRequestError(fault)
         self.method = self.target = ""
         self._broken = True
 
-    # Outgoing
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- Incoming -----------------------------------------------------------------------------------------------------
+
+    @property
+    def headers(self) -> Headers:
+        return self._head.fields
+
+    def header_values(self, name: str) -> Sequence[str]:
+        return [value for known, value in self._head.fields if known == name]
+
+    async def read(self) -> bytes:
+        if self.fault is not None:
+            raise self.fault
+        if not self._parts and not self.complete and not self._broken:
+            await self._wait_for_body()
+        if self._broken:
+            raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
+        parts = self._parts
+        if not parts:
+            return b""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.read_bytes += len(data)
+        self._connection.body_read(len(data))
+        return data
+
+    async def _wait_for_body(self) -> None:
+        """Until more of it is here; a body that trickles in does not occupy us for ever."""
+        if not self._continued:
+            self._continued = True
+            if self._head.modern and (self.header("expect") or "").lower() == "100-continue":
+                self._write([_CONTINUE])
+        limits = self._server.exchange_limits
+        started = perf_counter()
+        allowed_s = limits.body_idle_s + self.read_bytes / limits.body_bytes_per_s - self.body_wait_s
+        self._waiter = self._server.loop.create_future()
+        try:
+            async with asyncio.timeout(min(limits.body_idle_s, allowed_s)):
+                await self._waiter
+        except TimeoutError:
+            raise SlowBodyError from None
+        finally:
+            self._waiter = None
+            self.body_wait_s += perf_counter() - started
+
+    # --- Outgoing -----------------------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
         """The head waits for the first bytes: with them it is one write, and the length may be known."""
-        message = self._message
-        modern = message.version >= HttpVersion11
-        # Another request may follow, but not after a body that nobody read, or nobody understood.
-        ends = message.should_close or self._broken or self._door.draining or self.method == "CONNECT"
-        self.keep_alive = modern and not ends and self._payload.is_eof()
+        head = self._head
+        # Another request may follow, but not after a body that is not here yet, or that nobody could understand.
+        ends = head.closes or self._broken or self._server.draining or self.method == "CONNECT"
+        self.keep_alive = head.modern and not ends and self.complete
         line = status_line(status, reason) if reason else _STATUS_LINES.get(status) or _unnamed(status)
-        head = f"{line}date: {self._door.date()}\r\n"
+        text = f"{line}date: {self._server.date()}\r\n"
         for name, value in headers:
-            head += f"{name}: {value}\r\n"
-        self._pending = head + lines if self.keep_alive else f"{head}{lines}connection: close\r\n"
+            text += f"{name}: {value}\r\n"
+        self._pending = text + lines if self.keep_alive else f"{text}{lines}connection: close\r\n"
         self._bodiless = status in _BODILESS or self.method == "HEAD"
-        self._chunked = modern and not self._bodiless
+        self._chunked = head.modern and not self._bodiless
 
     def write(self, data: bytes) -> bool:
         transport = self._connection.transport
@@ -236,19 +224,20 @@ class WireCall:
         return not self._connection.writing_paused
 
     async def room(self) -> None:
-        started = time.perf_counter()
+        started = perf_counter()
         try:
-            async with asyncio.timeout(self._door.options.stall_s):
-                await self._writer.drain()
-        except (TimeoutError, ConnectionError):
+            async with asyncio.timeout(self._server.exchange_limits.stall_s):
+                await self._connection.room()
+        except TimeoutError:
             if self._connection.transport is not None:
                 self._connection.transport.abort()
             raise CallerGoneError from None
         finally:
-            self.room_wait_s += time.perf_counter() - started
+            self.room_wait_s += perf_counter() - started
 
     def _write_first_or_large(self, data: bytes) -> None:
-        parts = [] if self._pending is None else [self._head("transfer-encoding: chunked\r\n" if self._chunked else "")]
+        framing = "transfer-encoding: chunked\r\n" if self._chunked else ""
+        parts = [] if self._pending is None else [self._take_head(framing)]
         if data:
             parts += (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
         self._write(parts, len(data))
@@ -256,9 +245,9 @@ class WireCall:
     async def finish(self, data: bytes = b"") -> None:
         if self._bodiless:
             framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # what GET would bring
-            parts, data = [] if self._pending is None else [self._head(framing)], b""
+            parts, data = [] if self._pending is None else [self._take_head(framing)], b""
         elif self._pending is not None:
-            parts = [self._head(f"content-length: {len(data)}\r\n"), data]
+            parts = [self._take_head(f"content-length: {len(data)}\r\n"), data]
         elif self._chunked:
             parts = [b"%x\r\n" % len(data), data, b"\r\n", _LAST_CHUNK] if data else [_LAST_CHUNK]
         else:
@@ -276,28 +265,14 @@ class WireCall:
         self._aborted = True
         if self._chunked:
             if transport.get_write_buffer_size():
-                asyncio.get_running_loop().call_later(_LAST_WRITE_S, transport.abort)
+                self._server.loop.call_later(_LAST_WRITE_S, transport.abort)
             transport.close()
         else:
             sock = transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             transport.abort()
 
-    # The server's side
-
-    async def prepare(self, request: object) -> None:
-        """The server asks its responses to prepare themselves; this one is through already."""
-
-    async def write_eof(self) -> None:
-        """Likewise."""
-
-    def _cancel(self, error: BaseException) -> None:
-        """The server tells the request that its connection is gone; the handler is cancelled anyway."""
-
-    def _finish(self) -> None:
-        """Likewise, at the end."""
-
-    def _head(self, framing: str) -> bytes:
+    def _take_head(self, framing: str) -> bytes:
         """The head that is still to be sent, closed by its framing field."""
         head, self._pending, self.started = f"{self._pending}{framing}\r\n", None, True
         return head.encode("utf-8", "surrogateescape")
@@ -315,7 +290,7 @@ class WireCall:
 
 
 def status_line(status: int, reason: str) -> str:
-    """`reason` may be anybody's text: what could end the line, or is no visible ASCII, does not get into it."""
+    """`reason` may be any text: what could end the line, or is not visible ASCII, does not get into it."""
     text = _NOT_VISIBLE.sub("?", " ".join(reason.split()))[:MAX_REASON_CHARS]
     return f"HTTP/1.1 {status} {text}\r\n"
 

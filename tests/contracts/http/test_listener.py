@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.edges.http.http_exchange import WireCall, WireOptions
-from proxy.edges.http.listener import ListenerOptions
+from proxy.edges.http.http_exchange import HttpExchange
+from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import CallerGoneError, Incoming, Outgoing
 from tests.fakes.front import Front, echo, listening, soon
 from tests.fakes.path import House
@@ -24,7 +24,7 @@ from tests.fakes.path import House
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-QUICK = ListenerOptions(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, wire=WireOptions(body_idle_s=0.2))
+QUICK = HttpLimits(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, exchange=ExchangeLimits(body_idle_s=0.2))
 
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
@@ -390,7 +390,7 @@ async def test_a_body_that_does_not_come_is_a_408(front: Front) -> None:
 
 
 async def test_a_body_that_comes_by_drops_is_a_408_too() -> None:
-    options = ListenerOptions(lingering_s=0.1, wire=WireOptions(body_idle_s=0.3, body_bytes_per_s=1000))
+    options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.say(HEAD + b"Content-Length: 2000\r\n\r\n")
@@ -417,7 +417,7 @@ async def test_a_caller_who_does_not_read_holds_the_writer_back_and_is_given_up(
         except CallerGoneError:
             outcome.set()
 
-    async with listening(endless, ListenerOptions(wire=WireOptions(stall_s=0.3))) as front:
+    async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.3))) as front:
         caller = await front.caller(receive_buffer=4096)
         caller.say(HI)
         async with asyncio.timeout(5):
@@ -469,7 +469,7 @@ async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behin
         caller = await front.caller()
         caller.say(HI + behind)
         await held.entered.wait()
-        connection = front.listener._front.connections[0]  # type: ignore[union-attr] # it has started
+        connection = next(iter(front.server.connections))
         await soon(lambda: connection.transport is None or not connection.transport.is_reading())
         getattr(caller, how)()
         await soon(lambda: held.ended == ["cancelled"])
@@ -551,7 +551,7 @@ async def test_no_piece_waits_for_another_in_the_kernel() -> None:
     options: list[int] = []
 
     async def look(incoming: Incoming, outgoing: Outgoing) -> None:
-        assert isinstance(incoming, WireCall)
+        assert isinstance(incoming, HttpExchange)
         transport = incoming._connection.transport
         assert transport is not None
         sock = transport.get_extra_info("socket")
@@ -574,7 +574,7 @@ async def test_a_drain_lets_what_is_in_flight_end_and_takes_nothing_more() -> No
         idle, busy = await front.caller(), await front.caller()
         busy.say(HI)
         await held.entered.wait()
-        drain = asyncio.create_task(front.listener.drain(5))
+        drain = asyncio.create_task(front.server.drain(5))
         assert await idle.rest() == b""
         with pytest.raises(ConnectionError):
             await front.caller()
@@ -594,7 +594,7 @@ async def test_a_drain_cuts_what_does_not_end() -> None:
         busy.say(HI)
         await held.entered.wait()
         async with asyncio.timeout(5):
-            await front.listener.drain(0.05)
+            await front.server.drain(0.05)
         assert held.ended == ["cancelled"]
         assert await busy.rest() == b""
 
@@ -614,8 +614,8 @@ async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: 
         caller = await front.caller()
         caller.say(sent)
         await soon(lambda: any(not connection.is_idle for connection in connections_of(front)))
-        drain = asyncio.create_task(front.listener.drain(5))
-        await soon(lambda: front.listener.server is None)
+        drain = asyncio.create_task(front.server.drain(5))
+        await soon(lambda: front.server.accepting is None)
         caller.say(rest)
         status, head, _ = await caller.answer()
         assert status == 200
@@ -626,11 +626,11 @@ async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: 
 
 async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_served() -> None:
     """Also where the kernel cannot turn connections away, so that the listener is closed at once."""
-    async with listening(options=ListenerOptions(drain_handshake_s=0)) as front:
+    async with listening(options=HttpLimits(drain_handshake_s=0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
             sock.sendall(HI)
             sock.setblocking(False)
-            drain = asyncio.create_task(front.listener.drain(5))
+            drain = asyncio.create_task(front.server.drain(5))
             async with asyncio.timeout(5):
                 answer = await asyncio.get_running_loop().sock_recv(sock, 65_536)
             assert answer.startswith(b"HTTP/1.1 200 ")
@@ -643,25 +643,25 @@ async def test_who_connects_just_before_the_listener_closes_is_refused_and_not_r
     """A refused connection carried no request: a balancer goes on to another machine, as it may not after a reset."""
     async with listening() as front:
         with connecting() as late:
-            server = cast(Any, front.listener.server)
+            server = cast(Any, front.server.accepting)
 
             def close() -> None:
                 assert late.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
                 server.close()
 
-            front.listener.server = cast(Any, SimpleNamespace(close=close))
-            await front.listener.drain(5)
+            front.server.accepting = cast(Any, SimpleNamespace(close=close))
+            await front.server.drain(5)
             assert await outcome(late) == errno.ECONNREFUSED
 
 
 @on_linux
 async def test_a_handshake_that_is_under_way_when_the_drain_begins_is_served() -> None:
-    async with listening(options=ListenerOptions(drain_handshake_s=2.5)) as front:
+    async with listening(options=HttpLimits(drain_handshake_s=2.5)) as front:
         with connecting() as slow:
             deafen(slow)  # the front's SYN-ACK is lost; it sends another one after a second
             assert slow.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
-            drain = asyncio.create_task(front.listener.drain(10))
-            await soon(lambda: front.listener.server is None)
+            drain = asyncio.create_task(front.server.drain(10))
+            await soon(lambda: front.server.accepting is None)
             slow.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
             assert await outcome(slow) == 0
             loop = asyncio.get_running_loop()
@@ -677,8 +677,8 @@ async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begin
         for one in (caller, silent):
             one.say(HI)
             assert b"connection:" not in (await one.answer())[1]
-        drain = asyncio.create_task(front.listener.drain(5))
-        await soon(lambda: front.listener.server is None)
+        drain = asyncio.create_task(front.server.drain(5))
+        await soon(lambda: front.server.accepting is None)
         caller.say(HI)
         status, head, _ = await caller.answer()
         assert status == 200
@@ -707,8 +707,8 @@ async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain(
         for one in (caller, silent):
             one.say(HI)
             assert b"connection:" not in await one.head(), "nobody knew of the drain then"
-        drain = asyncio.create_task(front.listener.drain(10))
-        await soon(lambda: front.listener.server is None)
+        drain = asyncio.create_task(front.server.drain(10))
+        await soon(lambda: front.server.accepting is None)
         go.set()
         for one in (caller, silent):
             await one.until(b"two\r\n0\r\n\r\n")
@@ -722,12 +722,12 @@ async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain(
 
 
 async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_reset() -> None:
-    async with listening(options=ListenerOptions(drain_idle_s=0.0, drain_linger_s=5.0)) as front:
+    async with listening(options=HttpLimits(drain_idle_s=0.0, drain_linger_s=5.0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:
             sock.setblocking(False)
             loop = asyncio.get_running_loop()
             await soon(lambda: connections_of(front))
-            drain = asyncio.create_task(front.listener.drain(5))
+            drain = asyncio.create_task(front.server.drain(5))
             async with asyncio.timeout(5):
                 assert await loop.sock_recv(sock, 1) == b"", "closed in order"
             for _ in range(3):  # a reset would make the second one fail
@@ -743,7 +743,7 @@ async def test_answers_say_that_the_connection_closes_from_the_announcement_on()
         kept = await front.caller()
         kept.say(HI)
         assert b"connection:" not in (await kept.answer())[1]
-        front.listener.announce_close()
+        front.server.announce_close()
         for caller in (kept, await front.caller()):
             caller.say(HI)
             status, head, _ = await caller.answer()
@@ -773,8 +773,7 @@ async def outcome(sock: socket.socket) -> int:
 
 
 def connections_of(front: Front) -> list[Any]:
-    assert front.listener._front is not None
-    return list(front.listener._front.connections)
+    return list(front.server.connections)
 
 
 async def test_a_bug_behind_the_pipeline_ends_the_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

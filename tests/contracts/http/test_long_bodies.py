@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from proxy.edges.http.http_exchange import WireOptions
-from proxy.edges.http.listener import ListenerOptions
-from proxy.edges.http.read_buffer import READ_BYTES
+from proxy.edges.http.limits import ExchangeLimits, HttpLimits
+from proxy.edges.http.server import READ_BYTES
 from proxy.exchange import Incoming, Outgoing
 from tests.fakes.front import listening
 
@@ -70,7 +69,7 @@ async def test_a_long_body_that_is_awaited_is_asked_for() -> None:
 
 
 async def test_a_long_body_that_rests_is_a_408() -> None:
-    options = ListenerOptions(lingering_s=0.1, wire=WireOptions(body_idle_s=0.2))
+    options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.2))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.say(head(400_000) + b"x" * 100_000)
@@ -80,7 +79,7 @@ async def test_a_long_body_that_rests_is_a_408() -> None:
 
 
 async def test_a_long_body_that_comes_by_drops_is_a_408() -> None:
-    options = ListenerOptions(lingering_s=0.1, wire=WireOptions(body_idle_s=0.3, body_bytes_per_s=1000))
+    options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.say(head(400_000))
@@ -96,7 +95,7 @@ async def test_a_long_body_that_nobody_wants_costs_its_connection_and_no_more() 
         outgoing.start(401, [])
         await outgoing.finish(b"no")
 
-    options = ListenerOptions(lingering_s=0.2)
+    options = HttpLimits(lingering_s=0.2)
     async with listening(refusing, options) as front:
         caller = await front.caller()
         caller.say(head(400_000) + b"x" * 400_000 + HI)

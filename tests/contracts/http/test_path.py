@@ -21,7 +21,7 @@ from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.accounting.reservations import Grant, LimitHit
-from proxy.edges.http.listener import ListenerOptions
+from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.stages.dispatch import DispatchSettings
@@ -38,7 +38,7 @@ SECRET = "sk-upstream-secret"
 DELIVERED = 1
 """Tokens of a one-letter text."""
 USED = Tokens(12, 5, 4)
-OPTIONS = ListenerOptions(lingering_s=0.2, watch_interval_s=0.05)
+OPTIONS = HttpLimits(lingering_s=0.2, watch_interval_s=0.05)
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 

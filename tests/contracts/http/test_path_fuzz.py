@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.hosts import EgressRules
-from proxy.edges.http.http_exchange import WireOptions
-from proxy.edges.http.listener import ListenerOptions
+from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.stages.dispatch import DispatchSettings
@@ -21,7 +20,9 @@ from tests.fakes.front import Caller, Front, listening, soon
 from tests.fakes.path import House
 from tests.fakes.scripted_upstream import ScriptedUpstream
 
-QUICK = ListenerOptions(lingering_s=0.05, head_timeout_s=0.1, watch_interval_s=0.02, wire=WireOptions(body_idle_s=0.1))
+QUICK = HttpLimits(
+    lingering_s=0.05, head_timeout_s=0.1, watch_interval_s=0.02, exchange=ExchangeLimits(body_idle_s=0.1)
+)
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SEEDS = (

@@ -1,0 +1,116 @@
+"""A request's head, made of the parser's bytes, and the rules of RFC 9110 and 9112 that the parser leaves to us.
+
+llhttp in its strict mode refuses bad tokens, control characters, bare LF, folded fields, and two lengths or a length
+beside a transfer-encoding. It accepts versions and protocols that we do not speak, codings other than chunked, repeated
+or missing Host fields, and heads of any size: those are refused here. A refusal never quotes what came.
+"""
+
+from collections.abc import Sequence
+
+import httptools
+
+from proxy.edges.http.limits import HttpLimits
+
+TOO_LONG = "the request line or a header field is too long"
+BAD_METHOD = "the request line has no valid method"
+BAD_TARGET = "the request target is malformed"
+BAD_VERSION = "the request's version must be HTTP/1.0 or HTTP/1.1"
+BAD_CODING = "transfer-encoding must be chunked, in HTTP/1.1, or absent"
+BREAKS_A_RULE = "the request breaks a rule of HTTP"
+
+_KNOWN_NAMES = 512
+_SINGLETONS = frozenset(
+    (
+        *("content-length", "content-location", "content-range", "content-type", "etag", "host", "max-forwards"),
+        *("server", "transfer-encoding", "user-agent"),
+    )
+)
+"""Fields that two readers could resolve differently when they come twice."""
+
+RawFields = Sequence[tuple[bytes, bytes]]
+
+
+class HeaderNames(dict[bytes, str]):
+    """Field names in lower case, by the bytes that came. Names repeat; an endless variety of them is not kept."""
+
+    def __missing__(self, raw: bytes) -> str:
+        name = raw.decode("latin-1").lower()
+        if len(self) < _KNOWN_NAMES:
+            self[raw] = name
+        return name
+
+
+class RequestHead:
+    """Method, target and fields of one request."""
+
+    __slots__ = ("chunked", "closes", "declared_bytes", "fault", "fields", "first", "method", "modern", "target")
+
+    def __init__(self, method: str, target: str) -> None:
+        self.method = method
+        self.target = target
+        self.modern = True
+        """HTTP/1.1, not HTTP/1.0."""
+        self.closes = False
+        """The caller wants no other request on this connection."""
+        self.fault = ""
+        """Why the request must be refused; "" when it is sound."""
+        self.fields: list[tuple[str, str]] = []
+        self.first: dict[str, str] = {}
+        """The first value of each field."""
+        self.chunked = False
+        self.declared_bytes: int | None = None
+
+    @classmethod
+    def unreadable(cls, fault: str) -> "RequestHead":
+        """In place of one that broke before its end."""
+        head = cls("", "")
+        head.modern, head.closes, head.fault = False, True, fault
+        return head
+
+    @property
+    def framing(self) -> bytes:
+        """The field that says how the body is framed; b"" without a body."""
+        if self.chunked:
+            return b"transfer-encoding: chunked"
+        return b"content-length: %d" % self.declared_bytes if self.declared_bytes else b""
+
+    def take_fields(self, raw: RawFields, names: HeaderNames, limits: HttpLimits) -> None:
+        """Decode `raw` and check what the parser does not."""
+        fields, first, max_bytes = self.fields, self.first, limits.max_field_bytes
+        for raw_name, raw_value in raw:
+            if len(raw_name) + len(raw_value) > max_bytes:
+                self.fault = TOO_LONG
+                return
+            name = names[raw_name]
+            value = raw_value.rstrip(b" \t").decode("utf-8", "surrogateescape")
+            fields.append((name, value))
+            if name not in first:
+                first[name] = value
+            elif name in _SINGLETONS:
+                self.fault = BREAKS_A_RULE
+        if len(fields) > limits.max_headers or (self.modern and "host" not in first):
+            self.fault = BREAKS_A_RULE
+        if "transfer-encoding" in first:
+            self.chunked = True
+            if not self.modern or first["transfer-encoding"].lower() != "chunked":
+                self.fault = BAD_CODING
+        elif "content-length" in first:
+            self.declared_bytes = int(first["content-length"])
+
+    def resolve_target(self) -> None:
+        """Reduce the absolute form, which names the host too, to path and query (RFC 9112 3.2)."""
+        if self.method == "CONNECT":  # its target is a host: there is no path
+            self.target = ""
+            return
+        if self.target == "*" and self.method == "OPTIONS":
+            return
+        try:
+            url = httptools.parse_url(self.target.encode())
+        except httptools.HttpParserInvalidURLError:
+            self.fault = BAD_TARGET
+            return
+        if not url.host:
+            self.fault = BAD_TARGET
+            return
+        query = "" if url.query is None else f"?{url.query.decode()}"
+        self.target = f"{(url.path or b'/').decode()}{query}"

@@ -1,0 +1,200 @@
+"""Turns a connection's bytes into heads and bodies: httptools' callbacks, and what httptools does not tell.
+
+It stops at the first byte that breaks a rule. Sizes are bounded here: of a request target, of a field, of the number
+of fields, and of whatever else (chunk extensions, trailers, empty lines) is neither head nor body.
+"""
+
+from typing import Protocol
+
+import httptools
+
+from proxy.edges.http import request_head
+from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.request_head import HeaderNames, RequestHead
+from runtime.http_server import says_http
+
+_NOTHING = memoryview(b"")
+_VERSIONS = ("1.0", "1.1")
+
+
+class Listener(Protocol):
+    """Who is told what came."""
+
+    def head_came(self, head: RequestHead) -> None:
+        """If `head` has a fault, nothing follows it."""
+        ...
+
+    def body_came(self, part: bytes) -> None: ...
+    def body_ended(self) -> None: ...
+
+    def broke(self, fault: str) -> None:
+        """What came is not HTTP; nothing follows. `fault` says why if it is a head that broke."""
+        ...
+
+
+class _StopParsingError(Exception):
+    """Nothing more may be parsed."""
+
+
+class RequestParser:
+    """Parses one connection's requests."""
+
+    __slots__ = (
+        "_data",
+        "_fields",
+        "_in_body",
+        "_limits",
+        "_line",
+        "_listener",
+        "_names",
+        "_parser",
+        "_repeating",
+        "_silent_bytes",
+        "_skipped_framing",
+        "_stopped",
+        "_trailers",
+        "_url",
+        "in_head",
+    )
+
+    def __init__(self, listener: Listener, names: HeaderNames, limits: HttpLimits) -> None:
+        self._listener = listener
+        self._names = names
+        self._limits = limits
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._data = memoryview(b"")  # being parsed
+        self._line: bytes | None = b""
+        """What came of a request line before `_data`; None if it began somewhere within what came."""
+        self._url = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._trailers = 0
+        self._silent_bytes = 0
+        """Parsed since the parser last told of something."""
+        self._skipped_framing = b""
+        """Of a body that the parser does not expect, since its head asked for an upgrade."""
+        self.in_head = self._in_body = self._repeating = self._stopped = False
+
+    def close(self) -> None:
+        """Drop httptools' parser. It holds our bound methods: a cycle."""
+        self._stopped = True
+        self._parser = None
+
+    def parse(self, data: memoryview) -> None:
+        """`data` is not needed any more when this returns."""
+        while data and not self._stopped:
+            data = self._feed(data)
+
+    def _feed(self, data: memoryview) -> memoryview:
+        """Returns what is left of `data`."""
+        assert self._parser is not None  # it is not closed
+        self._data = data
+        self._silent_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade()
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            self._break_off(_fault(error))
+            return _NOTHING
+        if self.in_head:
+            self._keep_line(data)
+        elif not self._in_body:
+            self._line = b""
+        if self._silent_bytes > self._limits.max_line_bytes + self._limits.max_field_bytes:
+            self._break_off(request_head.TOO_LONG)
+        return _NOTHING
+
+    def _keep_line(self, data: memoryview) -> None:
+        if self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
+            self._line += data
+
+    def _ignore_upgrade(self) -> None:
+        """Go on in HTTP, as RFC 9110 7.8 allows. httptools expects no body then: if there is one, say so in a head."""
+        assert self._parser is not None
+        framing, self._skipped_framing = self._skipped_framing, b""
+        if framing:
+            self._repeating = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+
+    def _break_off(self, fault: str) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._listener.broke(fault)
+
+    # --- httptools' callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.in_head = True
+        self._url = b""
+        self._fields = []
+        self._trailers = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._silent_bytes = 0
+        if self.in_head:
+            self._fields.append((name, value))
+            return
+        self._trailers += 1
+        if self._trailers > self._limits.max_headers:
+            raise _StopParsingError
+
+    def on_headers_complete(self) -> None:
+        self.in_head, self._in_body, self._silent_bytes = False, True, 0
+        if self._repeating:
+            self._repeating = False
+            return
+        head = self._read_head()
+        self._line = None
+        self._listener.head_came(head)
+        if head.fault:
+            self._stopped = True
+            raise _StopParsingError
+        if self._parser is not None and self._parser.should_upgrade():
+            self._skipped_framing = head.framing
+
+    def on_body(self, body: bytes) -> None:
+        self._silent_bytes = 0
+        self._listener.body_came(body)
+
+    def on_message_complete(self) -> None:
+        if not self._skipped_framing:
+            self._in_body = False
+            self._listener.body_ended()
+
+    def _read_head(self) -> RequestHead:
+        parser, url, limits = self._parser, self._url, self._limits
+        assert parser is not None
+        method = parser.get_method()
+        line = b"%b %b HTTP/1.1" % (method, url)
+        head = RequestHead(method.decode(), url.decode("latin-1"))
+        head.closes = not parser.should_keep_alive()
+        is_plain = self._line == b"" and self._data[: len(line)] == line  # nearly always
+        if not is_plain:
+            head.modern = parser.get_http_version() == "1.1"
+        head.take_fields(self._fields, self._names, limits)
+        if len(url) > limits.max_line_bytes:
+            head.fault = request_head.TOO_LONG
+        elif not is_plain and not self._names_http(head, parser.get_http_version()):
+            head.fault = request_head.BAD_VERSION
+        elif not head.fault and not url.startswith(b"/"):
+            head.resolve_target()
+        return head
+
+    def _names_http(self, head: RequestHead, version: str) -> bool:
+        """The parser accepts other versions, and takes RTSP and ICE for HTTP."""
+        line = self._line
+        return version in _VERSIONS and (line is None or says_http(line + self._data, head.method, head.target))
+
+
+def _fault(error: httptools.HttpParserError) -> str:
+    match error:
+        case httptools.HttpParserInvalidMethodError():
+            return request_head.BAD_METHOD
+        case httptools.HttpParserInvalidURLError():
+            return request_head.BAD_TARGET
+        case _:
+            return request_head.BREAKS_A_RULE
