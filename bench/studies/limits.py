@@ -83,7 +83,7 @@ def taking(plan: Plan) -> Callable[[int], list[Any]]:
     """The arguments of the n-th take, the ones before it answered."""
 
     def arguments(call: int) -> list[Any]:
-        stamp = STAMP._replace(number=call + 1, answered=call)
+        stamp = STAMP._replace(number=call + 1, answered_through=call)
         return [*take_arguments(plan.bounds, LEASE_MS, stamp), 600]
 
     return arguments

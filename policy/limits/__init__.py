@@ -1,4 +1,4 @@
-"""Limits: which ones bind a call, what a call costs against them, and how the counters are laid out.
+"""Limits: which ones bind a call, what it costs, how the counters are laid out in Redis.
 
-Promises one meaning for the Lua scripts, the proxy and the management API. Must not read a clock or touch Redis.
+The scripts, the proxy and the management API share this meaning. Must not read a clock or touch Redis.
 """

@@ -1,7 +1,9 @@
-"""Counts + cost + limits → admitted, or the limit that refused: the reference for the three scripts of the counters.
+"""The rules of admission and settlement in plain Python: the reference for take.lua, settle.lua and revoke.lua.
 
-Same rules in plain Python, no I/O and no clock; property tests hold the two together. It also serves as the counters of
-a worker that has lost Redis (`local` mode) and as the in-memory twin in tests. A `CounterHash` is one Redis hash.
+Pure: no I/O, no clock. Property tests compare it with the scripts. It also decides for a worker that has lost Redis
+(`local` mode), and stands in for Redis in unit tests.
+
+See docs/reference/limits.md#admission.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +23,7 @@ _DAY_REQUESTS = (LimitType.REQUEST, Unit.DAY)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counters of one counting group. The log of (TOKEN, DAY) is that of reservations not yet settled."""
+    """The counters of one counting group. The (TOKEN, DAY) log holds unsettled reservations."""
 
     last_ms: int = 0
     day: int = 0
@@ -36,7 +38,7 @@ class Counts:
         return replace(self, logs={**self.logs, kind: log})
 
     def used(self, kind: Kind) -> int:
-        """What `kind` has used of its threshold, reservations included."""
+        """How much of the threshold of `kind` is used, reservations included."""
         if kind == _DAY_REQUESTS:
             return self.day_requests
         return self.log(kind).total + (self.day_tokens if kind == _DAY_TOKENS else 0)
@@ -44,10 +46,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CounterHash:
-    """One hash: the counters of its groups, and per worker incarnation the last settlement that was applied and the
-    takes that were not answered yet.
+    """One Redis hash: the counters of its groups; per worker incarnation, the number of the last settlement that was
+    applied, and the unanswered takes.
 
-    The three dictionaries are all that `admit`, `settle` and `revoke` change.
+    `admit`, `settle`, `charge` and `revoke_takes` change the three dictionaries and nothing else.
     """
 
     lease_ms: int
@@ -55,8 +57,8 @@ class CounterHash:
     applied: dict[str, int] = field(default_factory=dict)
     takes: dict[str, TakeLog] = field(default_factory=dict)
 
-    def at(self, group: str, now_ms: int) -> Counts:
-        """A group's counters as they stand at `now_ms`: what has left its window is gone, a new day starts at zero."""
+    def counts_at(self, group: str, now_ms: int) -> Counts:
+        """A group's counters at `now_ms`: without entries that have left their window; zero for a new day."""
         counts = self.groups.get(group) or Counts()
         logs = {kind: log.live(window_ms(kind[1], self.lease_ms), now_ms) for kind, log in counts.logs.items()}
         day = day_of(now_ms)
@@ -64,14 +66,14 @@ class CounterHash:
             return Counts(now_ms, day, 0, 0, logs)
         return Counts(now_ms, day, counts.day_requests, counts.day_tokens, logs)
 
-    def time(self, groups: Iterable[str], clock_ms: int) -> int:
-        """Never earlier than the last time stored: a clock that steps back brings nothing back."""
+    def now_ms(self, groups: Iterable[str], clock_ms: int) -> int:
+        """The clock, but never earlier than the last time stored, so that a clock that steps back frees no capacity."""
         return max([clock_ms, *(self.groups[group].last_ms for group in groups if group in self.groups)])
 
 
 @dataclass(frozen=True, slots=True)
 class Tightest:
-    """Of the limits of one type, the one with the least room: its place among the bounds, its room, when it is idle."""
+    """The limit of one type with the least room. `bound`: its index. `reset_ms`: until nothing counts there."""
 
     bound: int
     remaining: int
@@ -80,11 +82,11 @@ class Tightest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the requests, in order, were admitted at `now_ms`; for the rest, which bound refused.
+    """How many of the requests, in order, were admitted at `now_ms`, and the index of the bound that refused the rest.
 
-    `retry_after_ms`: when one would be admitted if nothing else happened. `counted_retry_after_ms`: when, if all token
-    reservations were settled at zero now. `hard_retry_after_ms`: until then nothing that can happen admits one (0: a
-    settlement or a give-back may lift the refusal at any moment).
+    `retry_after_ms`: until a request would be admitted if nothing else happened. `counted_retry_after_ms`: the same,
+    if all token reservations were settled at zero now. `hard_retry_after_ms`: until then nothing can admit a request;
+    0 means that a settlement or a returned reservation may lift the refusal at any moment.
     """
 
     now_ms: int
@@ -98,23 +100,27 @@ class Decision:
 
     @property
     def too_late(self) -> bool:
-        """The take refused itself: no bound refused, and nothing moved."""
+        """The take refused itself because it was late or revoked: no bound refused, and nothing was counted."""
         return not self.admitted and self.refused_by is None
 
 
 def admit(
-    book: CounterHash, bounds: Sequence[Bound], estimates: Sequence[int], clock_ms: int, stamp: TakeStamp | None = None
+    counters: CounterHash,
+    bounds: Sequence[Bound],
+    estimates: Sequence[int],
+    clock_ms: int,
+    stamp: TakeStamp | None = None,
 ) -> Decision:
-    """Admit the requests one after the other, each against all bounds at once, until a bound refuses.
+    """Admit the requests in order, each against all bounds at once, until a bound refuses.
 
-    A token bound admits while used + reserved is below its threshold, whatever the estimate: a first call is never
-    refused. Refused requests move nothing, nor does a take that comes too late.
+    A token bound admits while used + reserved is below its threshold, whatever the estimate, so a first call is never
+    refused. Refused requests and late takes count nothing.
     """
-    if stamp is not None and book.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
+    if stamp is not None and counters.takes.get(stamp.incarnation, TakeLog()).refuses(stamp, clock_ms):
         return Decision(clock_ms, 0, None)
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
-    now_ms = book.time(groups, clock_ms)
-    state = {group: book.at(group, now_ms) for group in groups}
+    now_ms = counters.now_ms(groups, clock_ms)
+    state = {group: counters.counts_at(group, now_ms) for group in groups}
     rooms = [bound.limit.threshold - state[bound.counting_group].used(_kind(bound.limit)) for bound in bounds]
     admitted = 0
     for estimate in estimates:
@@ -124,10 +130,10 @@ def admit(
         rooms = [room - _cost(bound.limit, 1, estimate) for bound, room in zip(bounds, rooms, strict=True)]
     if admitted:
         _charge(state, bounds, admitted, sum(estimates[:admitted]), now_ms)
-        book.groups.update(state)
+        counters.groups.update(state)
         if stamp is not None:
-            known = book.takes.get(stamp.incarnation, TakeLog())
-            book.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
+            known = counters.takes.get(stamp.incarnation, TakeLog())
+            counters.takes[stamp.incarnation] = known.with_take(stamp, now_ms, admitted)
     refused_by = None
     if admitted < len(estimates):
         refused_by = next(index for index, room in enumerate(rooms) if room < 1)
@@ -136,9 +142,9 @@ def admit(
         now_ms=now_ms,
         admitted=admitted,
         refused_by=refused_by,
-        retry_after_ms=max((_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0),
+        retry_after_ms=max((_wait_ms(state, bound, counters.lease_ms, now_ms) for bound in refusing), default=0),
         counted_retry_after_ms=max(
-            (_counted_wait_ms(state, bound, book.lease_ms, now_ms) for bound in refusing), default=0
+            (_counted_wait_ms(state, bound, counters.lease_ms, now_ms) for bound in refusing), default=0
         ),
         hard_retry_after_ms=max((_hard_wait_ms(state, bound, now_ms) for bound in refusing), default=0),
         requests=_tightest(state, bounds, rooms, LimitType.REQUEST, now_ms),
@@ -146,39 +152,39 @@ def admit(
     )
 
 
-def charge(book: CounterHash, bounds: Sequence[Bound], requests: int, tokens: int, clock_ms: int) -> None:
-    """Count what was admitted without asking this book."""
+def charge(counters: CounterHash, bounds: Sequence[Bound], requests: int, tokens: int, clock_ms: int) -> None:
+    """Count calls that were admitted elsewhere."""
     groups = dict.fromkeys(bound.counting_group for bound in bounds)
-    now_ms = book.time(groups, clock_ms)
-    state = {group: book.at(group, now_ms) for group in groups}
+    now_ms = counters.now_ms(groups, clock_ms)
+    state = {group: counters.counts_at(group, now_ms) for group in groups}
     _charge(state, bounds, requests, tokens, now_ms)
-    book.groups.update(state)
+    counters.groups.update(state)
 
 
-def revoke_takes(book: CounterHash, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
-    """Let no take up to `through` run any more; which takes have run that nobody may have heard of, newest first."""
-    log = book.takes.get(incarnation, TakeLog()).revoked(through)
-    book.takes[incarnation] = log
+def revoke_takes(counters: CounterHash, incarnation: str, through: int) -> tuple[TakeRecord, ...]:
+    """Refuse every take numbered up to `through` from now on. Returns the unanswered takes that ran, newest first."""
+    log = counters.takes.get(incarnation, TakeLog()).revoked(through)
+    counters.takes[incarnation] = log
     return log.records
 
 
-def settle(book: CounterHash, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
-    """Replace estimates by the truth, and say how many settlements were new.
+def settle(counters: CounterHash, incarnation: str, settlements: Sequence[Settlement], clock_ms: int) -> int:
+    """Replace estimates by actual figures. Returns how many settlements were new.
 
-    Numbers rise within a batch; one that is not above the mark has been applied before and is skipped.
+    Numbers rise within a batch. A number not above the last one applied was applied before and is skipped.
     """
     groups = dict.fromkeys(group for settlement in settlements for group, _ in settlement.reservation.buckets)
-    now_ms = book.time(groups, clock_ms)
-    fresh = 0
+    now_ms = counters.now_ms(groups, clock_ms)
+    new = 0
     for settlement in settlements:
-        if settlement.number <= book.applied.get(incarnation, 0):
+        if settlement.number <= counters.applied.get(incarnation, 0):
             continue
-        fresh += 1
-        book.applied[incarnation] = settlement.number
-        for group, parts in settlement.reservation.buckets:
-            counts = _correct_requests(book.at(group, now_ms), parts, settlement, now_ms)
-            book.groups[group] = _correct_tokens(counts, parts, settlement, now_ms)
-    return fresh
+        new += 1
+        counters.applied[incarnation] = settlement.number
+        for group, mask in settlement.reservation.buckets:
+            counts = _correct_requests(counters.counts_at(group, now_ms), mask, settlement, now_ms)
+            counters.groups[group] = _correct_tokens(counts, mask, settlement, now_ms)
+    return new
 
 
 def _kind(limit: Limit) -> Kind:
@@ -202,29 +208,29 @@ def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, to
 
 
 def _wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
-    """How long until this bound has room, if nothing happens until then."""
+    """How long until this bound has room, if nothing else happens."""
     counts, kind, threshold = state[bound.counting_group], _kind(bound.limit), bound.limit.threshold
     midnight = until_midnight_ms(now_ms)
     if kind == _DAY_REQUESTS:
         return midnight
     if kind != _DAY_TOKENS:
         return counts.log(kind).room_at_ms(threshold, window_ms(bound.limit.unit, lease_ms)) - now_ms
-    reservations = counts.log(kind)
-    after_midnight = max(midnight, reservations.room_at_ms(threshold, lease_ms) - now_ms)
+    reserved = counts.log(kind)
+    after_midnight = max(midnight, reserved.room_at_ms(threshold, lease_ms) - now_ms)
     if counts.day_tokens >= threshold:
         return after_midnight
-    return min(after_midnight, reservations.room_at_ms(threshold - counts.day_tokens, lease_ms) - now_ms)
+    return min(after_midnight, reserved.room_at_ms(threshold - counts.day_tokens, lease_ms) - now_ms)
 
 
 def _counted_wait_ms(state: dict[str, Counts], bound: Bound, lease_ms: int, now_ms: int) -> int:
-    """How long this bound has no room for what is counted there, reservations of tokens left out."""
+    """How long this bound has no room, token reservations not counted."""
     if bound.limit.type is LimitType.REQUEST:
         return _wait_ms(state, bound, lease_ms, now_ms)
     return _hard_wait_ms(state, bound, now_ms)
 
 
 def _hard_wait_ms(state: dict[str, Counts], bound: Bound, now_ms: int) -> int:
-    """How long nothing can lift this refusal: a request may be given back, settled DAY tokens never."""
+    """How long nothing can lift this refusal. A request can be returned at any moment, settled DAY tokens cannot."""
     if _kind(bound.limit) == _DAY_TOKENS and state[bound.counting_group].day_tokens >= bound.limit.threshold:
         return until_midnight_ms(now_ms)
     return 0
@@ -233,7 +239,7 @@ def _hard_wait_ms(state: dict[str, Counts], bound: Bound, now_ms: int) -> int:
 def _tightest(
     state: dict[str, Counts], bounds: Sequence[Bound], rooms: Sequence[int], type: LimitType, now_ms: int
 ) -> Tightest | None:
-    """The first of the bounds of `type` with the least room."""
+    """The bound of `type` with the least room; the first one, if several have the same."""
     candidates = [index for index, bound in enumerate(bounds) if bound.limit.type is type]
     if not candidates:
         return None
@@ -246,40 +252,40 @@ def _tightest(
     return Tightest(index, max(0, rooms[index]), reset_ms)
 
 
-def _correct_requests(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
-    """A request that was given back is returned; one that was admitted without Redis is charged, where still due."""
+def _correct_requests(counts: Counts, mask: int, settlement: Settlement, now_ms: int) -> Counts:
+    """Return the request of a call that was never dispatched; charge one that was admitted without Redis."""
     admitted_at = settlement.reservation.admitted_at_ms
     if not (settlement.given_back or settlement.reservation.local):
         return counts
     for kind in KINDS[:2]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
-        if not has_kind(parts, number):
+        if not has_kind(mask, number):
             continue
         if settlement.given_back:
             counts = counts.with_log(kind, log.refunded(1, admitted_at))
         elif admitted_at + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_kind(parts, number))
+            granule = granule_ms(kind[1], is_exact_kind(mask, number))
             counts = counts.with_log(kind, log.charged(1, granule, now_ms))
-    if has_kind(parts, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
+    if has_kind(mask, KIND_NUMBER[_DAY_REQUESTS]) and day_of(admitted_at) == counts.day:
         counts = replace(counts, day_requests=max(0, counts.day_requests + (-1 if settlement.given_back else 1)))
     return counts
 
 
-def _correct_tokens(counts: Counts, parts: int, settlement: Settlement, now_ms: int) -> Counts:
-    """A refund goes to the entry that holds the admission and to no other; an excess is charged now."""
+def _correct_tokens(counts: Counts, mask: int, settlement: Settlement, now_ms: int) -> Counts:
+    """Refund to the entry that holds the admission time, and to no other; charge an excess now."""
     reservation = settlement.reservation
     reserved = 0 if reservation.local else reservation.reserved_tokens
     excess = settlement.actual_tokens - reserved
     for kind in KINDS[2:4]:
         number, log = KIND_NUMBER[kind], counts.log(kind)
-        if not has_kind(parts, number):
+        if not has_kind(mask, number):
             continue
         if excess < 0:
             counts = counts.with_log(kind, log.refunded(-excess, reservation.admitted_at_ms))
         elif not reservation.local or reservation.admitted_at_ms + window_ms(kind[1], 0) >= now_ms:
-            granule = granule_ms(kind[1], is_exact_kind(parts, number))
+            granule = granule_ms(kind[1], is_exact_kind(mask, number))
             counts = counts.with_log(kind, log.charged(excess, granule, now_ms))
-    if has_kind(parts, KIND_NUMBER[_DAY_TOKENS]):
+    if has_kind(mask, KIND_NUMBER[_DAY_TOKENS]):
         counts = counts.with_log(_DAY_TOKENS, counts.log(_DAY_TOKENS).refunded(reserved, reservation.admitted_at_ms))
         counts = replace(counts, day_tokens=counts.day_tokens + settlement.actual_tokens)
     return counts

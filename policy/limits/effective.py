@@ -1,6 +1,6 @@
-"""Walk the tree: which limits bind (group, slug), each with its source group.
+"""Which limits bind a call of (group, slug), and which group each comes from.
 
-Control renders `effective_models` from this and the proxy admits by it: one function, so they cannot differ.
+Control renders `effective_models` with the same function that the proxy admits by, so the two cannot differ.
 
 See docs/reference/limits.md#which-limits-bind.
 """
@@ -15,7 +15,7 @@ from policy.limits.limit import Limit, LimitType, Unit
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One limit as it binds a call: what it says, who wrote it, and whose bucket counts it."""
+    """A limit that binds a call, the group that configures it, and the group whose bucket counts it."""
 
     limit: Limit
     source_group: str
@@ -24,7 +24,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that admission of one (group, slug) needs. `bounds` are in the order in which they are tried."""
+    """What admission needs to know of one (group, slug). `key`: its hash. `bounds`: in the order of trial."""
 
     slug: str
     group_id: str
@@ -33,23 +33,23 @@ class Plan:
 
 
 def bounds_of(path: Sequence[Group], slug: str) -> tuple[Bound, ...]:
-    """The limits that bind a call of `path[0]` to `slug`, in order of trial.
+    """The limits that bind a call of `path[0]` to `slug`, in the order of trial.
 
-    `path` is the group itself, then its parent, and so on to the root. Whether the group may call the slug at all is
-    not asked here: ancestors add limits, never access.
+    `path` is the group itself, then its parent, and so on to the root. The caller has checked that the group may call
+    the slug: ancestors add limits, never access.
     """
     return _bounds(path, [_limits(group, slug) for group in path])
 
 
 def bounds_of_each(path: Sequence[Group]) -> Iterator[tuple[str, tuple[Bound, ...]]]:
-    """Each slug of `path[0]` with its `bounds_of`, at a cost that is linear in the entries of the path."""
+    """Each slug of `path[0]` with its `bounds_of`, in time linear in the entries of the path."""
     levels = [{entry.slug: entry.limits for entry in group.models} for group in path]
     for entry in path[0].models:
         yield entry.slug, _bounds(path, [level.get(entry.slug, ()) for level in levels])
 
 
 def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple[Bound, ...]:
-    """`levels`: what each group of the path says of the slug."""
+    """`levels`: for each group of the path, the limits that it configures for the slug."""
     if path[0].enforcement is Enforcement.CASCADING:
         found = [
             Bound(limit, group.id, group.id) for group, limits in zip(path, levels, strict=True) for limit in limits
@@ -62,7 +62,7 @@ def _bounds(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> tuple
 
 
 def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
-    """The plan of a call of `path[0]` to `slug`; None when the group's own `models` does not name the slug."""
+    """The plan of a call of `path[0]` to `slug`. None if the group's own `models` do not name the slug."""
     caller = path[0]
     if caller.entry(slug) is None:
         return None
@@ -70,12 +70,12 @@ def plan_for(path: Sequence[Group], slug: str) -> Plan | None:
 
 
 def counting_owner(path: Sequence[Group]) -> Group:
-    """The group that the counters' hash of a call of `path[0]` is named after."""
+    """The group in the key of the hash that counts a call of `path[0]`."""
     return path[-1] if path[0].enforcement is Enforcement.CASCADING else path[0]
 
 
 def _nearest(path: Sequence[Group], levels: Sequence[tuple[Limit, ...]]) -> list[Bound]:
-    """INDEPENDENT: for each (type, unit) the nearest group that configures it; the caller's own bucket counts."""
+    """INDEPENDENT: for each (type, unit) the limit of the nearest group; the calling group's own bucket counts it."""
     chosen: dict[tuple[LimitType, Unit], Bound] = {}
     for group, limits in zip(path, levels, strict=True):
         for limit in limits:

@@ -1,4 +1,4 @@
-"""A limit: type, unit, threshold; and which sets of limits are legal.
+"""A limit (type, unit, threshold), and the rules for sets of limits.
 
 See docs/reference/management-api.md#limit-objects.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_THRESHOLD = 2**53 - 1
-"""The largest threshold: what a JSON number and a Lua number both hold exactly."""
+"""The largest threshold: the largest whole number that is exact in JSON and in Lua."""
 
 
 class LimitType(StrEnum):
@@ -36,13 +36,13 @@ class Limit:
 
     @property
     def is_rate(self) -> bool:
-        """A rate limit has a rolling window; the other kind is the daily usage limit."""
+        """Whether this is a rate limit, with a rolling window. Otherwise it is a daily usage limit."""
         return self.unit is not Unit.DAY
 
 
 @dataclass(frozen=True, slots=True)
 class SlugLimits:
-    """What one group says of one slug: that it may be called, and how much (an entry of `models[]`)."""
+    """An entry of a group's `models[]`: a slug that the group may call, and its limits."""
 
     slug: str
     rate_limits: tuple[Limit, ...] = ()
@@ -54,11 +54,11 @@ class SlugLimits:
 
 
 class IllegalLimitsError(ValueError):
-    """The set of limits breaks a rule; the message says which and where."""
+    """The set of limits breaks a rule. The message names the slug and the rule."""
 
 
 def check_slug_limits(entry: SlugLimits) -> None:
-    """Raise `IllegalLimitsError` unless `entry` keeps the rules: one limit per type and list, DAY for usage only."""
+    """Raise `IllegalLimitsError` unless `entry` has one limit per type and list, legal units and legal thresholds."""
     if any(not limit.is_rate for limit in entry.rate_limits):
         raise IllegalLimitsError(f"{entry.slug}: a rate limit's unit is SECOND or MINUTE; DAY belongs in usage_limits")
     if any(limit.is_rate for limit in entry.usage_limits):
@@ -72,7 +72,7 @@ def check_slug_limits(entry: SlugLimits) -> None:
 
 
 def check_models(models: Iterable[SlugLimits]) -> None:
-    """Raise `IllegalLimitsError` unless every entry is legal and no slug is named twice."""
+    """Raise `IllegalLimitsError` if an entry breaks a rule or a slug is named twice."""
     seen: set[str] = set()
     for entry in models:
         if entry.slug in seen:

@@ -1,7 +1,7 @@
-"""What an admitted call holds in the counters, and how it is put right at the end.
+"""A call's reservation in the counters, and the settlement that replaces it by the actual figure.
 
-Both travel through the journal, so that a settlement survives a crash: `to_wire` and `from_wire` are JSON shapes.
-Named tuples, since each call makes some: a frozen dataclass takes three times as long to make.
+Both are in the journal, so that a settlement survives a crash: `to_wire` and `from_wire` give their JSON shapes.
+They are named tuples because every call makes some (decision 0021).
 
 See docs/reference/limits.md#settlement.
 """
@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 
 class Reservation(NamedTuple):
-    """The reservation of one call in one Redis hash.
+    """The requests and tokens that an admitted call has taken in one Redis hash.
 
-    `buckets`: (counting group, what binds there as the bits of `policy.limits.counter_layout.kind_mask`). `local`:
-    admitted while Redis was away, so Redis has yet to hear of it: settling charges the call instead of correcting an
-    estimate.
+    `buckets`: per counting group, its id and the limits that bind there (`counter_layout.kind_mask`). `local`: admitted
+    while Redis was away; Redis has not counted the call, so its settlement charges it in full.
     """
 
     key: str
@@ -30,11 +29,11 @@ class Reservation(NamedTuple):
     @classmethod
     def from_wire(cls, wire: list[Any]) -> "Reservation":
         key, buckets, admitted_at_ms, reserved_tokens, local = wire
-        return cls(key, tuple((group, parts) for group, parts in buckets), admitted_at_ms, reserved_tokens, local)
+        return cls(key, tuple((group, mask) for group, mask in buckets), admitted_at_ms, reserved_tokens, local)
 
 
 class Settlement(NamedTuple):
-    """The truth about one reservation. `number`: per (key, worker incarnation), from 1, rising; applied at most once.
+    """The actual figure of one reservation. `number`: rises per (key, worker incarnation), so it is applied once.
 
     `given_back`: no byte of the call was written upstream, so its request is returned as well.
     """

@@ -1,8 +1,9 @@
-"""Takes whose answer is late or lost: what each carries, and what a hash remembers of it until it was answered.
+"""Numbers and deadlines of takes, so that a take whose reply is late or lost can be returned. Pure.
 
-A take refuses itself once its deadline is past or its number was revoked. After a lost connection a worker revokes its
-unanswered takes: none of them can run any more, and it learns which ones did, and when, so that it can give them back.
-The reference for `take.lua` and `revoke.lua`: same rules, no I/O, no clock.
+A take refuses itself after its deadline, or when its number was revoked. After a lost connection a worker revokes its
+unanswered takes: none of them can run any more, and the reply lists those that did. The reference for revoke.lua.
+
+See docs/reference/limits.md#returned-reservations.
 """
 
 from dataclasses import dataclass
@@ -12,17 +13,17 @@ NO_DEADLINE_MS = 2**53 - 1
 
 
 class TakeStamp(NamedTuple):
-    """What a take carries. `number`: rising per incarnation. `answered`: the highest number below which all answers are
-    known. `deadline_ms`: by Redis' clock, the last millisecond in which the take may run."""
+    """What a take carries. `number`: rises per incarnation. `answered_through`: all takes up to this number have
+    been answered. `deadline_ms`: by Redis' clock, the last millisecond in which the take may run."""
 
     incarnation: str
     number: int
-    answered: int
+    answered_through: int
     deadline_ms: int = NO_DEADLINE_MS
 
 
 class TakeRecord(NamedTuple):
-    """A take that ran: when, and how many of its requests it admitted."""
+    """A take that ran: its time, and how many requests it admitted."""
 
     number: int
     at_ms: int
@@ -31,20 +32,20 @@ class TakeRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TakeLog:
-    """What one hash knows of one incarnation's takes: which may not run any more, and the unanswered ones that ran."""
+    """What a hash stores of one incarnation's takes: up to which number they are revoked, and the unanswered ones."""
 
     revoked_through: int = 0
     records: tuple[TakeRecord, ...] = ()
 
     def refuses(self, stamp: TakeStamp, clock_ms: int) -> bool:
-        """Whether a take is too late: by the clock itself, which unlike the counters' time may step back."""
+        """Whether the take is late or revoked. `clock_ms`: Redis' clock itself, which may step back."""
         return clock_ms > stamp.deadline_ms or stamp.number <= self.revoked_through
 
     def with_take(self, stamp: TakeStamp, at_ms: int, admitted: int) -> "TakeLog":
-        """With a take that has just run; without those whose answers are known."""
-        unanswered = tuple(record for record in self.records if record.number > stamp.answered)
+        """Adds a take that has just run; drops those that have been answered."""
+        unanswered = tuple(record for record in self.records if record.number > stamp.answered_through)
         return TakeLog(self.revoked_through, (TakeRecord(stamp.number, at_ms, admitted), *unanswered))
 
     def revoked(self, through: int) -> "TakeLog":
-        """With no take up to `through` able to run. The records stay: a repeated revocation learns the same."""
+        """Refuses every take up to `through`. Keeps the records, so that a repeated revocation gets the same reply."""
         return TakeLog(max(self.revoked_through, through), self.records)

@@ -1,6 +1,6 @@
-"""The model API's own ceilings: requests and tokens per minute of a workspace, by its tier.
+"""The tiers of the model API: how many requests and tokens per minute a workspace may use.
 
-A call to a PLATFORM_MODEL_API target is taken from these buckets too: one pair per workspace, apart from its groups.
+A call to a PLATFORM_MODEL_API target also counts in its workspace's own pair of buckets, for all its groups together.
 
 See docs/reference/limits.md#model-api-tiers.
 """
@@ -17,7 +17,7 @@ _FIGURES = re.compile(r"(?P<requests>[0-9]{1,15})/(?P<tokens>[0-9]{1,15})")
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What a workspace may ask of the model API in any rolling minute."""
+    """A workspace's limits for the model API in any rolling minute."""
 
     requests_per_minute: int
     tokens_per_minute: int
@@ -30,11 +30,11 @@ DEFAULT_TIERS = {
 }
 LOWEST_TIER = "basic"
 CUSTOM = "custom"
-"""`custom=requests/tokens` as a workspace's tier carries the figures of that workspace alone."""
+"""The tier `custom=requests/tokens` gives one workspace its own figures."""
 
 
 class UnknownTierError(ValueError):
-    """No tier has that name; the message lists those that there are."""
+    """No tier has that name. The message lists the known ones."""
 
     def __init__(self, name: str, tiers: Mapping[str, Tier]) -> None:
         known = ", ".join(sorted(tiers))
@@ -45,7 +45,7 @@ class UnknownTierError(ValueError):
 
 
 def parse_tiers(text: str) -> Mapping[str, Tier]:
-    """`name=requests/tokens` per minute, comma-separated, beside or instead of the defaults of the same name."""
+    """Comma-separated `name=requests/tokens` per minute. Adds to the default tiers, or replaces those it names."""
     tiers = dict(DEFAULT_TIERS)
     for entry in filter(None, map(str.strip, text.split(","))):
         name, _, figures = entry.partition("=")
@@ -57,19 +57,19 @@ def parse_tiers(text: str) -> Mapping[str, Tier]:
 
 
 def check_tier(name: str, tiers: Mapping[str, Tier]) -> None:
-    """Raise `UnknownTierError` unless `name` has figures, in `tiers` or of its own."""
+    """Raise `UnknownTierError` unless `tiers` or the name itself gives figures."""
     if find_tier(name, tiers) is None:
         raise UnknownTierError(name, tiers)
 
 
 def find_tier(name: str, tiers: Mapping[str, Tier]) -> Tier | None:
-    """The figures of a workspace's tier; None when nobody has set any."""
+    """The figures of a workspace's tier. None if it has none."""
     kind, has_figures, figures = name.partition("=")
     return _tier(figures) if has_figures and kind == CUSTOM else tiers.get(name)
 
 
 def tier_in_force(name: str, tiers: Mapping[str, Tier]) -> Tier:
-    """The same; a tier without figures counts as the lowest, never as "unlimited"."""
+    """The figures to enforce. A tier without figures counts as the lowest, never as unlimited."""
     return find_tier(name, tiers) or tiers[LOWEST_TIER]
 
 
@@ -81,7 +81,7 @@ def _tier(figures: str) -> Tier | None:
 
 
 def tier_plan(workspace_id: str, tier: Tier) -> Plan:
-    """The plan that counts a call against its workspace's tier. Its hash is nobody's group's: `tier` has no slug."""
+    """The plan that counts a call against its workspace's tier. No group's hash has this key: `tier` is no group id."""
     limits = (
         Limit(LimitType.REQUEST, Unit.MINUTE, tier.requests_per_minute),
         Limit(LimitType.TOKEN, Unit.MINUTE, tier.tokens_per_minute),

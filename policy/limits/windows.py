@@ -1,7 +1,8 @@
-"""An instant → its window: the rolling second or minute, the UTC day; and the log that counts a rolling window.
+"""Windows: the rolling second and minute with the log that counts them, and the UTC day.
 
-Instants are whole milliseconds of Redis' clock. The reference for `proxy/edges/redis/log.lua`: same rules, no I/O, no
-clock.
+Times are whole milliseconds of Redis' clock. Pure: no I/O, no clock. The reference for `proxy/edges/redis/log.lua`.
+
+See docs/reference/limits.md#rolling-windows.
 """
 
 from dataclasses import dataclass, replace
@@ -10,34 +11,34 @@ from policy.limits.limit import Limit, Unit
 
 DAY_MS = 86_400_000
 EXACT_UP_TO = 64
-"""Up to this threshold a log merges nothing but events of one millisecond: capacity returns to the millisecond."""
+"""Up to this threshold a log is exact: it merges only events of one millisecond."""
 LEASE_GRANULE_MS = 20_000
 LEASE_SLACK_MS = 60_000
-"""A reservation for DAY tokens that nobody settles outlives the request timeout by at most this."""
+"""An unsettled reservation of DAY tokens expires this long after the request timeout."""
 
 _WINDOW_MS = {Unit.SECOND: 1000, Unit.MINUTE: 60_000}
 _GRANULE_MS = {Unit.SECOND: 20, Unit.MINUTE: 1000}
 
 
 def window_ms(unit: Unit, lease_ms: int) -> int:
-    """How long an entry of a log counts after its last event; `lease_ms` for the log of DAY reservations."""
+    """How long an entry of a log counts after its last event. `lease_ms`: the answer for DAY reservations."""
     return _WINDOW_MS.get(unit, lease_ms)
 
 
 def granule_ms(unit: Unit, exact: bool) -> int:
-    """Events this close together may share an entry; 1 is the exact log."""
+    """Events in one granule share an entry. An exact log has granules of 1 ms."""
     if unit is Unit.DAY:
         return LEASE_GRANULE_MS
     return 1 if exact else _GRANULE_MS[unit]
 
 
 def is_exact(limit: Limit) -> bool:
-    """Whether this limit's log is the exact one."""
+    """Whether the log of this limit is exact."""
     return limit.is_rate and limit.threshold <= EXACT_UP_TO
 
 
 def lease_ms(request_timeout_s: float) -> int:
-    """The window of DAY reservations: with its granule it ends `LEASE_SLACK_MS` after the request timeout."""
+    """The window of DAY reservations. With one granule it ends `LEASE_SLACK_MS` after the request timeout."""
     return int(request_timeout_s * 1000) + LEASE_SLACK_MS - LEASE_GRANULE_MS
 
 
@@ -47,13 +48,13 @@ def day_of(now_ms: int) -> int:
 
 
 def until_midnight_ms(now_ms: int) -> int:
-    """How long the UTC day of `now_ms` still lasts; the next one starts exactly then."""
+    """How long until the next UTC day starts."""
     return DAY_MS - now_ms % DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`count` events between `first_ms` and `last_ms`, which all leave the window when the last one does."""
+    """`count` events between `first_ms` and `last_ms`. All of them leave the window when the last one does."""
 
     first_ms: int
     last_ms: int
@@ -62,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RollingLog:
-    """What happened within a rolling window, oldest entry first. Never counts less than the truth."""
+    """The events of a rolling window, oldest entry first. Its total is never below the true count."""
 
     entries: tuple[Entry, ...] = ()
 
@@ -71,11 +72,12 @@ class RollingLog:
         return sum(entry.count for entry in self.entries)
 
     def live(self, window_ms: int, now_ms: int) -> "RollingLog":
-        """Without the entries that have left. Strictly: both ends of the distance are truncated to the millisecond."""
+        """Without the entries that have left the window. An entry of exactly `window_ms` ago counts: times are
+        truncated to the millisecond."""
         return RollingLog(tuple(entry for entry in self.entries if entry.last_ms + window_ms >= now_ms))
 
     def charged(self, count: int, granule_ms: int, now_ms: int) -> "RollingLog":
-        """With `count` events at `now_ms`, in the newest entry if that is of the same granule."""
+        """Adds `count` events at `now_ms`, to the newest entry if it is in the same granule."""
         if count == 0:
             return self
         if not self.entries:
@@ -89,9 +91,9 @@ class RollingLog:
         return RollingLog((*self.entries, Entry(now_ms, now_ms, count)))
 
     def refunded(self, count: int, at_ms: int) -> "RollingLog":
-        """With up to `count` events less in the entry that holds `at_ms`; unchanged when it has left.
+        """Takes up to `count` events out of the entry that holds `at_ms`; changes nothing if that entry has left.
 
-        An emptied entry goes, but for the newest: the time of the last event stays known.
+        An empty entry is removed, except the newest: it keeps the time of the last event.
         """
         kept: list[Entry] = []
         for index, entry in enumerate(self.entries):
@@ -102,7 +104,7 @@ class RollingLog:
         return RollingLog(tuple(kept))
 
     def room_at_ms(self, threshold: int, window_ms: int) -> int:
-        """The first instant at which the total is below `threshold`, if nothing happens until then; 0: it is now."""
+        """The first time at which the total is below `threshold`, if nothing else happens. 0: it is below now."""
         total = self.total
         room_at = 0
         for entry in self.entries:
@@ -113,5 +115,5 @@ class RollingLog:
         return room_at
 
     def empty_at_ms(self, window_ms: int) -> int:
-        """The first instant at which nothing counts any more, if nothing happens until then; 0: nothing counts now."""
+        """The first time at which the log is empty, if nothing else happens. 0: it is empty now."""
         return self.entries[-1].last_ms + window_ms + 1 if self.total else 0

@@ -172,7 +172,7 @@ class LocalLimits:
         bound, now_ms = admitted.plan.bounds[told.bound], self._clock_ms()
         if admitted.told_at_ms + told.reset_ms <= now_ms:
             return
-        counts = book.at(bound.counting_group, now_ms)
+        counts = book.counts_at(bound.counting_group, now_ms)
         room = share.of(bound.limit.threshold) - counts.used((bound.limit.type, bound.limit.unit))
         used_by_others = room - share.of(told.remaining)
         if used_by_others > 0:
@@ -180,7 +180,7 @@ class LocalLimits:
             charge(book, (bound,), used_by_others, 0, now_ms if bound.limit.unit is Unit.DAY else newest_ms)
 
     def _remember_day(self, book: CounterHash, admitted: _Admitted, bound: Bound, now_ms: int) -> None:
-        counts: Counts = book.at(bound.counting_group, now_ms)
+        counts: Counts = book.counts_at(bound.counting_group, now_ms)
         if bound.limit.type is LimitType.TOKEN:
             settled = self._day_tokens.get((admitted.plan.key, bound.counting_group), 0)
             counts = replace(counts, day_tokens=settled)

@@ -305,7 +305,7 @@ class Machine(RuleBasedStateMachine):
         settlements = [settlement for _, settlement in batch]
         reply = self._run(self.scripts.settle.sha, key, settle_arguments(settlements, incarnation, LEASE_MS))
         book = self.books[key]
-        now_ms = book.time({name for one in settlements for name, _ in one.reservation.buckets}, self.now_ms)
+        now_ms = book.now_ms({name for one in settlements for name, _ in one.reservation.buckets}, self.now_ms)
         assert reply == settle(book, incarnation, settlements, self.now_ms)
         for admission, settlement in batch:
             self.models[key].settled(admission.bounds, incarnation, settlement, now_ms)

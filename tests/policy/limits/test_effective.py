@@ -1,4 +1,4 @@
-"""Which limits bind a call, held against a brute-force statement of the rule.
+"""Which limits bind a call, compared with a brute-force statement of the rule.
 
 See docs/reference/limits.md#which-limits-bind.
 """
@@ -25,7 +25,7 @@ def tpd(threshold: int) -> Limit:
     return Limit(LimitType.TOKEN, Unit.DAY, threshold)
 
 
-def written(group: Group, slug: str) -> list[Limit]:
+def configured_limits(group: Group, slug: str) -> list[Limit]:
     return [limit for entry in group.models if entry.slug == slug for limit in entry.limits]
 
 
@@ -34,7 +34,7 @@ def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
     bounds: set[Bound] = set()
     for kind, unit in product(LimitType, Unit):
         configuring = [
-            (g, limit) for g in path for limit in written(g, slug) if (limit.type, limit.unit) == (kind, unit)
+            (g, limit) for g in path for limit in configured_limits(g, slug) if (limit.type, limit.unit) == (kind, unit)
         ]
         if path[0].enforcement is CASCADING:
             bounds |= {Bound(limit, g.id, g.id) for g, limit in configuring}
@@ -45,15 +45,15 @@ def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
 
 
 @given(paths(), st.sampled_from(SLUGS))
-def test_bounds_are_what_the_rule_says(path: tuple[Group, ...], slug: str) -> None:
+def test_bounds_equal_those_of_the_brute_force_rule(path: tuple[Group, ...], slug: str) -> None:
     found = bounds_of(path, slug)
     assert set(found) == brute_force(path, slug)
     assert len(found) == len(set(found))
 
 
 @given(paths(), st.sampled_from(SLUGS))
-def test_the_order_of_trial(path: tuple[Group, ...], slug: str) -> None:
-    """Own group, then ancestors; REQUEST rate, TOKEN rate, DAY REQUEST, DAY TOKEN; SECOND before MINUTE."""
+def test_bounds_are_in_the_order_of_trial(path: tuple[Group, ...], slug: str) -> None:
+    """The calling group, then its ancestors; in each REQUEST rate, TOKEN rate, REQUEST DAY, TOKEN DAY."""
     depth = {g.id: level for level, g in enumerate(path)}
     kinds = ["REQUEST", "TOKEN"]
     units = ["SECOND", "MINUTE"]
@@ -70,7 +70,7 @@ def test_the_order_of_trial(path: tuple[Group, ...], slug: str) -> None:
 
 
 @given(paths(), st.sampled_from([*SLUGS, "a/z"]))
-def test_ancestors_add_limits_never_access(path: tuple[Group, ...], slug: str) -> None:
+def test_ancestors_add_limits_but_never_access(path: tuple[Group, ...], slug: str) -> None:
     plan = plan_for(path, slug)
     assert (plan is not None) == any(entry.slug == slug for entry in path[0].models)
     if plan is not None:
@@ -86,20 +86,20 @@ def test_ancestors_add_limits_never_access(path: tuple[Group, ...], slug: str) -
         (CASCADING, [(rpm(50), "kid", "kid"), (rpm(10), "top", "top"), (tpd(7), "top", "top")]),
     ],
 )
-def test_a_child_overrides_or_adds(mode: Enforcement, bounds: list[tuple[Limit, str, str]]) -> None:
+def test_child_limit_overrides_or_adds(mode: Enforcement, bounds: list[tuple[Limit, str, str]]) -> None:
     kid = group("kid", "top", mode, SlugLimits("a/x", (rpm(50),)))
     top = group("top", None, mode, SlugLimits("a/x", (rpm(10),), (tpd(7),)), SlugLimits("a/y", (rpm(1),)))
     assert bounds_of([kid, top], "a/x") == tuple(Bound(*bound) for bound in bounds)
 
 
-def test_inheritance_brings_both_units_of_one_type() -> None:
+def test_group_inherits_the_other_unit_of_a_type_that_it_limits() -> None:
     per_second = Limit(LimitType.REQUEST, Unit.SECOND, 1)
     kid = group("kid", "top", INDEPENDENT, SlugLimits("a/x", (rpm(50),)))
     top = group("top", None, INDEPENDENT, SlugLimits("a/x", (per_second,)))
     assert [b.limit for b in bounds_of([kid, top], "a/x")] == [per_second, rpm(50)]
 
 
-def test_a_call_without_limits_has_a_plan_without_bounds() -> None:
+def test_slug_without_limits_has_a_plan_without_bounds() -> None:
     plan = plan_for([group("g", None, INDEPENDENT, SlugLimits("a/x"))], "a/x")
     assert plan is not None
     assert plan.bounds == ()

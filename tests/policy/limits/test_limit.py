@@ -29,7 +29,7 @@ def entry(rate: tuple[Limit, ...] = (), usage: tuple[Limit, ...] = (), slug: str
         entry((Limit(REQUEST, MINUTE, 5),), (Limit(REQUEST, DAY, 5), Limit(TOKEN, DAY, 5))),
     ],
 )
-def test_legal(legal: SlugLimits) -> None:
+def test_legal_limits_pass(legal: SlugLimits) -> None:
     check_slug_limits(legal)
     assert legal.limits == legal.rate_limits + legal.usage_limits
 
@@ -46,18 +46,18 @@ def test_legal(legal: SlugLimits) -> None:
         (entry(usage=(Limit(TOKEN, DAY, MAX_THRESHOLD + 1),)), "from 1 to"),
     ],
 )
-def test_illegal(illegal: SlugLimits, says: str) -> None:
+def test_illegal_limits_are_refused_with_the_rule_and_the_slug(illegal: SlugLimits, says: str) -> None:
     with pytest.raises(IllegalLimitsError, match=says) as caught:
         check_models([entry(slug="ok/ok"), illegal])
     assert "a/b" in str(caught.value)
 
 
-def test_a_slug_is_named_once() -> None:
+def test_slug_may_be_named_only_once() -> None:
     check_models([entry(slug="a/b"), entry(slug="a/c")])
     with pytest.raises(IllegalLimitsError, match="a/b: named twice"):
         check_models([entry(), entry(slug="a/c"), entry()])
 
 
 @pytest.mark.parametrize(("unit", "is_rate"), [(SECOND, True), (MINUTE, True), (DAY, False)])
-def test_only_the_day_is_no_rate(unit: Unit, is_rate: bool) -> None:
+def test_only_day_limits_are_not_rate_limits(unit: Unit, is_rate: bool) -> None:
     assert Limit(REQUEST, unit, 1).is_rate is is_rate

@@ -1,4 +1,4 @@
-"""Holds there and back through the journal's JSON."""
+"""A reservation survives the way through the journal's JSON."""
 
 import orjson
 import pytest
@@ -13,7 +13,7 @@ RESERVATIONS = [
 
 
 @pytest.mark.parametrize("reservation", RESERVATIONS)
-def test_there_and_back(reservation: Reservation) -> None:
+def test_reservation_is_equal_after_a_round_trip_through_json(reservation: Reservation) -> None:
     again = Reservation.from_wire(orjson.loads(orjson.dumps(reservation.to_wire())))
     assert again == reservation
     assert hash(again) == hash(reservation)

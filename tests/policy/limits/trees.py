@@ -1,4 +1,4 @@
-"""Group trees for the policy tests: paths from a group up to its root, with any limits on the way."""
+"""Group trees for the tests of policy: paths from a group up to its root, with random limits."""
 
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def group(
 
 @st.composite
 def paths(draw: st.DrawFn) -> tuple[Group, ...]:
-    """A group and its ancestors, own group first."""
+    """A group and its ancestors, from the group up to the root."""
     mode = draw(st.sampled_from(list(Enforcement)))
     names = [f"g{level}" for level in range(draw(st.integers(1, 5)))]
     parents = [*names[1:], None]
