@@ -38,7 +38,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules and size budgets
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_architecture.py
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder

@@ -22,7 +22,7 @@ class EndpointRuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class VendorCConfig:
-    """Where a VENDOR_C target lives in that vendor's cloud."""
+    """The project and location of a VENDOR_C target."""
 
     project_id: str
     location: str
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ProviderRules:
-    """Which fields a provider needs and knows, whose side its servers are on, and the dialect they speak."""
+    """A provider's required and optional fields, its category, and the dialect of its servers."""
 
     category: str
     dialect: str
@@ -69,7 +69,7 @@ PROVIDERS: Mapping[str, ProviderRules] = {
 
 
 def is_platform_hosted(provider: str) -> bool:
-    """Platform targets' own 500s are model code that raised; a third party's are that party's.
+    """Whether the platform hosts the provider's servers: it decides what their 500 means.
 
     See docs/reference/inference.md#upstream-errors.
     """
@@ -90,7 +90,7 @@ def check_slug(slug: str, owned_prefixes: Collection[str]) -> None:
 def check_target(target: Target) -> None:
     """Raise unless `target` has its provider's required fields and none that the provider does not list.
 
-    The base URL's own rules are in `policy.hosts`; whether the secret and the model exist is the registry's to say.
+    Does not check the base URL (`policy.hosts` does), nor whether the secret and the model exist.
     """
     rules = PROVIDERS.get(target.provider)
     if rules is None:
@@ -104,12 +104,12 @@ def check_target(target: Target) -> None:
         if isinstance(value := getattr(target, name), str) and not value.strip():
             raise EndpointRuleError(name, f"{name} must not be empty")
     if target.vendor_c_config is not None:
-        _check_place(target.vendor_c_config)
+        _check_vendor_c_config(target.vendor_c_config)
 
 
-def _check_place(place: VendorCConfig) -> None:
-    """Both become part of a URL, the location even of its host: nothing that could lead elsewhere."""
-    if not _PROJECT_PATTERN.fullmatch(place.project_id):
+def _check_vendor_c_config(config: VendorCConfig) -> None:
+    """Both fields become part of a URL, the location of its host: allow no character that could redirect it."""
+    if not _PROJECT_PATTERN.fullmatch(config.project_id):
         raise EndpointRuleError("vendor_c_config.project_id", "a project id is 1 to 128 of [A-Za-z0-9.:_-]")
-    if not _LOCATION_PATTERN.fullmatch(place.location):
+    if not _LOCATION_PATTERN.fullmatch(config.location):
         raise EndpointRuleError("vendor_c_config.location", "a location is 1 to 63 of [A-Za-z0-9-]")

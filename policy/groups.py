@@ -10,13 +10,12 @@ from enum import StrEnum
 from policy.limits.limit import SlugLimits
 
 MAX_DEPTH = 5
-"""Levels of a tree, its root included."""
+"""Levels of a tree, including its root."""
 MAX_MODELS = 1000
-"""Entries of one group's `models`, when it is written. What was written before there was a bound stays as it is."""
+"""Entries in one group's `models`. Checked on write only: larger groups from earlier versions stay valid."""
 
-
-Tuple = tuple[str, str, str]
-"""What a threshold is of: slug, type, unit."""
+ThresholdKey = tuple[str, str, str]
+"""What a threshold applies to: slug, type, unit."""
 
 
 class Enforcement(StrEnum):
@@ -28,7 +27,7 @@ class Enforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group as the rules see it; `models` is what is written on it, not what it inherits."""
+    """A group. `models` holds its own entries, without inherited ones."""
 
     id: str
     workspace_id: str
@@ -38,12 +37,12 @@ class Group:
     models: tuple[SlugLimits, ...]
 
     def entry(self, slug: str) -> SlugLimits | None:
-        """This group's own entry for `slug`; None when it names no such slug."""
+        """This group's own entry for `slug`, or None."""
         return next((entry for entry in self.models if entry.slug == slug), None)
 
 
 class GroupRuleError(ValueError):
-    """A rule of the tree is broken; the message is what the operator reads."""
+    """A rule of the group tree is broken. The message is shown to the operator."""
 
 
 class ChildExceedsParentError(GroupRuleError):
@@ -53,42 +52,42 @@ class ChildExceedsParentError(GroupRuleError):
         super().__init__("Child group exceeds parent group limit.")
 
 
-def inherit_enforcement(asked: Enforcement | None, parent: Group | None) -> Enforcement:
-    """The mode of a new group: the parent's; for a root what was asked, INDEPENDENT when nothing was."""
+def inherit_enforcement(requested: Enforcement | None, parent: Group | None) -> Enforcement:
+    """The enforcement of a new group: its parent's; for a root the requested one, INDEPENDENT by default."""
     if parent is None:
-        return asked or Enforcement.INDEPENDENT
-    if asked is not None and asked is not parent.enforcement:
+        return requested or Enforcement.INDEPENDENT
+    if requested is not None and requested is not parent.enforcement:
         raise GroupRuleError(f"hierarchy.limit_enforcement must be the parent's, {parent.enforcement}")
     return parent.enforcement
 
 
 def check_depth(ancestors: Sequence[Group]) -> None:
-    """Raise when a child below `ancestors` (parent first) would be on a sixth level."""
+    """Raise if a child below `ancestors` (parent first) would be on a sixth level."""
     if len(ancestors) >= MAX_DEPTH:
         raise GroupRuleError(f"a group tree has at most {MAX_DEPTH} levels")
 
 
 def check_below(upper: Iterable[SlugLimits], lower: Iterable[SlugLimits]) -> None:
-    """Raise `ChildExceedsParentError` when a threshold in `lower` is above one in `upper` for the same tuple.
+    """Raise `ChildExceedsParentError` if a threshold in `lower` exceeds the one in `upper` for the same key.
 
-    For CASCADING trees only. Call it with each ancestor above a changed group, and with each descendant below it.
+    For CASCADING trees only. Call it for each ancestor and for each descendant of a changed group.
     """
     ceilings = thresholds(upper)
     for key, threshold in thresholds(lower).items():
-        check_under(ceilings, key, threshold)
+        check_threshold(ceilings, key, threshold)
 
 
-def check_under(ceilings: Mapping[Tuple, int], key: Tuple, threshold: int) -> None:
-    """The same for one threshold, where there are very many below: `ceilings` are made once."""
+def check_threshold(ceilings: Mapping[ThresholdKey, int], key: ThresholdKey, threshold: int) -> None:
+    """The same for one threshold. With many descendants, compute `ceilings` once."""
     if threshold > ceilings.get(key, threshold):
         raise ChildExceedsParentError
 
 
-def tightened(old: Iterable[SlugLimits], new: Iterable[SlugLimits]) -> dict[Tuple, int]:
-    """What `new` says lower than `old`, or first: nothing else can make a group below exceed its ancestor."""
+def tightened(old: Iterable[SlugLimits], new: Iterable[SlugLimits]) -> dict[ThresholdKey, int]:
+    """Thresholds that `new` lowers or adds. Only these can make a descendant exceed its ancestor."""
     before = thresholds(old)
     return {key: threshold for key, threshold in thresholds(new).items() if threshold < before.get(key, threshold + 1)}
 
 
-def thresholds(models: Iterable[SlugLimits]) -> dict[Tuple, int]:
+def thresholds(models: Iterable[SlugLimits]) -> dict[ThresholdKey, int]:
     return {(entry.slug, limit.type, limit.unit): limit.threshold for entry in models for limit in entry.limits}

@@ -1,8 +1,8 @@
 """Which base URLs and addresses may be dialled (docs/reference/management-api.md#egress-rules).
 
-Control asks when a URL is written; the proxy's one egress connector asks again about the address it is about to dial.
-Pure: names are resolved by whoever calls. URLs are read by hand and strictly: what two parsers could read differently
-is refused, so that no other parser ever has to agree with this one.
+Control checks a URL when it is written; the proxy's egress connector checks each address again before it dials.
+Pure: the caller resolves names. The URL parser is strict: it refuses whatever two parsers could read differently, so no
+other parser has to agree with it.
 """
 
 import re
@@ -28,7 +28,7 @@ class EgressAllowError(ValueError):
 
 
 class Reach(StrEnum):
-    """Who chose where a call goes, and so which addresses it may reach."""
+    """Who chose the destination of a call, which decides the addresses it may reach."""
 
     OPERATOR = "OPERATOR"  # a vendor base URL of the settings: any address but metadata
     REPLICA = "REPLICA"  # a platform model's replica: public, or inside a CIDR of TOLLGATE_EGRESS_ALLOW
@@ -37,7 +37,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A private link: where a host name is dialled, whatever the resolver says. Operator-owned, so any address."""
+    """A private link: the address for a host name, whatever DNS says. Set by the operator: any address is allowed."""
 
     address: Address
     port: int
@@ -45,7 +45,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """TOLLGATE_EGRESS_ALLOW, parsed. `platform_hosts`: our own public hosts, which no customer may name as upstream."""
+    """TOLLGATE_EGRESS_ALLOW, parsed. `platform_hosts`: our own public hosts; no customer may use them as upstream."""
 
     networks: tuple[Network, ...] = ()
     links: Mapping[str, Link] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class EgressRules:
 
 @dataclass(frozen=True, slots=True)
 class ParsedBase:
-    """A URL that may be dialled as far as its text tells. `address` is set when `host` (no brackets) is a literal."""
+    """A URL whose text is acceptable. `address` is set if `host` (without brackets) is an IP literal."""
 
     scheme: str
     host: str
@@ -83,15 +83,15 @@ def _networks(*texts: str) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
-# What clouds serve their instances' credentials from, and what stands beside it. 168.63.129.16 is Azure's, 192.0.0.192
+# Where clouds serve instance credentials, and adjacent addresses. 168.63.129.16 is Azure's, 192.0.0.192
 # Oracle's, 100.100.100.200 Alibaba's, fd20:ce::254 Google's, fe80::a9fe:a9fe OpenStack's.
 _METADATA = _networks(
     *("169.254.169.0/24", "169.254.170.0/24", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32"),
     *("fd00:ec2::/32", "fd20:ce::/32", "fe80::a9fe:a9fe/128"),
 )
-# Nothing listens for TCP there, whoever allows it.
+# No TCP service can have these addresses, whatever the operator allows.
 _NEVER = _networks("0.0.0.0/32", "224.0.0.0/4", "255.255.255.255/32", "::/128", "ff00::/8")
-# IANA's special-purpose registry (RFC 6890 and its updates), less what is globally reachable.
+# IANA's special-purpose registry (RFC 6890 and its updates), without globally reachable blocks.
 _SPECIAL_V4 = _networks(
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
@@ -106,7 +106,7 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def plain_address(address: Address) -> Address:
-    """The address that dialling `address` reaches: the IPv4 one inside an IPv4-mapped or NAT64 form."""
+    """The address that a connection reaches: the embedded one for IPv4-mapped and NAT64 addresses."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -116,7 +116,7 @@ def plain_address(address: Address) -> Address:
 
 
 def is_public(address: Address) -> bool:
-    """Whether the whole internet reaches `address`. Tunnels are not public: where they end is another's to say."""
+    """Whether `address` is reachable from the whole internet. Tunnels do not count: their end is unknown."""
     address = plain_address(address)
     if isinstance(address, IPv4Address):
         return not _within(address, _SPECIAL_V4)
@@ -125,12 +125,12 @@ def is_public(address: Address) -> bool:
 
 
 def is_metadata(address: Address) -> bool:
-    """Whether `address`, or one that it carries inside, serves a cloud's instance credentials."""
-    return any(_within(inner, _METADATA) for inner in _carried(address))
+    """Whether `address`, or an address embedded in it, serves a cloud's instance credentials."""
+    return any(_within(inner, _METADATA) for inner in _with_embedded(address))
 
 
 def refusal(address: Address, reach: Reach, rules: EgressRules) -> str | None:
-    """Why `address` may not be dialled; None when it may."""
+    """Why `address` may not be dialled, or None if it may."""
     address = plain_address(address)
     if is_metadata(address):
         return "metadata addresses are never dialled"
@@ -146,12 +146,12 @@ def refusal(address: Address, reach: Reach, rules: EgressRules) -> str | None:
 
 
 def address_allowed(address: Address, reach: Reach, rules: EgressRules) -> bool:
-    """Whether `address` may be dialled. Links are not asked here: they are dialled by name, unchecked."""
+    """Whether `address` may be dialled. Private links are not checked here; they are dialled as configured."""
     return refusal(address, reach, rules) is None
 
 
 def check_addresses(addresses: Iterable[Address], reach: Reach, rules: EgressRules, field: str = "base_url") -> None:
-    """Raise unless every address that a name resolved to may be dialled: one that may not is one too many."""
+    """Raise unless every address that a name resolved to may be dialled."""
     for address in addresses:
         why = refusal(address, reach, rules)
         if why is not None:
@@ -162,8 +162,8 @@ def _within(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks)  # an IPv4 address is in no IPv6 network, and vice versa
 
 
-def _carried(address: Address) -> list[Address]:
-    """`address`, and each IPv4 address that one of the transition mechanisms would read out of it."""
+def _with_embedded(address: Address) -> list[Address]:
+    """`address`, and each IPv4 address that a transition mechanism would extract from it."""
     found: list[Address] = [address]
     if isinstance(address, IPv6Address):
         low = int(address) & 0xFFFFFFFF
@@ -186,15 +186,15 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _DOT_SEGMENT = re.compile(r"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?")
 
-# Names that mean "inside" by a standard (RFC 6761, 6762, 8375, 9476, ICANN's .internal), by a cloud or by habit.
-_INSIDE_SUFFIXES = frozenset(
+# Internal names: by standard (RFC 6761, 6762, 8375, 9476, ICANN's .internal), by cloud, or by convention.
+_INTERNAL_SUFFIXES = frozenset(
     (
         *("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "arpa"),
         *("svc", "consul", "alt", "onion"),
     )
 )
 _METADATA_HOSTS = frozenset(("metadata.goog", "metadata.azure.com", "metadata.tencentyun.com", "metadata.packet.net"))
-# Public names made to resolve to any address one likes, or to loopback.
+# Public DNS zones whose names resolve to any chosen address, or to loopback.
 _WILDCARD_DNS = frozenset(
     (
         *("nip.io", "sslip.io", "xip.io", "localtest.me", "lvh.me", "vcap.me", "lacolhost.com", "1u.ms", "rbndr.us"),
@@ -206,7 +206,7 @@ _WILDCARD_DNS = frozenset(
 def check_base_url(url: str, rules: EgressRules | None = None) -> ParsedBase:
     """Raise `HostRuleError` unless `url` may be the `base_url` of a VENDOR_B_COMPATIBLE target.
 
-    What its name resolves to is for the caller to ask (`check_addresses`), but not for a name in `rules.links`.
+    The caller then checks what the name resolves to (`check_addresses`), unless the name is in `rules.links`.
     """
     rules = rules or EgressRules()
     parsed = _Reader("base_url", url).read(schemes=("https",), with_port=False)
@@ -218,9 +218,9 @@ def check_base_url(url: str, rules: EgressRules | None = None) -> ParsedBase:
 
 
 def check_replica_url(url: str, rules: EgressRules) -> ParsedBase:
-    """Raise `HostRuleError` unless `url` may be a replica's: as a base URL, but http and ports are fine.
+    """Raise `HostRuleError` unless `url` may be a replica's. Like a base URL, but http and ports are allowed.
 
-    Inside names are fine where the operator allows private networks at all: then their addresses decide.
+    Internal names are allowed if the operator allows any private network; then their addresses decide.
     """
     parsed = _Reader("replicas", url).read(schemes=("http", "https"), with_port=True)
     if parsed.address is not None:
@@ -232,15 +232,15 @@ def check_replica_url(url: str, rules: EgressRules) -> ParsedBase:
     return parsed
 
 
-def is_inside_name(host: str) -> bool:
-    """Whether `host` (lower case) is a single label or below a suffix that never means the public internet."""
+def is_internal_name(host: str) -> bool:
+    """Whether `host` (lower case) is a single label, or has a suffix that is never public."""
     labels = host.split(".")
-    return len(labels) == 1 or labels[-1] in _INSIDE_SUFFIXES
+    return len(labels) == 1 or labels[-1] in _INTERNAL_SUFFIXES
 
 
 def _check_public_name(host: str, rules: EgressRules, field: str = "base_url") -> None:
     _check_not_metadata(host, field)
-    if is_inside_name(host):
+    if is_internal_name(host):
         raise HostRuleError(field, f"{field}: internal and local host names may not be used")
     if _is_below(host, _WILDCARD_DNS):
         raise HostRuleError(field, f"{field}: names made to resolve to any address may not be used")
@@ -259,7 +259,7 @@ def _is_below(host: str, suffixes: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Takes one URL apart; every complaint names the field that held it, never the URL (it may hold a credential)."""
+    """Parses one URL. Errors name the field, never the URL: it may hold a credential."""
 
     field: str
     url: str
@@ -316,17 +316,17 @@ class _Reader:
         return ParsedBase(scheme, host, port, path)
 
     def _ipv6(self, host: str) -> IPv6Address:
-        """Only as IPv6: an IPv4 address in an IPv6 notation has a notation of its own."""
+        """Refuses IPv6 forms that embed an IPv4 address: write that address as IPv4."""
         try:
             address = IPv6Address(host[1:-1] if host.endswith("]") else "")
         except ValueError:
             raise self._error("the host is not an IPv6 address") from None
-        if address.scope_id is not None or len(_carried(address)) > 1:
+        if address.scope_id is not None or len(_with_embedded(address)) > 1:
             raise self._error("an IPv6 address must have no zone and carry no IPv4 address")
         return address
 
     def _ipv4(self, host: str) -> IPv4Address:
-        """Resolvers read 0177.1, 2130706433 and 0x7f.1 as addresses too; here only four decimal numbers are one."""
+        """Resolvers also accept 0177.1, 2130706433 and 0x7f.1; this parser accepts four decimal numbers only."""
         try:
             address = IPv4Address(host if _CANONICAL_V4.fullmatch(host) else "")
         except ValueError:

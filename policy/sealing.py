@@ -1,6 +1,6 @@
-"""Upstream credentials under lock: AES-256-GCM, the secret's id as additional authenticated data.
+"""Encrypts upstream credentials: AES-256-GCM, with the secret's id as additional authenticated data.
 
-Both planes use it: control seals what the operator writes, the proxy opens it in memory. The caller brings the nonce.
+Control seals what the operator writes; the proxy unseals it in memory. The caller supplies the nonce.
 
 See docs/reference/management-api.md#secrets.
 """
@@ -16,20 +16,20 @@ KEY_BYTES = 32
 
 
 class SealedWithUnknownKeyError(ValueError):
-    """The secret cannot be opened with any key of TOLLGATE_SECRET_KEY; add the key it was sealed with to the list."""
+    """No key in TOLLGATE_SECRET_KEY decrypts the secret. Add the key that sealed it to the list."""
 
     def __init__(self) -> None:
         super().__init__(self.__doc__)
 
 
 def parse_keys(setting: str) -> tuple[bytes, ...]:
-    """The keys in TOLLGATE_SECRET_KEY: comma-separated base64 of 32 bytes each; the first one seals.
+    """Parse TOLLGATE_SECRET_KEY: comma-separated base64 keys of 32 bytes each. The first one seals.
 
-    ValueError, without the offending text, when there is none or one is malformed.
+    Raises ValueError, without the offending text, if there is no key or one is malformed.
     """
     try:
         keys = tuple(base64.b64decode(part.strip(), validate=True) for part in setting.split(",") if part.strip())
-    except ValueError:  # binascii.Error is one, and so is what text beyond ASCII raises
+    except ValueError:  # includes binascii.Error, and non-ASCII text
         keys = ()
     if not keys or any(len(key) != KEY_BYTES for key in keys):
         raise ValueError("TOLLGATE_SECRET_KEY must be comma-separated base64 keys of 32 bytes each")
@@ -37,13 +37,16 @@ def parse_keys(setting: str) -> tuple[bytes, ...]:
 
 
 def seal(keys: Sequence[bytes], secret_id: str, value: str, nonce: bytes) -> str:
-    """Base64 of nonce and ciphertext, under the first key. `nonce`: 12 random bytes, never used twice with a key."""
+    """Encrypt under the first key; returns base64 of nonce and ciphertext.
+
+    `nonce`: 12 random bytes that were never used with this key.
+    """
     sealed = AESGCM(keys[0]).encrypt(nonce, value.encode(), secret_id.encode())
     return base64.b64encode(nonce + sealed).decode()
 
 
 def unseal(keys: Sequence[bytes], secret_id: str, ciphertext: str) -> str:
-    """The value again, by whichever key opens it; `SealedWithUnknownKeyError` when none does."""
+    """Decrypt with whichever key fits. Raises `SealedWithUnknownKeyError` if none does."""
     try:
         raw = base64.b64decode(ciphertext, validate=True)
     except ValueError:

@@ -1,8 +1,7 @@
 """Service accounts of VENDOR_C: base64 of a JSON object with an RSA private key. Pure.
 
-Both planes read them: control before it stores one, the proxy before it signs with one. The key's size is bounded, and
-the key is checked here and not by OpenSSL: that check holds the interpreter's lock for 0.4 s at 4096 bits and for 6 to
-14 s at 8192.
+Control reads one before it stores it, the proxy before it signs with it. This module bounds the key's size and checks
+the key itself: OpenSSL's check holds the interpreter lock for 0.4 s at 4096 bits and for 6 to 14 s at 8192.
 """
 
 import base64
@@ -17,18 +16,18 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 MIN_KEY_BITS = 2048
 MAX_KEY_BITS = 4096
 MAX_SECRET_CHARS = 65_536
-"""Of base64, as control bounds every secret. A vendor's own has less than 4 000."""
+"""Characters of base64; control bounds every secret alike. Real service accounts have fewer than 4 000."""
 _MAX_EXPONENT_BITS = 33
 
 
 class ServiceAccountError(ValueError):
-    """What is wrong with a service account. The text holds nothing of it."""
+    """A service account cannot be used. The message quotes nothing from it."""
 
 
 def service_account_fields(secret: str) -> dict[str, Any]:
-    """The JSON object in a secret's value; empty where the secret is something else.
+    """The JSON object in a secret's value; empty if the secret is something else.
 
-    Raises `ServiceAccountError` for what is too long to be read.
+    Raises `ServiceAccountError` if the secret is too long.
     """
     if len(secret) > MAX_SECRET_CHARS:
         raise ServiceAccountError(f"a service account has at most {MAX_SECRET_CHARS} characters of base64")
@@ -40,9 +39,9 @@ def service_account_fields(secret: str) -> dict[str, Any]:
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ServiceAccountError` for a service account whose key cannot be used. Any other text is no account.
+    """Raise `ServiceAccountError` if the secret is a service account with an unusable key.
 
-    Takes 60 ms for a key of 4096 bits, no more than half of it without a chance for other threads.
+    Takes 60 ms for a key of 4096 bits and holds the interpreter lock for at most half of that at once.
     """
     fields = service_account_fields(secret)
     if "private_key" in fields:
@@ -50,11 +49,11 @@ def check_secret(secret: str) -> None:
 
 
 def private_key(pem: object) -> rsa.RSAPrivateKey:
-    """The account's key. Raises `ServiceAccountError` unless it is sound, and of a size that can be signed with."""
+    """Load the account's key. Raises `ServiceAccountError` unless it is consistent and of an accepted size."""
     try:
         if not isinstance(pem, str):
             raise TypeError
-        # What OpenSSL would check is checked below, once the size is known to be bearable.
+        # `_is_sound` replaces OpenSSL's validation, after the size check.
         key = load_pem_private_key(pem.encode(), password=None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ServiceAccountError("private_key must be an RSA private key in PEM without a passphrase") from None
@@ -66,8 +65,10 @@ def private_key(pem: object) -> rsa.RSAPrivateKey:
 
 
 def _is_sound(numbers: rsa.RSAPrivateNumbers) -> bool:
-    """As OpenSSL has it, with Fermat's test in place of 64 rounds of Miller's and Rabin's: a damaged key is found out,
-    and who forges his own key deceives nobody but himself."""
+    """OpenSSL's checks, with one Fermat test instead of 64 Miller-Rabin rounds.
+
+    It detects a damaged key. A key with forged primes harms only the account's owner.
+    """
     p, q, d, public = numbers.p, numbers.q, numbers.d, numbers.public_numbers
     return (
         min(p, q) > 1 << (MIN_KEY_BITS // 4)

@@ -1,8 +1,8 @@
-"""The versioned picture of policy that control publishes and the proxy serves from.
+"""The versioned snapshot of policy that control publishes and the proxy serves from.
 
-A snapshot is a set of rows, each (kind, id) → body, stamped with the revision of the transaction that wrote it. A body
-of None is a tombstone. Rows are looked up one at a time and compiled on look-up; nobody ever holds them all.
-Unknown fields are ignored and unknown enum values make a row be skipped: an older proxy survives a newer control.
+A snapshot is a set of rows, (kind, id) → body. Each row carries the revision of the transaction that wrote it; a body
+of None is a tombstone. Rows are compiled one at a time on look-up; no process holds them all.
+Unknown fields are ignored and rows with unknown enum values are skipped, so an older proxy survives a newer control.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Wire = dict[str, Any]
 
 
 class RowKind(StrEnum):
-    """What a row describes, and by what its id is looked up."""
+    """What a row describes. The comment says what its id is."""
 
     WORKSPACE = "workspace"  # id: workspace id
     ENDPOINT = "endpoint"  # id: slug
@@ -31,7 +31,7 @@ class RowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One change as it travels. `body` None: the thing was deleted at `revision`."""
+    """One change on the wire. `body` is None if the resource was deleted at `revision`."""
 
     kind: str
     id: str
@@ -40,13 +40,13 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class SnapshotPage:
     """One page of "all since revision R".
 
-    `reset`: forget everything first (another history, or R older than the tombstones); of a page that is not the first,
-    the walk itself is off: ask anew. `revision`: where the reader stands once the page with `next` None has been
-    applied. `next`: opaque, for the following page of this answer.
-    `nonce`: of `revision`; who asks "since R" shows R's, since a restored database may come to R again by another way.
+    `reset`: on the first page, drop all rows first (another epoch, or R is older than the tombstones); on a later page,
+    start the walk again. `revision`: what the reader has reached once it has applied the page whose `next` is None.
+    `next`: opaque cursor for the following page.
+    `nonce`: belongs to `revision`. A reader sends it back: a restored database can reach the same revision differently.
     """
 
     epoch: str
@@ -68,14 +68,14 @@ class Delta:
         }
 
     @classmethod
-    def from_wire(cls, wire: Wire) -> "Delta":
+    def from_wire(cls, wire: Wire) -> "SnapshotPage":
         rows = tuple(Row(*row[:4]) for row in wire["rows"])
         return cls(wire["epoch"], wire["revision"], wire["reset"], rows, wire.get("next"), wire.get("nonce", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRow:
-    """The tenant. `billing`: `active` or `suspended` (402). `tier`: of the model API's limits."""
+    """The tenant. `billing`: `active` or `suspended` (402). `tier`: selects the model API's limits."""
 
     id: str
     billing: str
@@ -132,7 +132,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class SecretRow:
-    """An upstream credential, encrypted (see `policy/sealing.py`)."""
+    """An upstream credential, encrypted by `policy/sealing.py`."""
 
     id: str
     workspace_id: str
@@ -157,7 +157,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A platform model: its deployments by id, and which one each environment points to."""
+    """A platform model: its deployments by id, and each environment's deployment."""
 
     id: str
     workspace_id: str
@@ -165,11 +165,11 @@ class ModelRow:
     environments: Mapping[str, str] = field(default_factory=dict)
 
     def deployment_in(self, environment: str) -> Deployment | None:
-        """What serves an environment, whose name is found without regard to case; None when nothing does."""
+        """The deployment of an environment, or None. Names are matched without regard to case."""
         id = self.environments.get(environment)
         if id is None:
-            wanted = same_name(environment)
-            id = next((found for name, found in self.environments.items() if same_name(name) == wanted), None)
+            wanted = comparable_name(environment)
+            id = next((found for name, found in self.environments.items() if comparable_name(name) == wanted), None)
         return None if id is None else self.deployments.get(id)
 
     def to_wire(self) -> Wire:
@@ -186,8 +186,8 @@ class ModelRow:
         return cls(id, body["workspace_id"], deployments, dict(body["environments"]))
 
 
-def same_name(name: str) -> str:
-    """What an environment's names have in common that differ in case alone. They are ASCII: nothing else has a case."""
+def comparable_name(name: str) -> str:
+    """An environment's name in the form that names are compared in: ASCII letters in lower case."""
     return name.lower() if name.isascii() else name
 
 
@@ -214,7 +214,7 @@ def group_from_wire(id: str, body: Wire) -> Group:
 
 
 def models_entry_to_wire(entry: SlugLimits) -> Wire:
-    """An entry of `models[]`: the form of the API, of the database column and of the snapshot."""
+    """An entry of `models[]`, as the API, the database column and the snapshot hold it."""
     return {
         "slug": entry.slug,
         "rate_limits": [_limit_to_wire(limit) for limit in entry.rate_limits],
@@ -242,16 +242,16 @@ _TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "
 
 
 def target_to_wire(target: Target) -> Wire:
-    """A target as the API shows it: the fields of its provider, none that is unset."""
+    """A target as the API shows it: only fields that are set."""
     wire: Wire = {"provider": target.provider}
     wire |= {name: value for name in _TARGET_FIELDS if (value := getattr(target, name)) is not None}
     if target.vendor_c_config is not None:
-        place = target.vendor_c_config
-        wire["vendor_c_config"] = {"project_id": place.project_id, "location": place.location}
+        config = target.vendor_c_config
+        wire["vendor_c_config"] = {"project_id": config.project_id, "location": config.location}
     return wire
 
 
 def target_from_wire(body: Wire) -> Target:
-    place = body.get("vendor_c_config")
-    where = VendorCConfig(place["project_id"], place["location"]) if place else None
-    return Target(body["provider"], **{name: body.get(name) for name in _TARGET_FIELDS}, vendor_c_config=where)
+    config = body.get("vendor_c_config")
+    vendor_c = VendorCConfig(config["project_id"], config["location"]) if config else None
+    return Target(body["provider"], **{name: body.get(name) for name in _TARGET_FIELDS}, vendor_c_config=vendor_c)

@@ -1,7 +1,7 @@
-"""How many tokens a text is, where nobody reported it: counted from its bytes and scripts, without a vocabulary.
+"""Estimates the tokens of a text, for usage that no provider reported. Uses bytes and scripts, not a vocabulary.
 
-0.6 to 1.7 times what `o200k_base` counts, in prose of any common script, in code and in JSON (decision 0012). Linear,
-and additive: the weights of a text's parts add up to the text's, so that a stream is weighed as it comes.
+The estimate is 0.6 to 1.7 times the count of `o200k_base` for prose in common scripts, code and JSON (decision 0012).
+It takes linear time and is additive, so a stream can be estimated as it comes.
 """
 
 import re
@@ -9,35 +9,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 IMAGE_TOKENS = 765
-"""An image in a request, whatever its size: what 1024 by 1024 pixels cost at full detail."""
+"""Tokens of an image in a request, whatever its size: the cost of 1024 × 1024 pixels at full detail."""
 DOCUMENT_TOKENS = 3000
-"""A document or a video in a request: two pages of a PDF, each as text and as an image."""
+"""Tokens of a document or video in a request: two PDF pages, each as text and as an image."""
 AUDIO_TOKENS = 600
-"""A recording in a request: one minute."""
+"""Tokens of an audio recording in a request: one minute."""
 
 TOKEN = 100
 """Weights are hundredths of a token."""
 SAMPLE_CHARACTERS = 8 << 10
 SLICE_CHARACTERS = 256
-"""Of a text above the sample's size, slices at equal distances are weighed."""
+"""A text longer than a sample is weighed by slices at equal distances."""
 
 _LETTER, _CAPITAL, _DIGIT, _MARK, _SPACE = b"aA0. "
 _CAPITAL_THEN_LETTER = b"Aa"
 _RUNS = (
     (_CAPITAL_THEN_LETTER, b"a"),
-    # A word takes one token for each six letters; two marks take one, three digits, three capitals.
+    # One token per six letters of a word, per two marks, per three digits, per three capitals.
     *((b"aaaaaa", b"w"), (b"aaa", b"a"), (b"aa", b"a"), (b"aa", b"a")),
     *((b"AAA", b"w"), (b"AA", b"A"), (b"000", b"w"), (b"00", b"0"), (b"..", b"w")),
 )
-"""Each run of characters of one class becomes as many bytes as it takes tokens: replaced in this order."""
+"""Replacements, in this order, that turn each run of one character class into one byte per token."""
 
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _RARE = re.compile("[\u0b00-\u0b7f\u0e80-\u0eff]")
 _RARE_WEIGHT = 110
-"""What a letter of Odia or Lao weighs more than one of the script with which it shares 256 code points."""
+"""Added for each letter of Odia or Lao, which share their 256 code points with a lighter script."""
 
 _BY_BLOCK: Mapping[range, int] = {
-    range(0x01, 0x03): 45,  # letters of Latin words, beside the runs
+    range(0x01, 0x03): 45,  # Latin letters, in addition to the runs
     range(0x03, 0x04): 40,  # Greek
     range(0x04, 0x05): 35,  # Cyrillic
     range(0x05, 0x06): 43,  # Armenian, Hebrew
@@ -51,7 +51,7 @@ _BY_BLOCK: Mapping[range, int] = {
     range(0x10, 0x11): 43,  # Burmese, Georgian
     range(0x12, 0x17): 210,  # Ethiopic, Cherokee
     range(0x17, 0x18): 60,  # Khmer
-    range(0x1E, 0x1F): 25,  # Vietnamese, beside the runs
+    range(0x1E, 0x1F): 25,  # Vietnamese, in addition to the runs
     range(0x20, 0x21): 80,  # punctuation
     range(0x34, 0xA0): 85,  # Han
     range(0xAC, 0xD8): 75,  # Hangul
@@ -61,7 +61,7 @@ _OTHER_WEIGHT = 100
 
 
 def _weights() -> bytes:
-    """By the high byte of a UTF-16 unit: what one character there weighs. Latin-1 is not weighed so, but in runs."""
+    """A character's weight by the high byte of its UTF-16 unit. Latin-1 counts in runs instead."""
     table = bytearray([_OTHER_WEIGHT]) * 256
     table[0] = 0
     for blocks, weight in _BY_BLOCK.items():
@@ -84,7 +84,7 @@ _CLASSES = bytes(_class_of(chr(code)) for code in range(256))
 
 
 def weight_of(text: str) -> int:
-    """What a text weighs, in hundredths of a token."""
+    """The weight of a text, in hundredths of a token."""
     runs = text.encode("latin-1", "ignore").translate(_CLASSES)
     for run, tokens in _RUNS:
         runs = runs.replace(run, tokens)
@@ -99,33 +99,32 @@ def weight_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some texts, or slices of them where they are long together. `size`: the characters of all."""
+    """Texts, or slices of them if they are long together. `size`: characters of all texts."""
 
     text: str
     size: int
 
     @property
     def weight(self) -> int:
-        """What all of the texts weigh, as the sample tells."""
+        """The weight of all texts, extrapolated from the sample."""
         return weight_of(self.text) * self.size // len(self.text) if self.text else 0
 
 
 def sample_of(texts: Sequence[str | bytes | memoryview]) -> Sample:
-    """At most about `SAMPLE_CHARACTERS` of texts, so that the cost of weighing them has a bound.
+    """Sample about `SAMPLE_CHARACTERS` of the texts, which bounds the cost of weighing them.
 
-    Bytes are parts of JSON strings as they stand: UTF-8, with escapes. The weight of a text above that is known to
-    within some percent.
+    Bytes are raw parts of JSON strings: UTF-8 with escapes. A longer text's weight is accurate to some percent.
     """
     size = sum(map(len, texts))
     whole = size <= SAMPLE_CHARACTERS
     taken = texts if whole else list(_cut(texts, size))
     parts = [part if isinstance(part, str) else _read(bytes(part)) for part in taken]
-    text = " ".join(parts)  # a space weighs nothing, and keeps apart what are two words
+    text = " ".join(parts)  # a space weighs nothing and separates words
     return Sample(text, len(text) if whole else size * sum(map(len, parts)) // sum(map(len, taken)))
 
 
 def _read(part: bytes) -> str:
-    """Where a slice has cut a character or an escape, what is left of that is as good as nothing."""
+    """Decode a slice. A character or escape that the slice cuts in two is dropped or miscounted; that is negligible."""
     text = part.decode("utf-8", "ignore")
     return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
 
@@ -140,7 +139,7 @@ def tokens_of(weight: int) -> int:
 
 
 def _cut(texts: Iterable[str | bytes | memoryview], size: int) -> Iterator[str | bytes | memoryview]:
-    """Slices at equal distances over all texts."""
+    """Yield slices at equal distances over all texts."""
     distance = size * SLICE_CHARACTERS // SAMPLE_CHARACTERS
     start = 0
     for text in texts:

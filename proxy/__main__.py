@@ -21,7 +21,7 @@ from proxy.exchange import PolicyUnavailableError
 from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, SettingsError, replica_settings, settings_from
 from proxy.supervisor.app import Bind, Supervisor
-from runtime.private_files import UMASK, NotOursError
+from runtime.private_files import UMASK, WrongOwnerError
 from runtime.setting_names import warnings_of
 
 log = logging.getLogger("proxy")
@@ -59,7 +59,7 @@ def main(context: click.Context, /, **given: Any) -> None:
         settings = settings_from(environ)
         with log_off_the_loop(settings.log_level):
             asyncio.run(_supervise(settings, bind, environ))
-    except (SettingsError, PortInUseError, ReplicaInUseError, NotOursError) as error:
+    except (SettingsError, PortInUseError, ReplicaInUseError, WrongOwnerError) as error:
         raise click.ClickException(str(error)) from None
 
 

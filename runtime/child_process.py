@@ -1,7 +1,7 @@
-"""A child process that cannot outlive its parent, and the questions `tollgate up` asks of the network.
+"""A child process that cannot outlive its parent, and network probes for starting it.
 
 Children stay in the parent's process group. On Linux the kernel kills a child when its parent dies (PR_SET_PDEATHSIG),
-so that even a `kill -9` of the parent leaves no process and no port.
+so even `kill -9` of the parent leaves no process and no open port behind.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import aiohttp
 
 _PR_SET_PDEATHSIG = 1
 _PORTS_TO_TRY = range(20_000, 30_000)
-"""Below Linux' ephemeral range, so that no outgoing connection takes a port between choosing and binding it."""
+"""Below Linux' ephemeral range: no outgoing connection can take a port between choosing and binding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Launch:
     argv: Sequence[str]
     env: Mapping[str, str]
     keep_open: tuple[int, ...] = ()
-    """Descriptors that the child inherits: the data directory's lock."""
-    deaf_to: frozenset[signal.Signals] = frozenset()
-    """Signals that never reach the child: those that a terminal or an init system sends to the whole group."""
+    """File descriptors that the child inherits, such as the data directory's lock."""
+    blocked_signals: frozenset[signal.Signals] = frozenset()
+    """Signals that the child blocks: those that a terminal or init system sends to the whole group."""
 
 
 class Child:
@@ -43,14 +43,14 @@ class Child:
 
     @classmethod
     async def start(cls, launch: Launch) -> "Child":
-        """Its standard output joins our standard error: ours carries the `ready` line alone."""
+        """Start a child. Its standard output goes to our standard error: ours carries only the `ready` line."""
         process = await asyncio.create_subprocess_exec(
             *launch.argv,
             env=dict(launch.env),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             pass_fds=launch.keep_open,
-            preexec_fn=tie_to_parent(launch.deaf_to),
+            preexec_fn=tie_to_parent(launch.blocked_signals),
         )
         return cls(process)
 
@@ -59,7 +59,7 @@ class Child:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit status; negative: the signal that ended it."""
+        """Wait for the exit status; a negative one is the signal that ended the child."""
         return await self._process.wait()
 
     def terminate(self) -> None:
@@ -73,23 +73,23 @@ class Child:
             self._process.send_signal(number)
 
 
-def tie_to_parent(deaf_to: frozenset[signal.Signals] = frozenset()) -> Callable[[], None]:
-    """What a child does between fork and exec. Everything it needs is looked up here, before the fork."""
+def tie_to_parent(blocked_signals: frozenset[signal.Signals] = frozenset()) -> Callable[[], None]:
+    """The function for `preexec_fn`. Everything it needs is looked up before the fork."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
     def tie() -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # the parent died before the kernel was told
+            if os.getppid() != parent:  # the parent died before prctl took effect
                 os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, deaf_to)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_signals)
 
     return tie
 
 
 def can_bind(host: str, port: int) -> bool:
-    """Whether nobody listens there. SO_REUSEADDR, so that connections of a former run that linger do not count."""
+    """Whether the port is free. SO_REUSEADDR ignores connections of an earlier run in TIME_WAIT."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,17 +100,17 @@ def can_bind(host: str, port: int) -> bool:
     return True
 
 
-def free_ports(host: str, count: int, besides: Collection[int] = ()) -> list[int]:
-    """As many ports, all different and none of `besides`, that nobody listens on now."""
+def free_ports(host: str, count: int, excluded: Collection[int] = ()) -> list[int]:
+    """`count` distinct free ports, none of them in `excluded`."""
     candidates = random.sample(_PORTS_TO_TRY, len(_PORTS_TO_TRY))
-    free = list(islice((port for port in candidates if port not in besides and can_bind(host, port)), count))
+    free = list(islice((port for port in candidates if port not in excluded and can_bind(host, port)), count))
     if len(free) < count:
         raise OSError(f"no {count} free ports between {_PORTS_TO_TRY.start} and {_PORTS_TO_TRY.stop - 1}")
     return free
 
 
 async def answers_ok(url: str) -> bool:
-    """Whether a GET is answered with 200 within a second."""
+    """Whether a GET returns 200 within a second."""
     try:
         timeout = aiohttp.ClientTimeout(total=1)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
@@ -120,7 +120,7 @@ async def answers_ok(url: str) -> bool:
 
 
 async def accepts(host: str, port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a TCP connection is accepted within a second."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 1)
     except (TimeoutError, OSError):
@@ -129,15 +129,15 @@ async def accepts(host: str, port: int) -> bool:
     return True
 
 
-async def says(path: Path, command: bytes, answer: bytes) -> bool:
-    """Whether a unix socket answers `command` with `answer`; also True when it hangs up, if that is what is awaited."""
+async def replies_with(path: Path, command: bytes, reply: bytes) -> bool:
+    """Whether a unix socket replies to `command` with `reply`. An empty `reply` means that the peer closes."""
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(str(path)), 1)
     except (TimeoutError, OSError):
         return False
     try:
         writer.write(command)
-        return await asyncio.wait_for(reader.read(len(answer) or 1), 5) == answer
+        return await asyncio.wait_for(reader.read(len(reply) or 1), 5) == reply
     except (TimeoutError, OSError):
         return False
     finally:

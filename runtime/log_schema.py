@@ -1,7 +1,7 @@
-"""The schema of a log line: one JSON object per line, the same from both planes, so that one filter reads them all.
+"""The schema of a log line: one JSON object per line, the same for both planes.
 
-Pure. Members: `time` (ISO 8601 UTC, milliseconds), `level`, `logger`, `process` (pid), `message`, and `trace` where an
-exception was logged. A request's line has more: `method`, `path`, `status`, `total_ms`, and who called.
+Pure. Members: `time` (ISO 8601 UTC, milliseconds), `level`, `logger`, `process` (pid), `message`, and `trace` if an
+exception was logged. An access-log line adds `method`, `path`, `status`, `total_ms` and the caller.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_LEVEL = "INFO"
 FIELDS = "fields"
-"""The attribute of a record that holds a dict of further members: `log.info(…, extra={FIELDS: {…}})`."""
+"""The record attribute that holds further members: `log.info(…, extra={FIELDS: {…}})`."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(Protocol):
-    """What is read of a `logging.LogRecord`."""
+    """The attributes of `logging.LogRecord` that a line needs."""
 
     created: float
     levelname: str
@@ -30,7 +30,7 @@ class Record(Protocol):
 
 
 def log_line(record: Record) -> str:
-    """The record as JSON, without the end of the line. Breaks inside are escaped: no message can look like two."""
+    """The record as JSON without a newline. Line breaks inside are escaped, so no message can look like two."""
     fields: dict[str, Any] = {
         "time": timestamp(int(record.created * 1000)),
         "level": record.levelname,
@@ -44,7 +44,7 @@ def log_line(record: Record) -> str:
 
 
 def parse_level(text: str) -> str:
-    """TOLLGATE_LOG_LEVEL, in either case; ValueError says what is accepted."""
+    """Parse TOLLGATE_LOG_LEVEL, ignoring case. Raises ValueError that lists the accepted levels."""
     level = text.strip().upper()
     if level not in LEVELS:
         raise ValueError(f"expected one of {', '.join(LEVELS)}")

@@ -1,6 +1,6 @@
 """Files that only their owner may read: the data directory's and the journals'.
 
-Directories that an earlier version made under another umask are closed to group and others at start.
+Directories that an earlier version created under another umask are closed to group and others at start.
 """
 
 import os
@@ -9,42 +9,45 @@ from collections.abc import Iterator
 from pathlib import Path
 
 UMASK = 0o077
-"""Of every process of ours, set before it makes a file: what it makes is its owner's alone."""
+"""Every process sets it before it creates a file, so only the owner can read what it creates."""
 _OTHERS = 0o077
 
 
-class NotOursError(Exception):
-    """A directory for keys and billing events belongs to another user, who could read and change all of it."""
+class WrongOwnerError(Exception):
+    """A directory for keys and billing events belongs to another user, who could read and change everything in it."""
 
     def __init__(self, path: Path, owner: int) -> None:
         super().__init__(
-            f"{path} belongs to user {owner}, and this process runs as user {os.geteuid()}. Run it as that user, give"
-            f" the directory to this one (chown), or name a directory inside it that does not exist yet."
+            f"{path} belongs to user {owner}, but this process runs as user {os.geteuid()}. Run it as user {owner},"
+            f" change the owner (chown), or name a directory inside it that does not exist yet."
         )
 
 
 def tighten_directory(directory: Path) -> list[str]:
-    """Close a directory, and all in it, to group and others; what had been open. NotOursError when it is another's."""
+    """Close a directory and everything in it to group and others; returns the paths that were open.
+
+    Raises `WrongOwnerError` if another user owns the directory.
+    """
     status = directory.stat()
     if status.st_uid != os.geteuid():
-        raise NotOursError(directory, status.st_uid)
+        raise WrongOwnerError(directory, status.st_uid)
     opened = [str(directory)] if _close(str(directory), status) else []
     return opened + [path for path, found in _within(str(directory)) if _close(path, found)]
 
 
 def tighten_files(*paths: Path) -> list[str]:
-    """The same for files that stand in a directory of somebody else's; those that are not there are passed over."""
+    """The same for single files in a directory of another user. Missing files are skipped."""
     return [str(path) for path in paths if path.is_file() and _close(str(path), path.stat())]
 
 
-def told(opened: list[str]) -> str:
-    """A sentence for the log."""
+def describe_closed(opened: list[str]) -> str:
+    """A log message about the paths that were closed."""
     more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
     return f"Others could read {opened[0]}{more}; closed to all but the owner (modes 0700 and 0600)."
 
 
 def _close(path: str, status: os.stat_result) -> bool:
-    """Whether it had been open. Links, sockets and what is another user's are left alone."""
+    """Close one path; returns whether it was open. Leaves links, sockets and other users' files alone."""
     is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
     if not is_plain or status.st_uid != os.geteuid() or not status.st_mode & _OTHERS:
         return False
@@ -53,7 +56,7 @@ def _close(path: str, status: os.stat_result) -> bool:
 
 
 def _within(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All below it; what goes away meanwhile, as a journal that was shipped does, is passed over."""
+    """Everything below a directory. Skips files that disappear meanwhile, such as shipped journals."""
     for folder, folders, files in os.walk(directory):
         for name in (*folders, *files):
             path = os.path.join(folder, name)

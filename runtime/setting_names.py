@@ -1,7 +1,7 @@
-"""The names of all settings (`TOLLGATE_*` in the environment), of both planes and of the commands.
+"""The names of all settings (`TOLLGATE_*` environment variables) of both planes and the commands.
 
-A name that is not here is most likely misspelt: it would be ignored without a word. What a setting means is in
-`docs/reference/settings.md`; a test holds this list to the settings that the code reads.
+A name that is not listed is probably misspelt; `warnings_of` says so instead of ignoring it silently.
+`docs/reference/settings.md` explains each setting. A test compares this list with the settings that the code reads.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,14 +60,14 @@ NAMES = frozenset(
 
 
 def is_unknown(name: str) -> bool:
-    """Whether a name has our prefix and is no setting."""
+    """Whether a name has the TOLLGATE_ prefix but is not a setting."""
     return name.startswith(PREFIX) and name not in NAMES
 
 
 def warnings_of(environment: Iterable[str]) -> Iterator[str]:
-    """One sentence for each name with our prefix that is no setting, with the setting that was probably meant."""
+    """Yield a warning for each unknown TOLLGATE_ name, with the setting that was probably meant."""
     for name in sorted(environment):
         if is_unknown(name):
-            meant = get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in NAMES], n=1)
-            hint = f"Did you mean {PREFIX}{meant[0]}?" if meant else "See docs/reference/settings.md."
+            guess = get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in NAMES], n=1)
+            hint = f"Did you mean {PREFIX}{guess[0]}?" if guess else "See docs/reference/settings.md."
             yield f"{name} is not a setting and is ignored. {hint}"

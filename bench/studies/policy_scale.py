@@ -31,7 +31,7 @@ from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
-from policy.snapshot import Delta, EndpointRow, KeyRow, Row, WorkspaceRow, group_to_wire
+from policy.snapshot import EndpointRow, KeyRow, Row, SnapshotPage, WorkspaceRow, group_to_wire
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.supervisor.replica import Replica
 from proxy.edges.policy.supervisor.replica_listing import Nobody, Still
@@ -89,12 +89,12 @@ class PagedFeed:
     def __init__(self, source: Iterator[Row], standing: Standing, *, reset: bool) -> None:
         self._source, self._standing, self._reset = source, standing, reset
 
-    async def page(self, since: Standing, after: str | None) -> Delta:
+    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
         page = tuple(islice(self._source, PAGE))
         following = "more" if len(page) == PAGE else None
         reset = self._reset and after is None
-        delta = Delta(self._standing.epoch, self._standing.revision, reset, page, following)
-        return Delta.from_wire(orjson.loads(orjson.dumps(delta.to_wire())))
+        delta = SnapshotPage(self._standing.epoch, self._standing.revision, reset, page, following)
+        return SnapshotPage.from_wire(orjson.loads(orjson.dumps(delta.to_wire())))
 
 
 async def follow(replica: Replica, feed: PagedFeed) -> tuple[float, float]:

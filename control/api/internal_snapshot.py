@@ -21,7 +21,7 @@ DEFAULT_ROWS = 1_000
 async def snapshot(request: web.Request) -> web.Response:
     parts = request.app[PARTS]
     authentication.check_internal(request, parts.settings.internal_token)
-    delta = await publisher.read_delta(parts.store, _reader(request))
+    delta = await publisher.read_page(parts.store, _reader(request))
     wire = delta.to_wire()
     rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))
     body = await put_together(encode_object(wire | {"rows": rows}))

@@ -301,7 +301,7 @@ async def _settle_ports(options: Options) -> Ports:
     chosen = asdict(options.ports)
     for name, port in chosen.items():
         if not port:
-            chosen[name] = free_ports(options.host_of(name), 1, besides=chosen.values())[0]
+            chosen[name] = free_ports(options.host_of(name), 1, excluded=chosen.values())[0]
     return Ports(**chosen)
 
 

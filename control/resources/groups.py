@@ -23,7 +23,7 @@ from policy.groups import (
     GroupRuleError,
     check_below,
     check_depth,
-    check_under,
+    check_threshold,
     inherit_enforcement,
     tightened,
 )
@@ -185,7 +185,7 @@ async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancest
         async for entry in group_rows.entries_below(tx.conn, new):
             await pause()
             for limit in (*entry["rate_limits"], *entry["usage_limits"]):
-                check_under(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
+                check_threshold(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
 
 
 async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:

@@ -15,7 +15,7 @@ from control.edges.sql import published_rows
 from control.edges.sql.published_rows import PublishedRow, Standing
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.time_slices import each
-from policy.snapshot import Delta, Row
+from policy.snapshot import Row, SnapshotPage
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
@@ -63,7 +63,7 @@ class Reader:
     nonce: str | None = None
 
 
-async def read_delta(store: Store, reader: Reader) -> Delta:
+async def read_page(store: Store, reader: Reader) -> SnapshotPage:
     """One page for this reader."""
     async with store.read() as conn:
         now = await published_rows.standing(conn)
@@ -99,14 +99,14 @@ async def _must_start_over(conn: Connection, now: Standing, reader: Reader) -> b
     return reader.nonce is not None and await published_rows.nonce_of(conn, reader.since) != reader.nonce
 
 
-async def _page(conn: Connection, now: Standing, walk: Walk, reset: bool, limit: int) -> Delta:
+async def _page(conn: Connection, now: Standing, walk: Walk, reset: bool, limit: int) -> SnapshotPage:
     shown, goes_on = await _some_rows(conn, walk, limit)
     following = None
     if goes_on:
         last = shown[-1]
         place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
         following = Walk(now.epoch, place, walk.tombstones_from, seen).encode()
-    return Delta(now.epoch, now.revision, reset, tuple(await each(shown, _row)), following, now.nonce)
+    return SnapshotPage(now.epoch, now.revision, reset, tuple(await each(shown, _row)), following, now.nonce)
 
 
 async def _some_rows(conn: Connection, walk: Walk, limit: int) -> tuple[list[PublishedRow], bool]:

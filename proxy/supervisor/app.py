@@ -34,7 +34,7 @@ from proxy.settings import Settings
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from proxy.supervisor.refresher import Refresher
 from runtime.http_server import FrontLimits, FrontRunner
-from runtime.private_files import tighten_directory, tighten_files, told
+from runtime.private_files import describe_closed, tighten_directory, tighten_files
 
 WIND_UP_S = 2.0
 """What a worker gets beyond the drain timeout to write down what it cut off, before it is killed."""
@@ -120,7 +120,7 @@ class Supervisor:
         opened = tighten_files(*(replica.with_name(replica.name + suffix) for suffix in suffixes))
         opened += tighten_directory(journals) if journals.exists() else []
         if opened:
-            log.warning("%s", told(opened))
+            log.warning("%s", describe_closed(opened))
 
     def _started_over(self) -> None:
         """Control's policy is of another history than the replica's was: its events may be, too."""

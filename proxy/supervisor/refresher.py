@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from policy.snapshot import Delta, Row
+from policy.snapshot import Row, SnapshotPage
 
 MIN_GAP_S = 0.05
 """Between two refreshes, so that a burst of hints becomes a few refreshes and not one for each."""
@@ -57,7 +57,7 @@ class Standing:
 
 
 class Feed(Protocol):
-    async def page(self, since: Standing, after: str | None) -> Delta: ...
+    async def page(self, since: Standing, after: str | None) -> SnapshotPage: ...
 
 
 class Draft(Protocol):
@@ -191,7 +191,7 @@ class Refresher:
         if over:
             self._started_over(since, page)
 
-    def _started_over(self, since: Standing, page: Delta) -> None:
+    def _started_over(self, since: Standing, page: SnapshotPage) -> None:
         log.warning(
             "control no longer knows revision %d as this replica does: its database was restored or replaced, or this"
             " proxy was away for too long; all policy was fetched anew, up to revision %d",
@@ -201,7 +201,7 @@ class Refresher:
         if self._on_start_over is not None:
             self._on_start_over()
 
-    async def _page_after(self, page: Delta, since: Standing) -> Delta:
+    async def _page_after(self, page: SnapshotPage, since: Standing) -> SnapshotPage:
         following = await self._feed.page(since, page.next)
         if following.epoch != page.epoch or following.reset:
             raise ControlUnreachableError("control's database was restored or replaced between two pages")

@@ -1,4 +1,4 @@
-"""A small control plane in process: rows with revisions, served as Delta pages at /internal/v1/snapshot.
+"""A small control plane in process: rows with revisions, served as SnapshotPage pages at /internal/v1/snapshot.
 
 It keeps the promises of the real one (revision order, tombstones, "start over" for another epoch) and can be told to
 fail. `FakeControl` is the pages alone, a `Feed` for the refresher; `serve_control` puts it on a real port.
@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from policy.snapshot import Delta, Row
+from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor.refresher import ControlUnreachableError, Standing
 
 TOKEN = "internal-token"
@@ -44,7 +44,7 @@ class FakeControl:
     def start_over(self, epoch: str) -> None:
         self.epoch, self.revision, self.rows = epoch, 0, {}
 
-    async def page(self, since: Standing, after: str | None) -> Delta:
+    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
         self.requests.append((since.epoch, since.revision, after))
         if self.gate is not None:
             await self.gate.wait()
@@ -53,7 +53,7 @@ class FakeControl:
         epoch = since.epoch if since.nonce == self.nonce else "of another history"
         return self.answer(epoch, since.revision, after, self.page_rows)
 
-    def answer(self, epoch: str, since: int, after: str | None, limit: int) -> Delta:
+    def answer(self, epoch: str, since: int, after: str | None, limit: int) -> SnapshotPage:
         reset = epoch != self.epoch
         floor = 0 if reset else since
         changed = [row for row in self.rows.values() if row.revision > floor and not (reset and row.body is None)]
@@ -61,7 +61,7 @@ class FakeControl:
         start = int(after or 0)
         page = tuple(changed[start : start + limit])
         following = str(start + limit) if start + limit < len(changed) else None
-        return Delta(self.epoch, self.revision, reset and after is None, page, following, self.nonce)
+        return SnapshotPage(self.epoch, self.revision, reset and after is None, page, following, self.nonce)
 
 
 @asynccontextmanager

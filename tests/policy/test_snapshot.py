@@ -10,13 +10,13 @@ from policy.credentials import KeyKind
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Group
 from policy.snapshot import (
-    Delta,
     Deployment,
     EndpointRow,
     KeyRow,
     ModelRow,
     Row,
     SecretRow,
+    SnapshotPage,
     WorkspaceRow,
     group_from_wire,
     group_to_wire,
@@ -70,18 +70,18 @@ def test_groups(path: tuple[Group, ...]) -> None:
 @pytest.mark.parametrize("following", [None, "opaque"])
 def test_deltas(following: str | None) -> None:
     rows = (Row("group", "g", 3, {"a": 1}), Row("key", "d", 4, None), Row("kind of next year", "x", 5, {}))
-    delta = Delta("epoch", 5, True, rows, following)
-    assert Delta.from_wire(through_json(delta.to_wire())) == delta
+    delta = SnapshotPage("epoch", 5, True, rows, following)
+    assert SnapshotPage.from_wire(through_json(delta.to_wire())) == delta
 
 
 def test_what_a_newer_control_adds_is_ignored() -> None:
     wire = MODEL.to_wire()
     wire["deployments"][0].append({"gpu": "new"})
     assert ModelRow.from_wire("m", wire | {"shiny": 1}) == MODEL
-    delta = Delta("e", 1, False, (Row("group", "g", 1, None),))
+    delta = SnapshotPage("e", 1, False, (Row("group", "g", 1, None),))
     newer = delta.to_wire() | {"shiny": 1}
     newer["rows"][0].append("signature")
-    assert Delta.from_wire(newer) == delta
+    assert SnapshotPage.from_wire(newer) == delta
 
 
 @pytest.mark.parametrize("change", [{"kind": "WORKSPACE_NEXT_YEAR"}])

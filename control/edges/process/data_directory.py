@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from runtime.private_files import NotOursError, tighten_directory, told
+from runtime.private_files import WrongOwnerError, describe_closed, tighten_directory
 
 _SOCKET_PATH = re.compile(r"[A-Za-z0-9/._+-]{1,100}")
 """A unix socket's path has at most 107 bytes (103 on macOS), and this one also stands in a URL."""
@@ -54,10 +54,10 @@ class DataDirectory:
             opened = tighten_directory(self.path)
         except OSError as error:
             raise DataDirectoryError(f"cannot make the data directory {self.path}: {error.strerror}") from error
-        except NotOursError as error:
+        except WrongOwnerError as error:
             raise DataDirectoryError(str(error)) from None
         if opened:
-            log.warning("%s", told(opened))
+            log.warning("%s", describe_closed(opened))
 
     def lock(self, patience_s: float = LOCK_PATIENCE_S) -> int:
         """Take the directory for this process and the children that inherit the returned descriptor.

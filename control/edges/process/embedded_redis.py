@@ -8,7 +8,7 @@ import signal
 from control.edges.process import redis_binary
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.redis_binary import RedisServer
-from runtime.child_process import Child, Launch, says
+from runtime.child_process import Child, Launch, replies_with
 
 _FLAGS = (
     ("--port", "0"),
@@ -46,8 +46,8 @@ class EmbeddedRedis:
 
     async def is_ready(self) -> bool:
         """PONG; not while it loads its append-only file."""
-        return await says(self._socket, b"PING\r\n", b"+PONG")
+        return await replies_with(self._socket, b"PING\r\n", b"+PONG")
 
     async def stop(self, child: Child) -> None:
         """SHUTDOWN writes and syncs the append-only file. A Redis that takes longer is waited for by the caller."""
-        await says(self._socket, b"SHUTDOWN\r\n", b"")
+        await replies_with(self._socket, b"SHUTDOWN\r\n", b"")

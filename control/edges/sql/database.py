@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control.edges.sql.database_url import parse
-from runtime.private_files import tighten_files, told
+from runtime.private_files import describe_closed, tighten_files
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _open_sqlite(url: URL) -> AsyncEngine:
         file = Path(url.database)
         file.parent.mkdir(parents=True, exist_ok=True)
         if opened := tighten_files(*(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm"))):
-            log.warning("%s", told(opened))
+            log.warning("%s", describe_closed(opened))
     engine = create_async_engine(url, hide_parameters=True, pool_timeout=30)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)

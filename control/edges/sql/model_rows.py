@@ -10,7 +10,7 @@ from sqlalchemy import func, insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
-from policy.snapshot import Deployment, ModelRow, RowKind, same_name
+from policy.snapshot import Deployment, ModelRow, RowKind, comparable_name
 
 MAX_MODEL_BYTES = 1024 * 1024
 """Of what is published of one model, all of it with each change. A model of before the bound may shrink."""
@@ -106,7 +106,7 @@ async def update_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
     """By its name without regard to case; of several, which only older versions let be, the one that is spelled so."""
-    alike = func.lower(environments.c.name) == same_name(name)
+    alike = func.lower(environments.c.name) == comparable_name(name)
     rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
     found = {row.name: EnvironmentRecord(*row) for row in rows}
     return found.get(name) or next(iter(found.values()), None)

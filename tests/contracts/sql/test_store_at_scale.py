@@ -169,7 +169,7 @@ async def test_a_refresh_costs_what_changed(store: Store) -> None:
     """One changed row among a million is one row on the wire."""
     async with store.read() as conn:
         now = await published_rows.standing(conn)
-    delta = await publisher.read_delta(store, Reader(now.epoch, now.revision - 1, None, 5000))
+    delta = await publisher.read_page(store, Reader(now.epoch, now.revision - 1, None, 5000))
     assert [row.id for row in delta.rows] == [f"digest{KEYS}"]
 
 

@@ -14,7 +14,7 @@ from control.edges.sql.store import Store
 from control.edges.sql.tables import published, revision, revision_nonces
 from control.resources import publisher
 from control.resources.publisher import Reader, Walk
-from policy.snapshot import Delta, Row, RowKind
+from policy.snapshot import Row, RowKind, SnapshotPage
 from tests.control.plane import TOKEN, ControlPlane, rate
 
 
@@ -27,7 +27,7 @@ class Follower:
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.resets = 0
 
-    def apply(self, delta: Delta) -> None:
+    def apply(self, delta: SnapshotPage) -> None:
         if delta.reset:
             self.rows.clear()
             self.resets += 1
@@ -46,7 +46,7 @@ class Follower:
         """Read every page; how many there were."""
         walk, pages = None, 0
         while True:
-            delta = await publisher.read_delta(store, Reader(self.epoch, self.revision, walk, limit, self.nonce))
+            delta = await publisher.read_page(store, Reader(self.epoch, self.revision, walk, limit, self.nonce))
             self.apply(delta)
             pages += 1
             if delta.next is None:
@@ -67,7 +67,7 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
     for _ in range(100):
         standing = f"epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
         path = f"/internal/v1/snapshot?{standing}&limit=2{after}"
-        page = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
+        page = SnapshotPage.from_wire((await plane.get(path, key=TOKEN)).ok())
         follower.apply(page)
         if page.next is None:
             break
@@ -77,7 +77,7 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
     assert follower.rows[("group", group["id"])]["models"] == [{**rate(5), "usage_limits": []}]
     assert key["prefix"] in {row.get("prefix") for row in follower.rows.values()}
     path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
-    quiet = Delta.from_wire((await plane.get(path, key=TOKEN)).ok())
+    quiet = SnapshotPage.from_wire((await plane.get(path, key=TOKEN)).ok())
     assert (quiet.rows, quiet.reset, quiet.next) == ((), False, None)
     for wrong in ("since=x", "since=-1", "limit=x", "after=x", "after=[]", "after=[1,2]", "after=" + "[" * 900):
         (await plane.get(f"/internal/v1/snapshot?{wrong}", key=TOKEN)).refused(400)
@@ -89,7 +89,7 @@ async def test_only_what_changed_travels(store: Store) -> None:
     await follower.follow(store)
     await publish(store, "b", body={"v": 2})
     await publish(store, "c")
-    delta = await publisher.read_delta(store, Reader(follower.epoch, follower.revision, None, 10))
+    delta = await publisher.read_page(store, Reader(follower.epoch, follower.revision, None, 10))
     assert [(row.id, row.body) for row in delta.rows] == [("b", {"v": 2}), ("c", None)]
     assert not delta.reset
     await follower.follow(store)
@@ -102,7 +102,7 @@ async def test_a_walk_in_small_pages_misses_nothing_that_changes_meanwhile(store
     await publish(store, *ids, body={"v": 1})
     follower, walk = Follower(), None
     for step in range(40):
-        delta = await publisher.read_delta(store, Reader("", 0, walk, 3))
+        delta = await publisher.read_page(store, Reader("", 0, walk, 3))
         follower.apply(delta)
         if delta.next is None:
             break
@@ -167,7 +167,7 @@ async def test_another_epoch_or_a_database_put_back_starts_over(store: Store) ->
     await elsewhere.follow(store)
     assert (elsewhere.epoch, elsewhere.resets) == ("another", 2)
     gone = Walk("epoch before", (0, "", ""))
-    assert (await publisher.read_delta(store, Reader("another", 1, gone, 10))).reset
+    assert (await publisher.read_page(store, Reader("another", 1, gone, 10))).reset
 
 
 class Backup:
@@ -229,13 +229,13 @@ async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
     await publish(store, *(f"g{number}" for number in range(4)), body={"v": 1})
     backup = await Backup.of(store)
     follower = Follower()
-    first = await publisher.read_delta(store, Reader("", 0, None, 2))
+    first = await publisher.read_page(store, Reader("", 0, None, 2))
     assert first.next is not None
     await publish(store, "g3", body={"v": 2})
-    second = await publisher.read_delta(store, Reader("", 0, Walk.decode(first.next), 1))
+    second = await publisher.read_page(store, Reader("", 0, Walk.decode(first.next), 1))
     assert second.next is not None
     await backup.restore(store)
-    third = await publisher.read_delta(store, Reader("", 0, Walk.decode(second.next), 1))
+    third = await publisher.read_page(store, Reader("", 0, Walk.decode(second.next), 1))
     assert third.reset, "else the proxy would keep g3 as it was in the history that is gone"
     follower.apply(third)
     assert third.next is not None
@@ -243,10 +243,10 @@ async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
 
 async def test_a_proxy_of_before_the_nonces_is_served_by_numbers_alone(store: Store) -> None:
     await publish(store, "a", body={})
-    older = await publisher.read_delta(store, Reader("", 0, None, 10))
-    again = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10))
+    older = await publisher.read_page(store, Reader("", 0, None, 10))
+    again = await publisher.read_page(store, Reader(older.epoch, older.revision, None, 10))
     assert not again.reset
-    unproven = await publisher.read_delta(store, Reader(older.epoch, older.revision, None, 10, nonce=""))
+    unproven = await publisher.read_page(store, Reader(older.epoch, older.revision, None, 10, nonce=""))
     assert unproven.reset, "a replica that an older version filled cannot say whose revision it has"
 
 

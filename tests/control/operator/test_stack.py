@@ -117,9 +117,9 @@ def test_free_ports_differ_from_each_other_and_from_those_named(monkeypatch: pyt
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 21_203))
         holder.listen()
-        assert set(free_ports("127.0.0.1", 2, besides=[21_200])) == {21_201, 21_202}
+        assert set(free_ports("127.0.0.1", 2, excluded=[21_200])) == {21_201, 21_202}
         with pytest.raises(OSError, match="no 3 free ports between 21200 and 21203"):
-            free_ports("127.0.0.1", 3, besides=[21_200])
+            free_ports("127.0.0.1", 3, excluded=[21_200])
 
 
 def options_for(data: Path, ports: Ports) -> Options:

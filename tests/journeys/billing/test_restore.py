@@ -118,7 +118,7 @@ class Planes:
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.data = folder / "control"
         self.log = folder / "planes.log"
-        ports = [str(port) for port in free_ports("127.0.0.1", 3, besides=())]
+        ports = [str(port) for port in free_ports("127.0.0.1", 3, excluded=())]
         self.control, self.proxy, self.admin = (f"http://127.0.0.1:{port}" for port in ports)
         self._ports = ports
         self._product = Product(folder / "none")

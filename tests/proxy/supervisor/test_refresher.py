@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from policy.snapshot import Delta, Row
+from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor import refresher as module
 from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, Standing
 from tests.fakes.control_plane import FakeControl
@@ -182,7 +182,7 @@ async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
     control.page_rows = 2
     real_page, pages = control.page, 0
 
-    async def page(since: Standing, after: str | None) -> Delta:
+    async def page(since: Standing, after: str | None) -> SnapshotPage:
         nonlocal pages
         pages += 1
         delta = await real_page(since, after)

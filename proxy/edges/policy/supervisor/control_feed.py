@@ -1,13 +1,13 @@
 """Control's pages of policy over HTTP: `GET /internal/v1/snapshot`, all since a revision.
 
-The supervisor's only. It promises one of two outcomes per page, a decoded `Delta` or `ControlUnreachableError`; it
-must not apply anything, and its errors never carry the token.
+Used by the supervisor only. Each page ends as a decoded `SnapshotPage` or a `ControlUnreachableError`. Must not apply
+anything; its errors never carry the token.
 """
 
 import aiohttp
 import orjson
 
-from policy.snapshot import Delta
+from policy.snapshot import SnapshotPage
 from proxy.supervisor.refresher import ControlUnreachableError, Standing
 
 PATH = "/internal/v1/snapshot"
@@ -23,7 +23,7 @@ class ControlFeed:
         self._headers = {"Authorization": f"Bearer {internal_token}"}
         self._session: aiohttp.ClientSession | None = None
 
-    async def page(self, since: Standing, after: str | None) -> Delta:
+    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
         query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
         if after is not None:
@@ -42,12 +42,12 @@ class ControlFeed:
             await self._session.close()
 
 
-def _decoded(status: int, body: bytes) -> Delta:
+def _decoded(status: int, body: bytes) -> SnapshotPage:
     if status in (401, 403):
         raise ControlUnreachableError(f"control refuses our TOLLGATE_INTERNAL_TOKEN ({status}): is it the same there?")
     if status != 200:
         raise ControlUnreachableError(f"control answered {status} to a request for policy")
     try:
-        return Delta.from_wire(orjson.loads(body))
+        return SnapshotPage.from_wire(orjson.loads(body))
     except (ValueError, KeyError, TypeError) as error:
         raise ControlUnreachableError(f"control's answer is not a page of policy: {type(error).__name__}") from None

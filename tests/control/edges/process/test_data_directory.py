@@ -135,7 +135,7 @@ def test_a_directory_of_another_user_is_refused_with_the_remedy(tmp_path: Path) 
         os.chown(theirs, 12345, -1)
     else:
         theirs = Path("/")
-    with pytest.raises(DataDirectoryError, match=r"belongs to user \d+, and this process runs as user .* \(chown\)"):
+    with pytest.raises(DataDirectoryError, match=r"belongs to user \d+, but this process runs as user .* \(chown\)"):
         made(theirs)
 
 
