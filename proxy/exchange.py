@@ -17,7 +17,7 @@ from policy.hosts import Reach
 from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.metering import AnswerReader, Delivered
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.capacity.model_replicas import ReplicaCall
 from proxy.json_text.large_json import Outline
@@ -234,7 +234,7 @@ class Admitted:
     """Every limit up the tree has said yes. Made by `stages/admit.py` alone; settled exactly once."""
 
     routed: Routed
-    grant: Grant
+    taken: Taken
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Tokens

@@ -2,7 +2,7 @@
 
 `python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` puts the production parts together as `proxy/worker/app.py`
 does: server, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key
-and slug work. Counters grant all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor
+and slug work. Counters admit all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor
 is there a supervisor, whose work here is the journal's and the metrics'. All else is done as always: the answer bears
 the slug as its `model`, and the access log has its line.
 """
@@ -24,7 +24,7 @@ from policy.sealing import parse_keys
 from proxy.accounting.metering import AnswerReader, Delivered
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.recovery import CloseCall, OpenCall
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects import registry
 from proxy.dialects.upstream_request import Asked
@@ -44,14 +44,14 @@ from proxy.stages.settle import RequestReport, Settle, SettleDependencies
 from proxy.worker.app import keep_room, spare_the_collector
 
 CONNECT_TIMEOUT_S = 5.0
-_GRANT = Grant()
+_TAKEN = Taken()
 
 
 class NoCounters:
-    """Grants everything."""
+    """Admits everything."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant:
-        return _GRANT
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken:
+        return _TAKEN
 
     def next_number(self, key: str) -> int:
         return 1
@@ -59,7 +59,7 @@ class NoCounters:
     def settle(self, settlement: Settlement) -> None:
         pass
 
-    def give_back(self, grant: Grant) -> None:
+    def give_back(self, taken: Taken) -> None:
         pass
 
 

@@ -1,4 +1,7 @@
-"""What the counters answer: granted, with what is held until the call's end, or refused by a limit."""
+"""What a take in the counters answers: `Taken`, or the limit that refused it.
+
+See docs/reference/limits.md.
+"""
 
 from dataclasses import dataclass, field
 
@@ -7,37 +10,38 @@ from policy.limits.settlement import Reservation
 
 
 @dataclass(slots=True)
-class Standing:
+class LimitStatus:
     """The tightest limit of one type after a decision, for the `x-ratelimit-*` headers."""
 
     limit: int
     remaining: int
     reset_ms: int
-    bound: int = field(default=0, compare=False)  # its place in the plan
+    bound: int = field(default=0, compare=False)  # its index in the plan
 
 
 @dataclass(slots=True)
-class Grant:
-    """The buckets' yes: what it holds until settled (nothing where no TOKEN limit binds), the headers' figures, and all
-    that it took, requests too, which is given back when the call is never dispatched."""
+class Taken:
+    """A take that succeeded."""
 
     reservations: tuple[Reservation, ...] = ()
-    requests: Standing | None = None
-    tokens: Standing | None = None
-    taken: tuple[Reservation, ...] = ()
+    """Tokens held until the call is settled; empty if no TOKEN limit binds."""
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
+    returnable: tuple[Reservation, ...] = ()
+    """Everything that was taken, requests included. Returned if the call is never dispatched."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """The buckets' no: the first limit hit; nothing was consumed anywhere.
+    """A take that was refused, by the first limit hit. Nothing was taken from any bucket.
 
-    `retry_after_ms`: when there is room if nothing happens until then. `counted_retry_after_ms`: when, if all token
-    reservations were settled at zero now. `hard_retry_after_ms`: until when nothing can make room.
+    `retry_after_ms`: when there is room if nothing else happens. `counted_retry_after_ms`: when there is room if every
+    token reservation settles at zero now. `hard_retry_after_ms`: until then nothing can make room.
     """
 
     bound: Bound
     retry_after_ms: int
-    requests: Standing | None = None
-    tokens: Standing | None = None
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
     counted_retry_after_ms: int = 0
     hard_retry_after_ms: int = 0

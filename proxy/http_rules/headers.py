@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
-from proxy.accounting.reservations import Standing
+from proxy.accounting.reservations import LimitStatus
 from proxy.exchange import Headers, Incoming
 
 MAX_METADATA_BYTES = 4096
@@ -90,7 +90,7 @@ def passed(upstream: Headers) -> list[tuple[str, str]]:
     return [field for field in kept if field[0] not in dropped]
 
 
-def rate_lines(requests: Standing | None, tokens: Standing | None) -> str:
+def rate_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
     """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
     lines = ""
     if requests is not None:

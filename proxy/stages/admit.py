@@ -10,7 +10,7 @@ from policy.billing import MAX_COUNT, Tokens
 from policy.limits.effective import Plan
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.exchange import Admitted, Call, CountersUnavailableError, Routed
 from proxy.http_rules.headers import rate_lines
@@ -28,10 +28,10 @@ MAX_TIER_PLANS = 10_000
 class Counters(Protocol):
     """The buckets."""
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         """All or nothing, the workspace's `tier` included. Raises `CountersUnavailableError`.
 
-        A take that is cancelled gives back by itself what is granted later: nobody else will ever see that grant.
+        A cancelled take returns by itself whatever Redis still takes for it.
         """
         ...
 

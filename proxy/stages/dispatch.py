@@ -257,5 +257,5 @@ def _open_call(admitted: Admitted) -> OpenCall:
         received.metadata,
         time_ns() // 1_000_000,
         admitted.estimate,
-        admitted.grant.reservations,
+        admitted.taken.reservations,
     )

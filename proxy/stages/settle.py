@@ -13,7 +13,7 @@ from typing import Protocol
 from policy.billing import Tokens
 from policy.limits.settlement import Settlement
 from proxy.accounting.recovery import CloseCall
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.exchange import Call
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Counters(Protocol):
         """Enqueues; never raises."""
         ...
 
-    def give_back(self, grant: Grant) -> None:
+    def give_back(self, taken: Taken) -> None:
         """Return all that was taken for a call that was never dispatched. Enqueues; never raises."""
         ...
 
@@ -124,7 +124,7 @@ class Settle:
         call.booked = True
         reported = call.reader.reported.tokens if call.reader is not None else None
         call.billed = tokens = reported if reported is not None else self._unreported(call)
-        reservations, counters = admitted.grant.reservations, self._counters
+        reservations, counters = admitted.taken.reservations, self._counters
         # What is given back is not settled: a replay of the journal finds no number that it could settle.
         numbers = tuple(map(counters.next_number, map(_key_of, reservations))) if call.dispatched else ()
         try:
@@ -136,7 +136,7 @@ class Settle:
                 for reservation, number in zip(reservations, numbers, strict=True):
                     counters.settle(Settlement(reservation, number, tokens.input + tokens.output))
             else:
-                counters.give_back(admitted.grant)
+                counters.give_back(admitted.taken)
         if reported is not None:
             plan = admitted.routed.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)

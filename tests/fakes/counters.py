@@ -8,7 +8,7 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.exchange import CountersUnavailableError
 
 
@@ -27,22 +27,22 @@ class FakeCounters:
 
     async def close(self) -> None: ...
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
-        ceiling = self._take(tier, estimate_tokens) if tier is not None else Grant()
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+        ceiling = self._take(tier, estimate_tokens) if tier is not None else Taken()
         if isinstance(ceiling, LimitHit):
             return ceiling
         granted = self._take(plan, estimate_tokens)
         if isinstance(granted, LimitHit):
-            for reservation in ceiling.taken:
+            for reservation in ceiling.returnable:
                 self._apply(
                     "given back", Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
                 )
             return granted
-        return Grant(
+        return Taken(
             ceiling.reservations + granted.reservations,
             _tighter(ceiling.requests, granted.requests),
             _tighter(ceiling.tokens, granted.tokens),
-            ceiling.taken + granted.taken,
+            ceiling.returnable + granted.returnable,
         )
 
     def next_number(self, key: str) -> int:
@@ -53,8 +53,8 @@ class FakeCounters:
         self.settled.append(settlement)
         self._apply("this worker", settlement)
 
-    def give_back(self, grant: Grant) -> None:
-        for reservation in grant.taken:
+    def give_back(self, taken: Taken) -> None:
+        for reservation in taken.returnable:
             settlement = Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
             self.settled.append(settlement)
             self._apply("given back", settlement)
@@ -65,20 +65,20 @@ class FakeCounters:
         for settlement in sorted(settlements, key=lambda one: one.number):
             self._apply(incarnation, settlement)
 
-    def _take(self, plan: Plan, estimate_tokens: int) -> Grant | LimitHit:
+    def _take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
         if not plan.bounds:
-            return Grant()
+            return Taken()
         if self.away:
             raise CountersUnavailableError
         decision = admit(self._book(plan.key), plan.bounds, (estimate_tokens,), self._now_ms())
-        requests, tokens = _standing(plan, decision.requests), _standing(plan, decision.tokens)
+        requests, tokens = _status(plan, decision.requests), _status(plan, decision.tokens)
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         reservations = _reservations(plan, plan.bounds, decision, estimate_tokens)
         settled = {b.counting_group for b in plan.bounds if b.limit.type is LimitType.TOKEN}
         kept = [bound for bound in plan.bounds if bound.counting_group in settled]
-        return Grant(_reservations(plan, kept, decision, estimate_tokens), requests, tokens, reservations)
+        return Taken(_reservations(plan, kept, decision, estimate_tokens), requests, tokens, reservations)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
@@ -87,10 +87,10 @@ class FakeCounters:
         return self.books.setdefault(key, CounterHash(self._lease_ms))
 
 
-def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
+def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
     if tightest is None:
         return None
-    return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
+    return LimitStatus(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
 def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Reservation, ...]:
@@ -99,7 +99,7 @@ def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimat
     return (Reservation(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
 
 
-def _tighter(one: Standing | None, other: Standing | None) -> Standing | None:
+def _tighter(one: LimitStatus | None, other: LimitStatus | None) -> LimitStatus | None:
     if one is None or other is None:
         return one or other
     return one if one.remaining < other.remaining else other

@@ -10,7 +10,7 @@ from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, platform
@@ -52,7 +52,7 @@ class HeldCounters(FakeCounters):
 
     reached: asyncio.Event
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         self.reached.set()
         await asyncio.Event().wait()
         raise AssertionError

@@ -12,7 +12,7 @@ from policy.limits.counter_layout import TOKEN_KINDS, kind_mask
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.connection import NEVER, RedisCommand, encode_part
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
 
@@ -41,7 +41,7 @@ class AdmissionRequest(Take):
         self,
         compiled: "CompiledPlan",
         estimate: int,
-        answer: "asyncio.Future[Grant | LimitHit]",
+        answer: "asyncio.Future[Taken | LimitHit]",
         done: "Callable[[AdmissionRequest, Any], None]",
     ) -> None:
         self.compiled = compiled
@@ -118,29 +118,29 @@ class CompiledPlan:
         estimates = b"".join([encode_part(b"%d" % check.estimate) for check in checks])
         return b"%b%b%b%b%b" % (self._head(*named, len(checks)), self._begin, stamp, self._end, estimates)
 
-    def taken(self, at_ms: int, estimate: int) -> Reservation:
+    def reservation(self, at_ms: int, estimate: int) -> Reservation:
         """All that a check took that was admitted then."""
         return Reservation(self.plan.key, self._taken, at_ms, estimate)
 
-    def grant(self, reply: list[int], estimate: int) -> Grant:
+    def taken(self, reply: list[int], estimate: int) -> Taken:
         now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
         thresholds, buckets = self._thresholds, self._buckets
         reservations: tuple[Reservation, ...] = (Reservation(self.plan.key, self._taken, now, estimate),)
         taken = reservations
         if buckets is not self._taken:
             reservations = (Reservation(self.plan.key, buckets, now, estimate),) if buckets else ()
-        return Grant(
+        return Taken(
             reservations,
-            Standing(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
-            Standing(thresholds[token_place], tokens, tokens_ms) if token_place else None,
+            LimitStatus(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
+            LimitStatus(thresholds[token_place], tokens, tokens_ms) if token_place else None,
             taken,
         )
 
     def refused(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
-        standing = self.grant(reply, 0)
+        status = self.taken(reply, 0)
         bound = self.plan.bounds[refused_by - 1]
-        return LimitHit(bound, retry_ms, standing.requests, standing.tokens, counted_retry_ms, hard_retry_ms)
+        return LimitHit(bound, retry_ms, status.requests, status.tokens, counted_retry_ms, hard_retry_ms)
 
     def repeated(self, now: float) -> LimitHit | None:
         """The last refusal, as it is to be told now; None when it is time to ask again."""
@@ -168,7 +168,7 @@ class CompiledPlan:
 
 
 def _held(plan: Plan) -> tuple[tuple[str, int], ...]:
-    """All that a grant of `plan` takes from."""
+    """All buckets that a take of `plan` takes from."""
     limits: dict[str, list[Limit]] = {}
     for bound in plan.bounds:
         limits.setdefault(bound.counting_group, []).append(bound.limit)
@@ -186,14 +186,14 @@ def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:
     return LimitHit(
         hit.bound,
         max(1, hit.retry_after_ms - elapsed_ms),
-        _aged_standing(hit.requests, elapsed_ms),
-        _aged_standing(hit.tokens, elapsed_ms),
+        _aged_status(hit.requests, elapsed_ms),
+        _aged_status(hit.tokens, elapsed_ms),
         max(0, hit.counted_retry_after_ms - elapsed_ms),
         max(0, hit.hard_retry_after_ms - elapsed_ms),
     )
 
 
-def _aged_standing(standing: Standing | None, elapsed_ms: int) -> Standing | None:
-    if standing is None:
+def _aged_status(status: LimitStatus | None, elapsed_ms: int) -> LimitStatus | None:
+    if status is None:
         return None
-    return Standing(standing.limit, standing.remaining, max(0, standing.reset_ms - elapsed_ms))
+    return LimitStatus(status.limit, status.remaining, max(0, status.reset_ms - elapsed_ms))

@@ -16,7 +16,7 @@ import hiredis
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
@@ -117,7 +117,7 @@ class RedisCounters:
         pending = self._settler.oldest_pending(self._incarnation)
         return self._number if pending is None else pending - 1
 
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
         """Admit one call against all bounds of `plan`, or say which refused; nothing is consumed then.
 
         `tier`: the workspace's own ceiling (policy/limits/tiers.py), in another hash: taken first, given back when the
@@ -126,7 +126,7 @@ class RedisCounters:
         if tier is not None:
             return await self._take_below(tier, plan, estimate_tokens)
         if not plan.bounds:
-            return Grant()
+            return Taken()
         compiled = self._plans.get(id(plan))
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
@@ -155,9 +155,9 @@ class RedisCounters:
             self._local.settled(settlement)
         self._forget_soft_refusals(settlement.reservation.key)
 
-    def give_back(self, grant: Grant) -> None:
+    def give_back(self, taken: Taken) -> None:
         """Return all that was taken for a call of which no byte was written upstream. Enqueues only, as `settle`."""
-        for reservation in grant.taken:
+        for reservation in taken.returnable:
             self._return(reservation)
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
@@ -167,7 +167,7 @@ class RedisCounters:
         """
         await self._settler.replay(incarnation, settlements)
 
-    async def _take_below(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Grant | LimitHit:
+    async def _take_below(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
         compiled = self._plans.get(id(tier))
         if compiled is None or compiled.plan is not tier:
             self._compile(tier, is_tier=True)
@@ -177,17 +177,17 @@ class RedisCounters:
         admitted = False
         try:
             granted = await self.take(plan, estimate_tokens)
-            admitted = isinstance(granted, Grant)
+            admitted = isinstance(granted, Taken)
         finally:
             if not admitted:
                 self.give_back(ceiling)
-        return _both(ceiling, granted) if isinstance(granted, Grant) else granted
+        return _both(ceiling, granted) if isinstance(granted, Taken) else granted
 
     def _undo_unseen(self, check: AdmissionRequest) -> None:
         """The caller was cancelled between the answer and hearing of it."""
         if check.answer.done() and not check.answer.cancelled() and check.answer.exception() is None:
             answer = check.answer.result()
-            if isinstance(answer, Grant):
+            if isinstance(answer, Taken):
                 self.give_back(answer)
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
@@ -226,7 +226,7 @@ class RedisCounters:
             return
         self._heard(check, reply[0])
         if reply[1]:
-            self._deliver(check, check.compiled.grant(reply, check.estimate))
+            self._deliver(check, check.compiled.taken(reply, check.estimate))
         elif reply[2]:
             self._deliver(check, self._refused(check.compiled, reply, check.sent_at))
         else:
@@ -241,7 +241,7 @@ class RedisCounters:
         self._heard(merged, reply[0])
         compiled, admitted = checks[0].compiled, reply[1]
         for check in checks[:admitted]:
-            self._deliver(check, compiled.grant(reply, check.estimate))
+            self._deliver(check, compiled.taken(reply, check.estimate))
         if reply[2]:
             hit = self._refused(compiled, reply, merged.sent_at)
             for check in checks[admitted:]:
@@ -277,15 +277,15 @@ class RedisCounters:
             self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
         return hit
 
-    def _deliver(self, check: AdmissionRequest, answer: Grant | LimitHit) -> None:
-        """Give back the grant of a caller that no longer waits for it."""
+    def _deliver(self, check: AdmissionRequest, answer: Taken | LimitHit) -> None:
+        """Return what was taken for a caller that no longer waits."""
         if check.answer.done():
-            if isinstance(answer, Grant):
-                for reservation in answer.taken:
+            if isinstance(answer, Taken):
+                for reservation in answer.returnable:
                     self._return_unseen(reservation)
             return
         check.answer.set_result(answer)
-        if self._local is not None and isinstance(answer, Grant):
+        if self._local is not None and isinstance(answer, Taken):
             self._local.saw(check.compiled.plan, check.estimate, answer.requests)
 
     def _unanswered(self, take: Take, checks: list[AdmissionRequest], reply: Any) -> None:
@@ -354,16 +354,16 @@ class RedisCounters:
         self._takes.redis_is_back()
 
 
-def _both(ceiling: Grant, granted: Grant) -> Grant:
-    return Grant(
+def _both(ceiling: Taken, granted: Taken) -> Taken:
+    return Taken(
         ceiling.reservations + granted.reservations,
         _tighter(ceiling.requests, granted.requests),
         _tighter(ceiling.tokens, granted.tokens),
-        ceiling.taken + granted.taken,
+        ceiling.returnable + granted.returnable,
     )
 
 
-def _tighter(one: Standing | None, other: Standing | None) -> Standing | None:
+def _tighter(one: LimitStatus | None, other: LimitStatus | None) -> LimitStatus | None:
     if one is None or other is None:
         return one or other
     return one if one.remaining < other.remaining else other

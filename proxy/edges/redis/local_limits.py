@@ -15,7 +15,7 @@ from policy.limits.effective import Bound, Plan
 from policy.limits.limit import LimitType, Unit
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import day_of, window_ms
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 
@@ -34,7 +34,7 @@ class _Admitted:
     """
 
     plan: Plan
-    told: Standing | None = None
+    told: LimitStatus | None = None
     told_at_ms: int = 0
     slices: deque[list[int]] = field(default_factory=deque)
     day: int = 0
@@ -67,7 +67,7 @@ class LocalLimits:
         self._books: dict[str, CounterHash] = {}
         self._number = 0
 
-    def saw(self, plan: Plan, tokens: int, requests: Standing | None = None) -> None:
+    def saw(self, plan: Plan, tokens: int, requests: LimitStatus | None = None) -> None:
         """A call of this worker was admitted; `requests`: what Redis told of the tightest REQUEST limit."""
         admitted = self._at(plan)
         now_ms = self._clock_ms()
@@ -75,7 +75,7 @@ class LocalLimits:
             admitted.told, admitted.told_at_ms = requests, now_ms
         admitted.add(now_ms, tokens)
 
-    def told(self, plan: Plan, requests: Standing | None) -> None:
+    def told(self, plan: Plan, requests: LimitStatus | None) -> None:
         """Redis has refused a call of this worker."""
         admitted = self._at(plan)
         admitted.told, admitted.told_at_ms = requests, self._clock_ms()
@@ -121,7 +121,7 @@ class LocalLimits:
         self._admitted = kept
         self._sweep_at = max(_PLANS_KEPT, 2 * len(kept))
 
-    def take(self, plan: Plan, estimate: int) -> Grant | LimitHit:
+    def take(self, plan: Plan, estimate: int) -> Taken | LimitHit:
         """Admit against this worker's share. `CountersUnavailableError` when it never knew one."""
         share = self._share()
         if share is None:
@@ -131,13 +131,13 @@ class LocalLimits:
         if empty is not None:
             return LimitHit(empty, _NO_SHARE_RETRY_MS)
         decision = admit(self._book(plan.key, share), bounds, (estimate,), self._clock_ms())
-        requests, tokens = _standing(plan, decision.requests), _standing(plan, decision.tokens)
+        requests, tokens = _status(plan, decision.requests), _status(plan, decision.tokens)
         if decision.refused_by is not None:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.saw(plan, estimate)
         taken = (Reservation(plan.key, _parts(plan), decision.now_ms, estimate, local=True),)
-        return Grant(taken, requests, tokens, taken)
+        return Taken(taken, requests, tokens, taken)
 
     def _book(self, key: str, share: Share) -> CounterHash:
         book = self._books.get(key)
@@ -167,7 +167,7 @@ class LocalLimits:
                 self._remember_others(book, admitted, standing, share)
         return book
 
-    def _remember_others(self, book: CounterHash, admitted: _Admitted, told: Standing, share: Share) -> None:
+    def _remember_others(self, book: CounterHash, admitted: _Admitted, told: LimitStatus, share: Share) -> None:
         """Leave no more room than this worker's share of what was left when Redis told, for as long as that stands."""
         bound, now_ms = admitted.plan.bounds[told.bound], self._clock_ms()
         if admitted.told_at_ms + told.reset_ms <= now_ms:
@@ -195,10 +195,10 @@ class LocalLimits:
             self._day_tokens.clear()
 
 
-def _standing(plan: Plan, tightest: Tightest | None) -> Standing | None:
+def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
     if tightest is None:
         return None
-    return Standing(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
+    return LimitStatus(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
 def _parts(plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -98,4 +98,4 @@ class PendingTakes:
         for number, checks in lost:
             at_ms, admitted = ran.get(number, (0, 0))
             for check in checks[:admitted]:
-                self._give_back(check.compiled.taken(at_ms, check.estimate))
+                self._give_back(check.compiled.reservation(at_ms, check.estimate))

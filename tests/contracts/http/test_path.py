@@ -20,7 +20,7 @@ from policy.endpoints import Target
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -470,7 +470,7 @@ async def test_a_caller_who_leaves_while_redis_is_asked(house: House) -> None:
     asked = asyncio.Event()
 
     class Stalled(FakeCounters):
-        async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit:
+        async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
             asked.set()
             await asyncio.Event().wait()
             raise AssertionError

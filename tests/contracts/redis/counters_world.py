@@ -15,7 +15,7 @@ from policy.limits.effective import Plan, plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.limits.settlement import Settlement
 from policy.limits.windows import DAY_MS
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
@@ -37,7 +37,7 @@ class Counters(Protocol):
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
-    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Grant | LimitHit: ...
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
     def next_number(self, key: str) -> int: ...
     def settle(self, settlement: Settlement) -> None: ...
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None: ...
@@ -66,9 +66,9 @@ class World:
         while isinstance(self.counters, RedisCounters) and self.counters.pending_settlements:
             await asyncio.sleep(0.001)
 
-    async def grant(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> Grant:
+    async def admit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> Taken:
         answer = await self.counters.take(plan, estimate, tier=tier)
-        assert isinstance(answer, Grant), answer
+        assert isinstance(answer, Taken), answer
         return answer
 
     async def hit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None) -> LimitHit:
@@ -79,12 +79,12 @@ class World:
     async def admitted(self, plan: Plan, calls: int, estimate: int = 1) -> int:
         """How many of so many calls, one after the other, were admitted."""
         answers = [await self.counters.take(plan, estimate) for _ in range(calls)]
-        return sum(isinstance(answer, Grant) for answer in answers)
+        return sum(isinstance(answer, Taken) for answer in answers)
 
-    async def settle(self, grant: Grant, actual: int) -> list[Settlement]:
+    async def settle(self, taken: Taken, actual: int) -> list[Settlement]:
         settlements = [
             Settlement(reservation, self.counters.next_number(reservation.key), actual)
-            for reservation in grant.reservations
+            for reservation in taken.reservations
         ]
         for settlement in settlements:
             self.counters.settle(settlement)

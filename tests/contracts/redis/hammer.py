@@ -11,7 +11,7 @@ import uvloop
 
 from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
@@ -21,7 +21,7 @@ AT_ONCE = 8
 
 
 def plan_for_process(name: str) -> Plan:
-    """A leaf of its own below what all share. The TOKEN limit binds nobody; it makes grants tell their time."""
+    """A leaf of its own below what all share. The TOKEN limit binds nobody; it makes each take tell its time."""
     root = group("root", {RPS: PER_SECOND, RPM: PER_MINUTE, RPD: 1_000_000, TPM: 10**9})
     return plan_of(group(f"leaf-{name}", {RPM: 10_000}, "root"), root)
 
@@ -40,7 +40,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     async def ask() -> None:
         while loop.time() < end:
             answer = await counters.take(plan, 10)
-            if isinstance(answer, Grant):
+            if isinstance(answer, Taken):
                 admitted_at.append(answer.reservations[0].admitted_at_ms)
                 counters.settle(Settlement(answer.reservations[0], counters.next_number(plan.key), 7))
             else:

@@ -11,7 +11,7 @@ from policy.billing import MAX_COUNT
 from policy.limits.settlement import Settlement
 from policy.limits.tiers import Tier, tier_plan
 from policy.limits.windows import DAY_MS, lease_ms
-from proxy.accounting.reservations import Grant, Standing
+from proxy.accounting.reservations import LimitStatus, Taken
 from tests.contracts.redis.counters_world import (
     RPD,
     RPM,
@@ -52,7 +52,7 @@ async def world(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterat
 
 
 async def test_a_plan_without_limits_is_granted_and_holds_nothing(world: World) -> None:
-    assert await world.grant(simple()) == Grant()
+    assert await world.admit(simple()) == Taken()
 
 
 @pytest.mark.parametrize(("limits", "window_ms"), [({"rps": 5}, 1000), ({"rpm": 5}, 60_000), ({"rpm": 100}, 60_000)])
@@ -110,7 +110,7 @@ async def test_retry_after_is_tight_in_a_spread_out_window(world: World) -> None
     await world.advance(refusal.retry_after_ms - 1)
     await world.hit(plan)
     await world.advance(1)
-    await world.grant(plan)
+    await world.admit(plan)
 
 
 async def test_one_ancestor_refuses_and_nothing_is_consumed_anywhere(world: World) -> None:
@@ -119,10 +119,10 @@ async def test_one_ancestor_refuses_and_nothing_is_consumed_anywhere(world: Worl
     await world.admitted(plan_of(sibling, top), 2)
     refusal = await world.hit(plan_of(low, top), 100)
     assert refusal.bound.source_group == "top"
-    assert refusal.requests == Standing(2, 0, 60_001)
-    assert refusal.tokens == Standing(1000, 1000, 0)
+    assert refusal.requests == LimitStatus(2, 0, 60_001)
+    assert refusal.tokens == LimitStatus(1000, 1000, 0)
     await world.advance(60_001)
-    assert (await world.grant(plan_of(low, top), 100)).requests == Standing(2, 1, 60_001)
+    assert (await world.admit(plan_of(low, top), 100)).requests == LimitStatus(2, 1, 60_001)
 
 
 async def test_a_cascade_counts_on_every_level(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_independent_groups_share_a_limit_and_not_its_bucket(world: World)
 async def test_the_first_limit_hit_is_own_group_first_then_requests_before_tokens_before_days(world: World) -> None:
     top = group("top", {RPM: 1})
     low = group("low", {RPM: 1, TPM: 1, RPD: 1, TPD: 1}, "top")
-    await world.grant(plan_of(low, top), 1)
+    await world.admit(plan_of(low, top), 1)
     refusal = await world.hit(plan_of(low, top))
     assert (refusal.bound.source_group, refusal.bound.limit.type, refusal.bound.limit.unit) == ("low", *RPM)
     assert refusal.retry_after_ms == START_MS % DAY_MS  # noon: as long again, for the limits of the day refuse as well
@@ -156,29 +156,29 @@ async def test_the_first_limit_hit_is_own_group_first_then_requests_before_token
 
 async def test_tokens_admit_while_below_and_reserve_the_estimate(world: World) -> None:
     plan = simple(tpm=1000)
-    assert (await world.grant(plan, 600)).tokens == Standing(1000, 400, 60_001)
-    assert (await world.grant(plan, 600)).tokens == Standing(1000, 0, 60_001)
+    assert (await world.admit(plan, 600)).tokens == LimitStatus(1000, 400, 60_001)
+    assert (await world.admit(plan, 600)).tokens == LimitStatus(1000, 0, 60_001)
     await world.hit(plan, 1)
     await world.advance(60_001)
-    await world.grant(plan, 5_000_000)  # a first call is never refused
+    await world.admit(plan, 5_000_000)  # a first call is never refused
 
 
 async def test_the_largest_estimate_is_held_and_what_was_not_used_given_back(world: World) -> None:
     plan = simple(tpm=1000, tpd=1000)
-    grant = await world.grant(plan, MAX_COUNT)
+    taken = await world.admit(plan, MAX_COUNT)
     await world.hit(plan)
-    await world.settle(grant, 5)
-    assert (await world.grant(plan, 4)).tokens == Standing(1000, 991, 60_001)
+    await world.settle(taken, 5)
+    assert (await world.admit(plan, 4)).tokens == LimitStatus(1000, 991, 60_001)
 
 
 async def test_a_refund_makes_room_and_an_excess_is_owed(world: World) -> None:
     plan = simple(tpm=1000)
-    first = await world.grant(plan, 1000)
+    first = await world.admit(plan, 1000)
     await world.hit(plan)
     await world.advance(700)
     await world.settle(first, 100)
-    second = await world.grant(plan, 1)
-    assert second.tokens == Standing(1000, 899, 60_001)
+    second = await world.admit(plan, 1)
+    assert second.tokens == LimitStatus(1000, 899, 60_001)
     await world.settle(second, 2000)
     refusal = await world.hit(plan)
     assert refusal.tokens is not None
@@ -186,42 +186,42 @@ async def test_a_refund_makes_room_and_an_excess_is_owed(world: World) -> None:
     await world.advance(60_000)
     await world.hit(plan)
     await world.advance(1)
-    await world.grant(plan)
+    await world.admit(plan)
 
 
 async def test_a_refund_never_goes_to_a_younger_entry(world: World) -> None:
     plan = simple(tpm=1000)
-    old = await world.grant(plan, 900)
+    old = await world.admit(plan, 900)
     await world.advance(59_000)
-    await world.grant(plan, 900)
+    await world.admit(plan, 900)
     await world.advance(1_500)  # the old entry has left
     await world.settle(old, 0)
-    assert (await world.grant(plan, 100)).tokens == Standing(1000, 0, 60_001)
+    assert (await world.admit(plan, 100)).tokens == LimitStatus(1000, 0, 60_001)
 
 
 async def test_a_refund_finds_its_entry_among_many(world: World) -> None:
     plan = simple(tpm=100_000)
-    grants = []
+    admissions = []
     for _ in range(6):
-        grants.append(await world.grant(plan, 1000))
+        admissions.append(await world.admit(plan, 1000))
         await world.advance(1_000)
-    await world.settle(grants[2], 0)
-    await world.settle(grants[0], 400)
+    await world.settle(admissions[2], 0)
+    await world.settle(admissions[0], 400)
     await world.advance(60_000 - 6_000)
-    assert (await world.grant(plan, 0)).tokens == Standing(100_000, 100_000 - 4_400, 59_001 - 54_000 + 0)
+    assert (await world.admit(plan, 0)).tokens == LimitStatus(100_000, 100_000 - 4_400, 59_001 - 54_000 + 0)
     await world.advance(1)  # the first leaves
-    remaining = (await world.grant(plan, 0)).tokens
+    remaining = (await world.admit(plan, 0)).tokens
     assert remaining is not None
     assert remaining.remaining == 96_000
 
 
 async def test_an_entry_that_was_refunded_in_full_is_not_waited_for(world: World) -> None:
     plan = simple(tpm=100)
-    first = await world.grant(plan, 50)
+    first = await world.admit(plan, 50)
     await world.advance(1000)
-    await world.grant(plan, 100)
+    await world.admit(plan, 100)
     await world.advance(1000)
-    third = await world.grant(simple(tpm=1000), 1)  # closes the second entry
+    third = await world.admit(simple(tpm=1000), 1)  # closes the second entry
     await world.settle(first, 0)
     await world.settle(third, 0)
     assert (await world.hit(plan)).retry_after_ms == 60_001 - 1000
@@ -229,23 +229,25 @@ async def test_an_entry_that_was_refunded_in_full_is_not_waited_for(world: World
 
 async def test_a_settlement_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
-    settlements = await world.settle(await world.grant(plan, 10), 400)
-    settlements += await world.settle(await world.grant(plan, 10), 100)
-    before = (await world.grant(plan, 0)).tokens
+    settlements = await world.settle(await world.admit(plan, 10), 400)
+    settlements += await world.settle(await world.admit(plan, 10), 100)
+    before = (await world.admit(plan, 0)).tokens
     for again in (settlements, settlements[:1], settlements[::-1]):
         await world.counters.replay("worker-1" if world.redis else "this worker", again)
-    assert (await world.grant(plan, 0)).tokens == before == Standing(1000, 500, 60_001)
+    assert (await world.admit(plan, 0)).tokens == before == LimitStatus(1000, 500, 60_001)
     await world.counters.replay("another", settlements)  # a worker of another name has numbers of its own
-    assert (await world.grant(plan, 0)).tokens != before
+    assert (await world.admit(plan, 0)).tokens != before
 
 
 async def test_a_number_that_stands_twice_in_its_batch_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
-    granted = [await world.grant(plan, 10) for _ in range(3)]
-    numbered = [Settlement(grant.reservations[0], number, 100) for number, grant in enumerate(granted, 1)]
+    granted = [await world.admit(plan, 10) for _ in range(3)]
+    numbered = [Settlement(taken.reservations[0], number, 100) for number, taken in enumerate(granted, 1)]
     await world.counters.replay("dead", [*numbered, *numbered])
-    assert (await world.grant(plan, 0)).tokens == Standing(1000, 700, 60_001)
-    assert (await world.grant(simple(tpd=100_000), 0)).tokens == Standing(100_000, 99_700, DAY_MS - START_MS % DAY_MS)
+    assert (await world.admit(plan, 0)).tokens == LimitStatus(1000, 700, 60_001)
+    assert (await world.admit(simple(tpd=100_000), 0)).tokens == LimitStatus(
+        100_000, 99_700, DAY_MS - START_MS % DAY_MS
+    )
 
 
 async def test_day_requests_count_until_midnight(world: World) -> None:
@@ -253,7 +255,7 @@ async def test_day_requests_count_until_midnight(world: World) -> None:
     assert await world.admitted(plan, 4) == 3
     refusal = await world.hit(plan)
     assert refusal.retry_after_ms == DAY_MS - START_MS % DAY_MS
-    assert refusal.requests == Standing(3, 0, refusal.retry_after_ms)
+    assert refusal.requests == LimitStatus(3, 0, refusal.retry_after_ms)
     await world.advance(refusal.retry_after_ms - 1)
     await world.hit(plan)
     await world.advance(1)
@@ -263,24 +265,24 @@ async def test_day_requests_count_until_midnight(world: World) -> None:
 async def test_day_tokens_count_in_the_day_they_are_settled(world: World) -> None:
     plan = simple(tpd=1000)
     await world.at(START_MS - START_MS % DAY_MS + DAY_MS - 10)
-    call = await world.grant(plan, 300)
+    call = await world.admit(plan, 300)
     await world.advance(10)
-    after_midnight = await world.grant(plan, 0)
-    assert after_midnight.tokens == Standing(1000, 700, DAY_MS)  # still reserved
+    after_midnight = await world.admit(plan, 0)
+    assert after_midnight.tokens == LimitStatus(1000, 700, DAY_MS)  # still reserved
     await world.settle(call, 999)
-    assert (await world.grant(plan, 5)).tokens == Standing(1000, 0, DAY_MS)
+    assert (await world.admit(plan, 5)).tokens == LimitStatus(1000, 0, DAY_MS)
     assert (await world.hit(plan)).retry_after_ms <= DAY_MS
 
 
 async def test_a_reservation_that_nobody_settles_ends_with_its_lease(world: World) -> None:
     plan = simple(tpd=1000)
-    await world.grant(plan, 1000)
+    await world.admit(plan, 1000)
     refusal = await world.hit(plan)
     assert refusal.retry_after_ms == lease_ms(1200) + 1
     await world.advance(refusal.retry_after_ms - 1)
     await world.hit(plan)
     await world.advance(1)
-    await world.grant(plan)
+    await world.admit(plan)
 
 
 async def test_changed_thresholds_act_on_the_running_window(world: World) -> None:
@@ -303,43 +305,43 @@ async def test_a_clock_that_steps_back_brings_nothing_back(world: World) -> None
     await world.advance(-5_000)
     assert (await world.hit(plan)).retry_after_ms == 60_001
     await world.advance(5_000 + 60_001)
-    await world.grant(plan)
+    await world.admit(plan)
 
 
 async def test_the_headers_tell_the_tightest_limit_of_each_type(world: World) -> None:
     plan = simple(rps=5, rpd=3, tpm=1000, tpd=500)
-    granted = await world.grant(plan, 100)
+    granted = await world.admit(plan, 100)
     until_midnight = DAY_MS - START_MS % DAY_MS
-    assert granted.requests == Standing(3, 2, until_midnight)
-    assert granted.tokens == Standing(500, 400, until_midnight)
+    assert granted.requests == LimitStatus(3, 2, until_midnight)
+    assert granted.tokens == LimitStatus(500, 400, until_midnight)
 
 
 async def test_a_tier_is_taken_first_and_given_back_when_the_group_refuses(world: World) -> None:
     tier, plan = tier_plan("ws", Tier(3, 10_000)), simple(rpm=1, tpm=50_000)
-    granted = await world.grant(plan, 100, tier)
+    granted = await world.admit(plan, 100, tier)
     assert [reservation.key for reservation in granted.reservations] == [tier.key, plan.key]
-    assert granted.tokens == Standing(10_000, 9_900, 60_001)
-    assert granted.requests == Standing(1, 0, 60_001)
+    assert granted.tokens == LimitStatus(10_000, 9_900, 60_001)
+    assert granted.requests == LimitStatus(1, 0, 60_001)
     for _ in range(5):
         assert (await world.hit(plan, 100, tier)).bound.source_group == "g1"
         await world.quiet()
     other = plan_of(group("g2", {RPM: 10}))
-    assert (await world.grant(other, 100, tier)).requests == Standing(3, 1, 60_001)
-    await world.grant(other, 100, tier)
+    assert (await world.admit(other, 100, tier)).requests == LimitStatus(3, 1, 60_001)
+    await world.admit(other, 100, tier)
     assert (await world.hit(other, 100, tier)).bound.source_group == "ws"
-    assert (await world.grant(other, 100)).requests == Standing(10, 7, 60_001)
+    assert (await world.admit(other, 100)).requests == LimitStatus(10, 7, 60_001)
 
 
 async def test_a_settled_tier_hold_moves_tokens_and_no_request(world: World) -> None:
     tier = tier_plan("ws", Tier(3, 10_000))
-    await world.settle(await world.grant(simple(), 100, tier), 5_000)
-    after = await world.grant(simple(), 0, tier)
-    assert after.requests == Standing(3, 1, 60_001)
-    assert after.tokens == Standing(10_000, 5_000, 60_001)
+    await world.settle(await world.admit(simple(), 100, tier), 5_000)
+    after = await world.admit(simple(), 0, tier)
+    assert after.requests == LimitStatus(3, 1, 60_001)
+    assert after.tokens == LimitStatus(10_000, 5_000, 60_001)
 
 
 async def test_a_settlement_of_counters_that_were_lost_still_counts_the_truth(world: World) -> None:
-    lost = await world.grant(simple(tpd=1000, rps=100), 10)
+    lost = await world.admit(simple(tpd=1000, rps=100), 10)
     other = plan_of(group("elsewhere", {TPD: 1000, RPS: 100}))
     reservation = lost.reservations[0]
     moved = type(reservation)(
@@ -347,4 +349,4 @@ async def test_a_settlement_of_counters_that_were_lost_still_counts_the_truth(wo
     )
     world.counters.settle(Settlement(moved, world.counters.next_number(other.key), 700))
     await world.quiet()
-    assert (await world.grant(other, 0)).tokens == Standing(1000, 300, DAY_MS - START_MS % DAY_MS)
+    assert (await world.admit(other, 0)).tokens == LimitStatus(1000, 300, DAY_MS - START_MS % DAY_MS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.edges.redis.address import RedisAddress, RedisUrlError
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
@@ -54,7 +54,7 @@ async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
 async def works(url: str) -> bool:
     async with counters_at(url) as counters:
         try:
-            return isinstance(await counters.take(PLAN, 1), Grant)
+            return isinstance(await counters.take(PLAN, 1), Taken)
         except CountersUnavailableError:
             return False
 

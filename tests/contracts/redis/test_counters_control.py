@@ -49,8 +49,8 @@ async def usage(world: World) -> AsyncIterator[UsageCounters]:
 
 async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage: UsageCounters) -> None:
     assert await usage.day_usage(BUCKETS) == [DayUsage(0, 0)] * 4
-    await world.settle(await world.grant(PLAN, 50), 70)
-    await world.grant(PLAN, 50)
+    await world.settle(await world.admit(PLAN, 50), 70)
+    await world.admit(PLAN, 50)
     assert await usage.day_usage(BUCKETS) == [DayUsage(2, 0), DayUsage(2, 70), DayUsage(0, 0), DayUsage(0, 0)]
     await world.at(START_MS - START_MS % DAY_MS + DAY_MS)
     assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0)] * 2
@@ -59,7 +59,7 @@ async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage:
 async def test_a_deleted_group_leaves_nothing(world: World, usage: UsageCounters) -> None:
     assert world.redis is not None
     for _ in range(3):
-        await world.settle(await world.grant(PLAN, 50), 70)
+        await world.settle(await world.admit(PLAN, 50), 70)
         await world.advance(1500)
     before = set(world.redis.hkeys(PLAN.key))
     await usage.forget([Bucket(PLAN.key, "low"), Bucket("tg:{no|key}", "low")])
@@ -71,7 +71,7 @@ async def test_a_deleted_group_leaves_nothing(world: World, usage: UsageCounters
 
 
 async def test_marks_of_workers_long_gone_are_pruned(world: World, usage: UsageCounters) -> None:
-    await world.settle(await world.grant(PLAN, 50), 70)
+    await world.settle(await world.admit(PLAN, 50), 70)
     assert await usage.prune_markers() == 0
     await world.advance(EXPIRY_S * 1000)
     assert await usage.prune_markers() == 0
@@ -82,11 +82,11 @@ async def test_marks_of_workers_long_gone_are_pruned(world: World, usage: UsageC
 
 async def test_a_key_lives_three_days_after_its_last_use(world: World) -> None:
     assert world.redis is not None
-    await world.grant(PLAN, 50)
+    await world.admit(PLAN, 50)
     assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
     world.redis.expire(PLAN.key, EXPIRY_S)
     await world.advance(3_600_000)
-    await world.grant(PLAN, 50)
+    await world.admit(PLAN, 50)
     assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
 
 

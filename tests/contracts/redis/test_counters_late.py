@@ -14,7 +14,7 @@ import redis
 from policy.limits.effective import Plan
 from policy.limits.tiers import Tier, tier_plan
 from policy.limits.windows import DAY_MS
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
@@ -87,15 +87,15 @@ async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan |
     return [type(answer) for answer in await asyncio.gather(*taken, return_exceptions=True)]
 
 
-async def grant(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Grant:
+async def taken(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Taken:
     answer = await counters.take(plan, estimate)
-    assert isinstance(answer, Grant), answer
+    assert isinstance(answer, Taken), answer
     return answer
 
 
 async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
     """What remains of requests and tokens, by a call that is given back."""
-    granted = await grant(counters, plan)
+    granted = await taken(counters, plan)
     counters.give_back(granted)
     await until(lambda: counters.pending_settlements == 0)
     standings = (granted.requests, granted.tokens)
@@ -123,7 +123,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 async def test_a_late_reply_gives_everything_back(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int
 ) -> None:
-    await grant(late, plan)
+    await taken(late, plan)
     before = await left(other, plan)
     relay.replies.clear()
     assert set(await outcomes(late, plan, calls)) == {CountersUnavailableError}
@@ -139,7 +139,7 @@ async def test_a_late_reply_gives_everything_back(
 async def test_a_lost_connection_gives_everything_back_once(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int, ran: bool
 ) -> None:
-    await grant(late, plan)
+    await taken(late, plan)
     before = await left(other, plan)
     (relay.replies if ran else relay.requests).clear()
     assert set(await outcomes(late, plan, calls)) == {CountersUnavailableError}
@@ -156,7 +156,7 @@ async def test_a_lost_connection_gives_everything_back_once(
         relay.cut()  # who reconnects once more gives nothing back once more
         await until(lambda: not late.available)
         await until(lambda: all_settled(late))
-    assert (await outcomes(late, plan, 70)).count(Grant) == before[0]
+    assert (await outcomes(late, plan, 70)).count(Taken) == before[0]
 
 
 async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
@@ -202,7 +202,7 @@ async def test_a_days_count_is_not_given_back_to_the_next_day(
     relay.replies.clear()
     assert set(await outcomes(late, plan, SINGLE)) == {CountersUnavailableError}
     own.set(CLOCK_KEY, midnight_ms)
-    assert await outcomes(other, plan, 4) == [Grant] * 4
+    assert await outcomes(other, plan, 4) == [Taken] * 4
     relay.cut()
     await until(lambda: not late.available)
     relay.replies.set()
@@ -212,7 +212,7 @@ async def test_a_days_count_is_not_given_back_to_the_next_day(
 
 async def test_a_late_answer_gives_the_tier_back_too(relay: Relay, late: RedisCounters, other: RedisCounters) -> None:
     tier, plan = tier_plan("ws", Tier(15, 1000)), simple(rpm=50)
-    await grant(late, plan)
+    await taken(late, plan)
     relay.replies.clear()
     assert set(await outcomes(late, plan, SINGLE, tier)) == {CountersUnavailableError}
     relay.replies.set()
@@ -225,9 +225,9 @@ async def test_what_is_given_back_before_dispatch_is_free_again(late: RedisCount
     before = await left(late, plan)
     for _ in range(3):
         answers = [await late.take(plan, 10) for _ in range(60)]
-        grants = [answer for answer in answers if isinstance(answer, Grant)]
-        assert len(grants) == 50
-        for one in grants:
+        admissions = [answer for answer in answers if isinstance(answer, Taken)]
+        assert len(admissions) == 50
+        for one in admissions:
             late.give_back(one)
         await until(lambda: late.pending_settlements == 0)
     assert await left(late, plan) == before
@@ -238,12 +238,12 @@ async def test_a_clock_that_is_stepped_refuses_nobody(
     own: "redis.Redis", late: RedisCounters, plan: Plan, step_ms: int
 ) -> None:
     """As after a fail-over to a server with another clock. The first answer teaches the new time."""
-    await grant(late, plan)
+    await taken(late, plan)
     own.set(CLOCK_KEY, START_MS + step_ms)
-    assert await outcomes(late, plan, 1) == [Grant]
-    assert await outcomes(late, plan, MERGED) == [Grant] * MERGED
+    assert await outcomes(late, plan, 1) == [Taken]
+    assert await outcomes(late, plan, MERGED) == [Taken] * MERGED
     calls = own.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert await outcomes(late, plan, 1) == [Grant]
+    assert await outcomes(late, plan, 1) == [Taken]
     assert own.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1, "the new time is known"
 
 
@@ -251,7 +251,7 @@ async def test_many_lost_takes_of_one_key_are_told_apart(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
 ) -> None:
     """Some were answered, some ran, some did not."""
-    assert await outcomes(late, plan, 5) == [Grant] * 5
+    assert await outcomes(late, plan, 5) == [Taken] * 5
     relay.replies.clear()
     ran = [asyncio.ensure_future(outcomes(late, plan, calls)) for calls in (1, 2)]
     await until(lambda: relay.held_replies > 0)
@@ -289,9 +289,9 @@ async def test_what_was_served_and_what_remains_is_the_whole(
                 answer = await worker.take(plan, 100)
             except CountersUnavailableError:
                 answer = None
-            if isinstance(answer, Grant) and served < 20:  # some are served, the others shed before dispatch
+            if isinstance(answer, Taken) and served < 20:  # some are served, the others shed before dispatch
                 served += 1
-            elif isinstance(answer, Grant):
+            elif isinstance(answer, Taken):
                 worker.give_back(answer)
             await asyncio.sleep(0.001)
 
@@ -311,7 +311,7 @@ async def test_what_was_served_and_what_remains_is_the_whole(
     )
     await reader.start()
     assert await left(reader, plan) == (50 - served, 100_000 - 100 * served)
-    assert (await outcomes(reader, plan, 60)).count(Grant) == 50 - served
+    assert (await outcomes(reader, plan, 60)).count(Taken) == 50 - served
     assert (await outcomes(reader, plan, 1)) == [LimitHit]
     await reader.close()
     await worker.close()

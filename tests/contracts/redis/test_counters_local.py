@@ -13,7 +13,7 @@ from policy.limits.counter_layout import day_usage
 from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from policy.limits.tiers import Tier, tier_plan
-from proxy.accounting.reservations import Grant, LimitHit
+from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
@@ -59,14 +59,14 @@ async def come_back(server: RedisServer, workers: list[RedisCounters]) -> None:
     await until(lambda: all(counters.available and counters.pending_settlements == 0 for counters in workers))
 
 
-async def grants(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Grant]:
+async def admissions(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Taken]:
     answers = [await counters.take(plan, estimate) for _ in range(calls)]
-    return [answer for answer in answers if isinstance(answer, Grant)]
+    return [answer for answer in answers if isinstance(answer, Taken)]
 
 
 async def test_the_shares_are_the_whole_threshold(server: RedisServer, workers: list[RedisCounters]) -> None:
     await lose(server, workers)
-    admitted = [len(await grants(counters, simple(rpm=11), 20)) for counters in workers]
+    admitted = [len(await admissions(counters, simple(rpm=11), 20)) for counters in workers]
     assert admitted == [4, 4, 3]
     assert [counters.local_decisions for counters in workers] == [20, 20, 20]
 
@@ -76,11 +76,11 @@ async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, cap
     options = replace(OPTIONS, decided_alone=lambda: told.append(None))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
-    assert len(await grants(counters, simple(rpm=11), 2)) == 2
+    assert len(await admissions(counters, simple(rpm=11), 2)) == 2
     assert not told
     await lose(server, [counters])
     assert counters.decides
-    assert len(await grants(counters, simple(rpm=11), 20)) == 9
+    assert len(await admissions(counters, simple(rpm=11), 20)) == 9
     assert len(told) == 20
     await come_back(server, [counters])
     assert [record.getMessage() for record in caplog.records if "decide" in record.getMessage()] == [
@@ -95,17 +95,17 @@ async def test_a_share_of_nothing_admits_nothing(server: RedisServer, workers: l
     refusal = await workers[2].take(simple(rpm=2), 1)
     assert isinstance(refusal, LimitHit)
     assert refusal.retry_after_ms > 0
-    assert len(await grants(workers[1], simple(rpm=2), 3)) == 1
+    assert len(await admissions(workers[1], simple(rpm=2), 3)) == 1
 
 
 async def test_a_worker_counts_its_own_last_window(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=12, rpd=90, tpm=3000, tpd=90_000)
-    assert len(await grants(workers[0], plan, 3, 100)) == 3
+    assert len(await admissions(workers[0], plan, 3, 100)) == 3
     await lose(server, workers)
-    assert len(await grants(workers[0], plan, 9, 100)) == 1
-    assert len(await grants(workers[1], plan, 9, 100)) == 4
+    assert len(await admissions(workers[0], plan, 9, 100)) == 1
+    assert len(await admissions(workers[1], plan, 9, 100)) == 4
     day = simple(rpd=12)  # the same bucket of the day
-    assert [len(await grants(counters, day, 9)) for counters in workers] == [0, 0, 4]
+    assert [len(await admissions(counters, day, 9)) for counters in workers] == [0, 0, 4]
 
 
 async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
@@ -113,9 +113,9 @@ async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
 ) -> None:
     """The worst case, as docs/operating.md states it: one worker has admitted all, and nobody has asked since."""
     plan, threshold, count = simple(rpm=120, rpd=120), 120, len(workers)
-    assert len(await grants(workers[0], plan, 150)) == threshold
+    assert len(await admissions(workers[0], plan, 150)) == threshold
     await lose(server, workers)
-    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    after = [len(await admissions(counters, plan, 150)) for counters in workers]
     assert after == [0, 40, 40]
     assert threshold + sum(after) == threshold * (2 - 1 / count)
 
@@ -125,11 +125,11 @@ async def test_who_was_told_that_all_is_used_admits_nothing_more(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
-    used = len(await grants(workers[0], plan, 150))
+    used = len(await admissions(workers[0], plan, 150))
     for counters in workers[1:]:
         assert isinstance(await counters.take(plan, 1), LimitHit)
     await lose(server, workers)
-    assert [len(await grants(counters, plan, 150)) for counters in workers] == [0, 0, 0]
+    assert [len(await admissions(counters, plan, 150)) for counters in workers] == [0, 0, 0]
     assert used == min(limits.values())
 
 
@@ -138,11 +138,11 @@ async def test_of_what_was_left_each_worker_takes_its_share(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
-    used = len(await grants(workers[0], plan, 88))
+    used = len(await admissions(workers[0], plan, 88))
     for counters in workers[1:]:
-        used += len(await grants(counters, plan, 1))
+        used += len(await admissions(counters, plan, 1))
     await lose(server, workers)
-    after = [len(await grants(counters, plan, 150)) for counters in workers]
+    after = [len(await admissions(counters, plan, 150)) for counters in workers]
     assert after == [0, 10, 10]  # 31 and 30 were left when they were told
     assert used + sum(after) <= 120
 
@@ -152,29 +152,29 @@ async def test_tokens_are_reserved_and_settled_from_memory_too(
 ) -> None:
     plan = simple(tpm=300, tpd=30_000)
     await lose(server, workers)
-    held = await grants(workers[0], plan, 3, 100)
+    held = await admissions(workers[0], plan, 3, 100)
     assert len(held) == 1
     settle(workers[0], held[0], 40)
-    assert len(await grants(workers[0], plan, 3, 100)) == 1
+    assert len(await admissions(workers[0], plan, 3, 100)) == 1
 
 
-def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
-    for reservation in grant.reservations:
+def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
+    for reservation in taken.reservations:
         counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
 
 
 async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=30, rpd=60, tpm=3000, tpd=6000)
-    before = await grants(workers[0], plan, 2, 100)
+    before = await admissions(workers[0], plan, 2, 100)
     await lose(server, workers)
-    during = [await grants(counters, plan, 3, 100) for counters in workers]
-    for grant in (*before, *during[0]):
-        settle(workers[0], grant, 70)
+    during = [await admissions(counters, plan, 3, 100) for counters in workers]
+    for taken in (*before, *during[0]):
+        settle(workers[0], taken, 70)
     for counters, held in zip(workers[1:], during[1:], strict=True):
-        for grant in held:
-            settle(counters, grant, 70)
+        for taken in held:
+            settle(counters, taken, 70)
     await come_back(server, workers)
-    after = (await grants(workers[0], plan, 1, 0))[0]
+    after = (await admissions(workers[0], plan, 1, 0))[0]
     assert after.requests is not None
     assert after.tokens is not None
     assert after.requests.remaining == 30 - 2 - 9 - 1
@@ -191,13 +191,13 @@ async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
     tier, plan = tier_plan("ws", Tier(30, 30_000)), simple(rpm=3)
     await lose(server, workers)
     answers = [await workers[0].take(plan, 10, tier=tier) for _ in range(8)]
-    assert [type(answer) for answer in answers] == [Grant] + [LimitHit] * 7
+    assert [type(answer) for answer in answers] == [Taken] + [LimitHit] * 7
     for answer in answers[:1]:
-        assert isinstance(answer, Grant)
+        assert isinstance(answer, Taken)
         assert len(answer.reservations) == 2
         settle(workers[0], answer, 5)
     await come_back(server, workers)
-    after = (await grants(workers[0], tier, 1, 0))[0]
+    after = (await admissions(workers[0], tier, 1, 0))[0]
     assert after.requests is not None
     assert after.tokens is not None
     assert (after.requests.remaining, after.tokens.remaining) == (28, 29_995)
@@ -224,7 +224,7 @@ async def test_who_has_just_joined_has_no_share_until_the_others_have_heard(serv
     await second.start()
     await lose(server, [first, second])
     assert (first.decides, second.decides) == (True, False)
-    assert len(await grants(first, simple(rpm=11), 20)) == 11
+    assert len(await admissions(first, simple(rpm=11), 20)) == 11
     with pytest.raises(CountersUnavailableError):
         await second.take(simple(rpm=11), 1)
     await first.close()
@@ -261,13 +261,13 @@ async def test_who_joins_after_a_loss_takes_nobody_for_gone(server: RedisServer,
 async def test_the_next_loss_begins_with_what_is_known_then(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=9)
     await lose(server, workers)
-    held = await grants(workers[0], plan, 5)
+    held = await admissions(workers[0], plan, 5)
     assert len(held) == 3
-    for grant in held:
-        settle(workers[0], grant, 0)
+    for taken in held:
+        settle(workers[0], taken, 0)
     await come_back(server, workers)
     await lose(server, workers)
-    assert await grants(workers[0], plan, 5) == []
+    assert await admissions(workers[0], plan, 5) == []
 
 
 async def test_a_worker_that_leaves_leaves_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:

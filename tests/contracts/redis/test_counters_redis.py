@@ -10,7 +10,7 @@ import redis
 
 from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import AdmissionRequest
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
@@ -54,14 +54,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Grant:
+async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
     answer = await counters.take(plan, estimate)
-    assert isinstance(answer, Grant), answer
+    assert isinstance(answer, Taken), answer
     return answer
 
 
-async def settle(counters: RedisCounters, grant: Grant, actual: int) -> None:
-    for reservation in grant.reservations:
+async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
+    for reservation in taken.reservations:
         counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
     await until(lambda: counters.pending_settlements == 0)
 
@@ -87,31 +87,31 @@ async def test_checks_of_one_tick_share_a_read_and_those_of_one_plan_a_call(
         calls, reads = script_calls(server), own.info("stats")["total_reads_processed"]
         hot = [counters.take(plans[0], 10) for _ in range(50)]
         others = [counters.take(plan, 10) for plan in plans[1:] for _ in range(2)]
-        grants = await asyncio.gather(*hot, *others)
+        admissions = await asyncio.gather(*hot, *others)
         assert own.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
     assert script_calls(server) - calls == 1 + 8
-    assert all(isinstance(grant, Grant) for grant in grants)
+    assert all(isinstance(taken, Taken) for taken in admissions)
     assert await tokens_left(counters, plans[0]) == 100_000 - 1 - 500
 
 
 async def test_a_merged_call_admits_in_order_as_far_as_it_goes(counters: RedisCounters) -> None:
-    assert await outcomes(counters, simple(rpm=7), 10) == [Grant] * 7 + [LimitHit] * 3
+    assert await outcomes(counters, simple(rpm=7), 10) == [Taken] * 7 + [LimitHit] * 3
     tokens = simple(tpm=100)
     answers = await asyncio.gather(*(counters.take(tokens, 60) for _ in range(4)))
-    assert [type(answer) for answer in answers] == [Grant, Grant, LimitHit, LimitHit]
+    assert [type(answer) for answer in answers] == [Taken, Taken, LimitHit, LimitHit]
 
 
 async def test_a_redis_that_has_forgotten_the_scripts_is_told_again(
     server: RedisServer, counters: RedisCounters
 ) -> None:
     plan = simple(tpm=1000)
-    grant = await take(counters, plan, 100)
+    taken = await take(counters, plan, 100)
     with client(server) as own:
         own.script_flush()
-    assert (await take(counters, plan, 100)).tokens == Standing(1000, 800, 60_001)
+    assert (await take(counters, plan, 100)).tokens == LimitStatus(1000, 800, 60_001)
     with client(server) as own:
         own.script_flush()
-    await settle(counters, grant, 0)
+    await settle(counters, taken, 0)
     assert await tokens_left(counters, plan) == 900
 
 
@@ -134,12 +134,12 @@ async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
 ) -> None:
     """A request may be given back by another worker at any moment, and by this one with news of it."""
     plan = simple(rpm=2)
-    grant = await take(counters, plan)
+    taken = await take(counters, plan)
     await take(counters, plan)
     assert isinstance(await counters.take(plan, 1), LimitHit)
-    counters.give_back(grant)
+    counters.give_back(taken)
     await until(lambda: counters.pending_settlements == 0)
-    assert await outcomes(counters, plan, 2) == [Grant, LimitHit]
+    assert await outcomes(counters, plan, 2) == [Taken, LimitHit]
     calls = script_calls(server)
 
     async def asked_again() -> bool:
@@ -156,21 +156,21 @@ async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_th
 ) -> None:
     plan = simple(rpm=2)
     await outcomes(counters, plan, 3)
-    assert await outcomes(counters, simple(rpm=3), 2) == [Grant, LimitHit]
+    assert await outcomes(counters, simple(rpm=3), 2) == [Taken, LimitHit]
     with client(server) as own:
         own.flushall()  # as a fail-over that lost what was counted
         own.client_kill_filter(_type="normal", skipme=True)
     await until(lambda: not counters.available)
     await until(lambda: counters.available)
-    assert await outcomes(counters, plan, 3) == [Grant, Grant, LimitHit]
+    assert await outcomes(counters, plan, 3) == [Taken, Taken, LimitHit]
 
 
 async def test_a_token_refusal_is_forgotten_when_this_worker_settles(counters: RedisCounters) -> None:
     plan = simple(tpm=100)
-    grant = await take(counters, plan, 100)
+    taken = await take(counters, plan, 100)
     assert await outcomes(counters, plan, 2) == [LimitHit] * 2
-    await settle(counters, grant, 0)
-    assert await outcomes(counters, plan, 1) == [Grant]
+    await settle(counters, taken, 0)
+    assert await outcomes(counters, plan, 1) == [Taken]
 
 
 async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: RedisCounters) -> None:
@@ -192,9 +192,9 @@ async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: R
 class CancelsOnDelivery(RedisCounters):
     """Cancels whoever waits in the very moment in which the answer comes."""
 
-    waiting: "asyncio.Task[Grant | LimitHit] | None" = None
+    waiting: "asyncio.Task[Taken | LimitHit] | None" = None
 
-    def _deliver(self, check: AdmissionRequest, answer: Grant | LimitHit) -> None:
+    def _deliver(self, check: AdmissionRequest, answer: Taken | LimitHit) -> None:
         super()._deliver(check, answer)
         if self.waiting is not None:
             self.waiting.cancel()
@@ -255,7 +255,7 @@ async def test_what_our_own_loop_slept_through_is_not_held_against_redis(server:
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # it is sent
             theirs.send(b"x")
-            assert isinstance(await waiting, Grant)
+            assert isinstance(await waiting, Taken)
         loop.remove_reader(ours)
     await counters.close()
 
@@ -288,11 +288,11 @@ async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
     server: RedisServer, counters: RedisCounters
 ) -> None:
     plan = simple(tpm=10_000, tpd=10_000)
-    grants = [await take(counters, plan, 100) for _ in range(5)]
+    admissions = [await take(counters, plan, 100) for _ in range(5)]
     server.kill()
     await until(lambda: not counters.available)
-    for grant in grants:
-        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
+    for taken in admissions:
+        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
     await until(lambda: counters.available and counters.pending_settlements == 0)
@@ -318,25 +318,25 @@ async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
 
 async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpd=10_000)
-    grants = [await take(counters, plan, 100) for _ in range(5)]
+    admissions = [await take(counters, plan, 100) for _ in range(5)]
     for _ in range(3):
         server.pause()
-        for grant in grants:
-            counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
+        for taken in admissions:
+            counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
         await until(lambda: counters._client._failures > 0)
         server.resume()
         await until(lambda: counters.pending_settlements == 0)
-        grants = [await take(counters, plan, 100) for _ in range(5)]
+        admissions = [await take(counters, plan, 100) for _ in range(5)]
     assert await tokens_left(counters, plan) == 10_000 - 3 * 150 - 500
 
 
 async def test_settlements_of_one_key_share_calls(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=10_000_000)
-    grants = await asyncio.gather(*(take(counters, plan, 100) for _ in range(201)))
-    await settle(counters, grants.pop(), 30)
+    admissions = await asyncio.gather(*(take(counters, plan, 100) for _ in range(201)))
+    await settle(counters, admissions.pop(), 30)
     calls = script_calls(server)
-    for grant in grants:
-        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 30))
+    for taken in admissions:
+        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
     await until(lambda: counters.pending_settlements == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
@@ -346,9 +346,9 @@ async def test_more_settlements_than_a_call_can_carry_go_in_several(
     server: RedisServer, counters: RedisCounters
 ) -> None:
     plan = simple(tpm=10_000_000)
-    grant = await take(counters, plan, 0)
+    taken = await take(counters, plan, 0)
     for _ in range(1_700):
-        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 3))
+        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 3))
     await until(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
@@ -357,17 +357,17 @@ async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(
     """Each call reserves 530 of 100 and uses 20: the next one must find 20 used, however soon it comes."""
     plan = simple(tpm=100)
     for _ in range(5):
-        grant = await counters.take(plan, 530)
-        assert isinstance(grant, Grant)
-        counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 20))
+        taken = await counters.take(plan, 530)
+        assert isinstance(taken, Taken)
+        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 20))
     assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
 
 
 async def test_closing_sends_what_is_left(server: RedisServer) -> None:
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
-    grant = await take(counters, plan, 500)
-    counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 100))
+    taken = await take(counters, plan, 500)
+    counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 100))
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()
@@ -384,7 +384,7 @@ async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -
         await counters.replay("dead", [Settlement(Reservation("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
     server.start()
     await until(lambda: counters.available)
-    assert await outcomes(counters, simple(rpm=5), 6) == [Grant] * 5 + [LimitHit]
+    assert await outcomes(counters, simple(rpm=5), 6) == [Taken] * 5 + [LimitHit]
     await counters.close()
 
 
@@ -396,7 +396,7 @@ async def test_a_replica_that_refuses_to_write_is_left(server: RedisServer, coun
         assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
         own.execute_command("REPLICAOF", "NO", "ONE")
     await until(lambda: counters.available)
-    assert await outcomes(counters, plan, 5) == [Grant] * 4 + [LimitHit]
+    assert await outcomes(counters, plan, 5) == [Taken] * 4 + [LimitHit]
 
 
 async def test_what_does_not_speak_redis_is_no_redis(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -466,10 +466,10 @@ async def test_closing_tries_once_more_what_redis_did_not_take(
     monkeypatch.setattr("proxy.edges.redis.settlement_sender._RETRY_S", 3600)
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
-    grant = await take(counters, plan, 500)
+    taken = await take(counters, plan, 500)
     server.kill()
     await until(lambda: not counters.available)
-    counters.settle(Settlement(grant.reservations[0], counters.next_number(plan.key), 100))
+    counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 100))
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
     await until(lambda: counters.available)

@@ -21,7 +21,7 @@ from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.limits.settlement import Settlement
-from proxy.accounting.reservations import Grant
+from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import RedisCounters
 from tests.control.plane import SLUG, ControlPlane, running_plane
 from tests.redis_server import private_redis
@@ -93,10 +93,10 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     assert plan is not None
     counters = RedisCounters(redis_url, "worker-1")
     await counters.start()
-    assert isinstance(await counters.take(plan, 100), Grant)
-    grant = await counters.take(plan, 100)
-    assert isinstance(grant, Grant)
-    for reservation in grant.reservations:
+    assert isinstance(await counters.take(plan, 100), Taken)
+    taken = await counters.take(plan, 100)
+    assert isinstance(taken, Taken)
+    for reservation in taken.reservations:
         counters.settle(Settlement(reservation, counters.next_number(reservation.key), tokens))
     await counters.close()
     return plan.key

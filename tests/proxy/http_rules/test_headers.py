@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from proxy.accounting.reservations import Standing
+from proxy.accounting.reservations import LimitStatus
 from proxy.http_rules.headers import forwarded, kept_request_id, passed, rate_lines, span
 from tests.fakes.wire import FakeIncoming
 
@@ -78,9 +78,9 @@ def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_noth
         "x-ratelimit-limit-requests: 10\r\nx-ratelimit-remaining-requests: 3\r\nx-ratelimit-reset-requests: 1.5s\r\n"
     )
     tokens = "x-ratelimit-limit-tokens: 100\r\nx-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 1m0s\r\n"
-    assert rate_lines(Standing(10, 3, 1500), Standing(100, -5, 60_000)) == requests + tokens
-    assert rate_lines(Standing(10, 3, 1500), None) == requests
-    assert rate_lines(None, Standing(100, -5, 60_000)) == tokens
+    assert rate_lines(LimitStatus(10, 3, 1500), LimitStatus(100, -5, 60_000)) == requests + tokens
+    assert rate_lines(LimitStatus(10, 3, 1500), None) == requests
+    assert rate_lines(None, LimitStatus(100, -5, 60_000)) == tokens
     assert rate_lines(None, None) == ""
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.accounting.reservations import Grant, LimitHit, Standing
+from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis import local_limits
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.worker_roster import Share
@@ -28,14 +28,14 @@ def test_a_plan_that_is_made_anew_goes_on_where_the_last_one_was(alone: LocalLim
     for _ in range(7):
         alone.saw(plan(), 1)
     taken = [alone.take(plan(), 1) for _ in range(4)]
-    assert [isinstance(one, Grant) for one in taken] == [True, True, True, False]
+    assert [isinstance(one, Taken) for one in taken] == [True, True, True, False]
     assert isinstance(taken[-1], LimitHit)
 
 
 def test_a_plan_that_policy_has_changed_is_charged_with_what_was_admitted_before(alone: LocalLimits) -> None:
     for _ in range(7):
         alone.saw(plan(), 1)
-    assert isinstance(alone.take(plan(threshold=8), 1), Grant)
+    assert isinstance(alone.take(plan(threshold=8), 1), Taken)
     assert isinstance(alone.take(plan(threshold=8), 1), LimitHit)
 
 
@@ -65,14 +65,14 @@ def test_what_is_idle_is_looked_for_ever_less_often(monkeypatch: pytest.MonkeyPa
 def test_what_the_others_had_used_is_forgotten_when_it_has_left_the_window() -> None:
     now_ms = [NOON_MS]
     half = LocalLimits(60_000, lambda: Share(0, 2), lambda: now_ms[0])
-    half.told(plan(), Standing(10, 0, 40_001, 0))  # the newest of the ten calls was made 20 s ago
+    half.told(plan(), LimitStatus(10, 0, 40_001, 0))  # the newest of the ten calls was made 20 s ago
     now_ms[0] += 40_000
     assert isinstance(half.take(plan(), 1), LimitHit)
     now_ms[0] += 1
-    assert [isinstance(half.take(plan(), 1), Grant) for _ in range(6)] == [True] * 5 + [False]
+    assert [isinstance(half.take(plan(), 1), Taken) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_what_was_told_of_an_older_policy_is_forgotten_with_it(alone: LocalLimits) -> None:
-    alone.told(plan(), Standing(10, 0, 60_001, 0))
+    alone.told(plan(), LimitStatus(10, 0, 60_001, 0))
     alone.saw(plan(threshold=20), 1)
-    assert [isinstance(alone.take(plan(threshold=20), 1), Grant) for _ in range(20)] == [True] * 19 + [False]
+    assert [isinstance(alone.take(plan(threshold=20), 1), Taken) for _ in range(20)] == [True] * 19 + [False]
