@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from proxy.edges.policy.supervisor.replica import ReplicaInUseError
-from proxy.edges.policy.supervisor.replica_listing import Catalogue, NoReplicaError, open_catalogue
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError
 from proxy.exchange import PolicyUnavailableError
@@ -86,21 +86,21 @@ def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | N
     """What a proxy on this machine would do now, and which limits bind."""
     try:
         settings = replica_settings(environ)
-        with open_catalogue(settings.path, settings.secret_keys) as catalogue:
-            tiered = Tiered(catalogue.directory, settings.tiers)
-            for line in _shown(catalogue, tiered, slug, key_prefix):
+        with open_replica_listing(settings.path, settings.secret_keys) as listing:
+            tiered = Tiered(listing.directory, settings.tiers)
+            for line in _shown(listing, tiered, slug, key_prefix):
                 click.echo(line)
-    except (SettingsError, NoReplicaError, PolicyUnavailableError) as error:
+    except (SettingsError, NoReplicaFileError, PolicyUnavailableError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _shown(catalogue: Catalogue, tiered: Tiered, slug: str | None, key_prefix: str | None) -> Iterator[str]:
-    yield from overview(catalogue.standing.epoch, catalogue.standing.revision, catalogue.rows())
-    ago_s = catalogue.confirmed_ago_s()
+def _shown(listing: ReplicaListing, tiered: Tiered, slug: str | None, key_prefix: str | None) -> Iterator[str]:
+    yield from overview(listing.version.epoch, listing.version.revision, listing.rows())
+    ago_s = listing.confirmed_ago_s()
     yield "not being refreshed now" if ago_s is None else f"confirmed by control {ago_s:.0f} s ago"
     if key_prefix is not None:
         prefix = key_prefix.partition(".")[0]  # a whole key is not repeated on the screen
-        key = catalogue.key_with(prefix)
+        key = listing.key_with(prefix)
         if key is None:
             yield f"key {prefix}: not known here; calls are answered 403 once control has confirmed that"
         else:

@@ -31,8 +31,8 @@ from proxy.dialects.upstream_request import Asked
 from proxy.dialects.whole_answers import Body
 from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.edges.policy.replica_file import Stamp, stamp_path
-from proxy.edges.policy.supervisor.replica_listing import Nobody
+from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
+from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -154,11 +154,11 @@ class BarePipeline(Pipeline):
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
     """Serve until killed."""
     directory = DataDirectory(data)
-    keys, stamp = parse_keys(directory.secret_key()), Stamp(stamp_path(directory.replica))
+    keys, stamp = parse_keys(directory.secret_key()), ReplicaStamp(stamp_path(directory.replica))
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
     dependencies = PipelineDependencies(
-        directory=SnapshotDirectory(directory.replica, keys, stamp, Nobody()),
+        directory=SnapshotDirectory(directory.replica, keys, stamp, NoConfirmer()),
         counters=NoCounters(),
         journal=NoJournal(),
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),

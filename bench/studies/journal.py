@@ -23,8 +23,8 @@ from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.recovery import CloseCall, OpenCall, events_of
-from proxy.edges.journal.supervisor.journal_reader import Tail
-from proxy.edges.journal.writer import Journal
+from proxy.edges.journal.supervisor.journal_reader import JournalReader
+from proxy.edges.journal.writer import JournalWriter
 from tests.control.billing import fill_events
 from tests.postgres_server import find_binaries, running_postgres
 
@@ -71,7 +71,7 @@ def event(number: int) -> BillingEvent:
 
 
 def bench_journal(directory: Path, calls: int) -> None:
-    journal = Journal(directory, "bench")
+    journal = JournalWriter(directory, "bench")
     journal.start()
     opens = [call(number) for number in range(calls)]
     closes = [CloseCall(key(number), 200, Tokens(100, 50, 0), 2, (number + 1,)) for number in range(calls)]
@@ -84,7 +84,7 @@ def bench_journal(directory: Path, calls: int) -> None:
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s
     wall_s = time.perf_counter() - wall_s
-    journal.aclose()
+    journal.stop()
     size = sum(path.stat().st_size for path in (directory / "bench").glob("*.journal"))
     print(f"journal, open + answered + close: {thread_s / calls * 1e6:.1f} µs CPU on the loop per call, "
           f"{process_s / calls * 1e6:.1f} with the syncing thread; {wall_s / calls * 1e6:.1f} µs wall, "
@@ -92,13 +92,13 @@ def bench_journal(directory: Path, calls: int) -> None:
 
 
 def bench_shipper(directory: Path, calls: int) -> None:
-    tail = Tail(directory / "bench")
-    tail.dead = True
+    reader = JournalReader(directory / "bench")
+    reader.dead = True
     read, began = 0, time.process_time()
-    while not tail.finished:
-        read += len(events_of(tail.read(1000)))
+    while not reader.finished:
+        read += len(events_of(reader.read(1000)))
     took_s = time.process_time() - began
-    tail.release()
+    reader.release()
     assert read == calls
     print(f"shipper, reading and pairing: {took_s / calls * 1e6:.1f} µs CPU per call in the supervisor")
 

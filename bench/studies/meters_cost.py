@@ -15,8 +15,8 @@ import orjson
 
 from policy.billing import Tokens
 from proxy.capacity.worker_capacity import Capacity
-from proxy.edges.telemetry.metrics import PrometheusMeters
-from proxy.edges.telemetry.supervisor.totals import MeterTotals
+from proxy.edges.telemetry.metrics import WorkerMetrics
+from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.stages.settle import RequestReport
 
 CALLS = 100_000
@@ -29,7 +29,7 @@ class Line:
     congested = False
 
     def __init__(self) -> None:
-        self.totals = MeterTotals(10_000, lambda: ())
+        self.totals = MetricTotals(10_000, lambda: ())
         self.supervisor_s = 0.0
 
     def counted(self, counts: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Line:
 
 async def ours(entities: int) -> None:
     line = Line()
-    meters = PrometheusMeters(line)
+    meters = WorkerMetrics(line)
     capacity = Capacity()
     meters.watch(capacity)
     names = [f"customer-{number}" for number in range(entities)]

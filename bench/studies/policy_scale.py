@@ -33,9 +33,9 @@ from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.snapshot import EndpointRow, KeyRow, Row, SnapshotPage, WorkspaceRow, group_to_wire
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.edges.policy.supervisor.replica import Replica
-from proxy.edges.policy.supervisor.replica_listing import Nobody, Still
-from proxy.supervisor.refresher import Refresher, Standing
+from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.edges.policy.supervisor.replica_listing import FixedGeneration, NoConfirmer
+from proxy.supervisor.refresher import Refresher, ReplicaVersion
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.redis_server import private_redis
 
@@ -86,18 +86,18 @@ def rows(keys: int) -> Iterator[Row]:
 class PagedFeed:
     """Control's answers, made as they are asked for and sent through JSON as on the wire."""
 
-    def __init__(self, source: Iterator[Row], standing: Standing, *, reset: bool) -> None:
-        self._source, self._standing, self._reset = source, standing, reset
+    def __init__(self, source: Iterator[Row], version: ReplicaVersion, *, reset: bool) -> None:
+        self._source, self._version, self._reset = source, version, reset
 
-    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
+    async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         page = tuple(islice(self._source, PAGE))
         following = "more" if len(page) == PAGE else None
         reset = self._reset and after is None
-        delta = SnapshotPage(self._standing.epoch, self._standing.revision, reset, page, following)
+        delta = SnapshotPage(self._version.epoch, self._version.revision, reset, page, following)
         return SnapshotPage.from_wire(orjson.loads(orjson.dumps(delta.to_wire())))
 
 
-async def follow(replica: Replica, feed: PagedFeed) -> tuple[float, float]:
+async def follow(replica: PolicyReplica, feed: PagedFeed) -> tuple[float, float]:
     """One refresh: (wall, CPU) seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     assert await Refresher(replica, feed, 60)._refresh(time.monotonic())
@@ -106,12 +106,12 @@ async def follow(replica: Replica, feed: PagedFeed) -> tuple[float, float]:
 
 def refresh_cost_ms(path: Path, revision: int) -> float:
     """The median CPU of a refresh with 100 changes: 60 keys, 40 groups; twenty times."""
-    replica = Replica(path)
+    replica = PolicyReplica(path)
     spent: list[float] = []
     for turn in range(20):
         numbers = random.Random(turn).sample(range(GROUPS), 100)
         changed = [key_row(n) for n in numbers[:60]] + [group_row(n) for n in numbers[60:]]
-        feed = PagedFeed(iter(changed), Standing("epoch", revision + turn), reset=False)
+        feed = PagedFeed(iter(changed), ReplicaVersion("epoch", revision + turn), reset=False)
         spent.append(asyncio.run(follow(replica, feed))[1] * 1000)
     replica.close()
     return statistics.median(spent)
@@ -119,7 +119,7 @@ def refresh_cost_ms(path: Path, revision: int) -> float:
 
 def read_much(path: Path, keys: int) -> None:
     """A reader's life: many distinct keys, their plans and endpoints; prints memory and cold look-ups as JSON."""
-    directory = SnapshotDirectory(path, (), Still(), Nobody())
+    directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
     if not keys:
         print(json.dumps({"rss_mib": rss_mib()}))
         return
@@ -147,7 +147,7 @@ def plan_us(path: Path, keys: int) -> float:
     spent: list[float] = []
     for turn in range(200):
         number = random.Random(turn).randrange(keys)
-        directory = SnapshotDirectory(path, (), Still(), Nobody())
+        directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
         directory.workspace("nobody")  # the file is open; nothing else is known
         wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
@@ -175,9 +175,9 @@ def rss_mib(pid: int | str = "self") -> float:
     raise ProcessLookupError(pid)
 
 
-async def first_answer(path: Path, standing: Standing) -> tuple[float, float]:
+async def first_answer(path: Path, version: ReplicaVersion) -> tuple[float, float]:
     """A real proxy on the warm replica: seconds from its start to a key being recognised, and a worker's MiB."""
-    control = FakeControl(epoch=standing.epoch, revision=standing.revision)
+    control = FakeControl(epoch=version.epoch, revision=version.revision)
     with private_redis() as redis:
         async with serve_control(control) as control_url:
             environ = os.environ | {
@@ -222,16 +222,16 @@ def child(path: Path, keys: int) -> dict[str, float]:
 
 
 def measure(folder: Path, keys: int) -> dict[str, float]:
-    standing = Standing("epoch", 1)
+    version = ReplicaVersion("epoch", 1)
     big, empty = folder / "replica.db", folder / "empty.db"
-    replica = Replica(big)
-    wall, cpu = asyncio.run(follow(replica, PagedFeed(rows(keys), standing, reset=True)))
+    replica = PolicyReplica(big)
+    wall, cpu = asyncio.run(follow(replica, PagedFeed(rows(keys), version, reset=True)))
     replica.close()
     size_mib = big.stat().st_size / 2**20
     total = f"{ENDPOINTS:,} endpoints, {GROUPS:,} groups, {keys:,} keys"
     tell(f"replica of {total}: built in {wall:.1f} s ({cpu:.1f} s CPU), {size_mib:.0f} MiB on disk")
-    replica = Replica(empty)
-    asyncio.run(follow(replica, PagedFeed(iter(()), standing, reset=True)))
+    replica = PolicyReplica(empty)
+    asyncio.run(follow(replica, PagedFeed(iter(()), version, reset=True)))
     replica.close()
     return measure_reader(big, empty, keys) | measure_refresh(big, empty) | measure_start(folder, big)
 
@@ -254,8 +254,8 @@ def measure_refresh(big: Path, empty: Path) -> dict[str, float]:
 
 
 def measure_start(folder: Path, big: Path) -> dict[str, float]:
-    fresh_s, fresh_mib = asyncio.run(first_answer(empty_with_one_key(folder), Standing("epoch", 1)))
-    start_s, start_mib = asyncio.run(first_answer(big, Standing("epoch", 119)))
+    fresh_s, fresh_mib = asyncio.run(first_answer(empty_with_one_key(folder), ReplicaVersion("epoch", 1)))
+    start_s, start_mib = asyncio.run(first_answer(big, ReplicaVersion("epoch", 119)))
     tell(f"start to first answer, warm replica: {start_s:.2f} s (aim ≤ 3; {fresh_s:.2f} s with one key)")
     tell(f"worker after its first answer: {start_mib:.1f} MiB ({fresh_mib:.1f} MiB with one key)")
     return {"start_s": start_s, "worker_grown_mib": start_mib - fresh_mib}
@@ -268,9 +268,9 @@ def tell(line: str) -> None:
 
 def empty_with_one_key(folder: Path) -> Path:
     path = folder / "one.db"
-    replica = Replica(path)
+    replica = PolicyReplica(path)
     few = [next(iter(rows(0))), group_row(7), key_row(7)]
-    asyncio.run(follow(replica, PagedFeed(iter(few), Standing("epoch", 1), reset=True)))
+    asyncio.run(follow(replica, PagedFeed(iter(few), ReplicaVersion("epoch", 1), reset=True)))
     replica.close()
     return path
 

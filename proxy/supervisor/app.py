@@ -16,20 +16,20 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from proxy.edges.journal.supervisor.ingest_client import HttpIngest
+from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
-from proxy.edges.policy.supervisor.hints import Hints
-from proxy.edges.policy.supervisor.replica import Replica
+from proxy.edges.policy.supervisor.hints import HintSubscriber
+from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
-from proxy.edges.process.supervisor.worker_processes import Foreman, PortInUseError, Seat, open_listeners
+from proxy.edges.process.supervisor.worker_processes import PortInUseError, SlotCallbacks, WorkerSlot, open_listeners
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.metrics_keys import MetricsKeys
-from proxy.edges.telemetry.supervisor.totals import MeterTotals
+from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.settings import Settings
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from proxy.supervisor.refresher import Refresher
@@ -64,10 +64,10 @@ class Supervisor:
         self._settings = settings
         self._bind = bind
         self._environ = worker_environ
-        self._seats: list[Seat] = []
+        self._slots: list[WorkerSlot] = []
         self._draining = False
         self._stop = asyncio.Event()
-        self._totals = MeterTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
+        self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -80,10 +80,10 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             lives = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
             await stack.enter_async_context(_kept_running(*lives))
-            self._shipper.start(lambda: [seat.incarnation for seat in self._seats], self._settled)
-            seats = [asyncio.create_task(seat.run()) for seat in self._seats]
+            self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
+            slots = [asyncio.create_task(slot.run()) for slot in self._slots]
             await self._stop.wait()
-            await self._drain(seats)
+            await self._drain(slots)
             if not await self._shipper.drain(SHIP_S):
                 log.warning("some events have not reached control; they are in the journal for the next start")
 
@@ -95,20 +95,20 @@ class Supervisor:
         admin = self._take_admin_port()
         stack.callback(admin.close)
         self._close_to_others()
-        self._replica = Replica(self._settings.replica_path)
+        self._replica = PolicyReplica(self._settings.replica_path)
         stack.callback(self._replica.close)
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
         stack.push_async_callback(feed.close)
         interval_s = self._settings.refresh_interval_s
         self._refresher = Refresher(self._replica, feed, interval_s, self._started_over)
-        self._hints = Hints(self._settings.redis_url, self._refresher.hint)
+        self._hints = HintSubscriber(self._settings.redis_url, self._refresher.hint)
         stack.push_async_callback(self._hints.close)
         await self._open_shipper(stack)
         listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
         for listener in listeners:
             stack.callback(listener.close)
-        foreman = Foreman(self._totals.add, self._worker_died, self._refresher.demand, self._check_replica)
-        self._seats = [Seat(n, listener, self._environ, foreman) for n, listener in enumerate(listeners)]
+        callbacks = SlotCallbacks(self._totals.add, self._worker_died, self._refresher.demand, self._check_replica)
+        self._slots = [WorkerSlot(n, listener, self._environ, callbacks) for n, listener in enumerate(listeners)]
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("proxy on %s:%d, admin on %s:%d", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
@@ -128,7 +128,7 @@ class Supervisor:
 
     async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        ingest = HttpIngest(settings.control_url, settings.internal_token)
+        ingest = HttpIngestClient(settings.control_url, settings.internal_token)
         stack.push_async_callback(ingest.close)
         options = CountersOptions(on_loss="closed", request_timeout_s=settings.request_timeout_s)
         counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)
@@ -154,7 +154,7 @@ class Supervisor:
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, admin).start()
 
-    async def _drain(self, seats: Iterable[asyncio.Task[None]]) -> None:
+    async def _drain(self, slots: Iterable[asyncio.Task[None]]) -> None:
         self._draining = True
         settings = self._settings
         log.info(
@@ -163,11 +163,11 @@ class Supervisor:
             settings.drain_timeout_s,
         )
         self._readiness.announced("workers", DRAINING)
-        for seat in self._seats:
-            seat.retire()
-        _, late = await asyncio.wait(seats, timeout=settings.drain_timeout_s + WIND_UP_S)
-        for seat in self._seats:
-            seat.kill()
+        for slot in self._slots:
+            slot.retire()
+        _, late = await asyncio.wait(slots, timeout=settings.drain_timeout_s + WIND_UP_S)
+        for slot in self._slots:
+            slot.kill()
         if late:
             log.error("%d workers did not end in time and were killed", len(late))
             await asyncio.wait(late)
@@ -175,7 +175,7 @@ class Supervisor:
     def _checks(self) -> dict[str, Check]:
         return {
             "policy": self._policy_check,
-            "secrets": lambda: self._secrets.finding(self._replica.standing),
+            "secrets": lambda: self._secrets.finding(self._replica.version),
             "workers": self._workers_check,  # what follows rests on the workers' answers to this
             "journal": self._journal_check,
             "redis": self._redis_check,
@@ -184,17 +184,17 @@ class Supervisor:
         }
 
     async def _policy_check(self) -> Finding:
-        return OK if self._replica.standing.loaded else Finding(fault="no policy from control yet")
+        return OK if self._replica.version.loaded else Finding(fault="no policy from control yet")
 
     async def _workers_check(self) -> Finding:
         if self._draining:
             return DRAINING
-        answers = await asyncio.gather(*(seat.flush() for seat in self._seats))
+        answers = await asyncio.gather(*(slot.flush() for slot in self._slots))
         return OK if all(answers) else Finding(fault=f"{sum(answers)} of {len(answers)} serve")
 
     async def _journal_check(self) -> Finding:
         return Finding(
-            fault="; ".join(dict.fromkeys(t for seat in self._seats for t in seat.health.get("journal", ())))
+            fault="; ".join(dict.fromkeys(t for slot in self._slots for t in slot.health.get("journal", ())))
         )
 
     async def _redis_check(self) -> Finding:
@@ -206,7 +206,7 @@ class Supervisor:
         trouble = await self._redis.trouble()
         if trouble and self._settings.limits_on_redis_loss == "closed":
             return Finding(fault=f"{trouble}. {REDIS_REMEDY}")
-        if not self._draining and not all(seat.health.get("limits") for seat in self._seats):
+        if not self._draining and not all(slot.health.get("limits") for slot in self._slots):
             return Finding(fault="Redis does not answer every worker")
         return Finding(
             degraded=f"{trouble}; each worker enforces its share of every limit. {REDIS_REMEDY}" * bool(trouble)
@@ -214,20 +214,20 @@ class Supervisor:
 
     async def _control_check(self) -> Finding:
         """Before the first answer that is a fault of policy; after it, the last good picture serves."""
-        return Finding(degraded=self._refresher.trouble) if self._replica.standing.loaded else OK
+        return Finding(degraded=self._refresher.trouble) if self._replica.version.loaded else OK
 
     async def _hints_check(self) -> Finding:
         return Finding(degraded=self._hints.trouble)
 
     async def _metrics_text(self) -> bytes:
-        await asyncio.gather(*(seat.flush() for seat in self._seats))
+        await asyncio.gather(*(slot.flush() for slot in self._slots))
         return await asyncio.to_thread(self._totals.text)
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
         yield "tollgate_snapshot_age_seconds", "Since control last confirmed the policy served", age_s
-        shipper, troubled = self._shipper, sum(bool(seat.health.get("journal")) for seat in self._seats)
+        shipper, troubled = self._shipper, sum(bool(slot.health.get("journal")) for slot in self._slots)
         yield "tollgate_journal_pending_events", "Events that control has not confirmed yet", shipper.pending
         yield "tollgate_journal_troubled_workers", "Workers whose journal refuses calls, or soon will", troubled
         yield (
@@ -245,14 +245,14 @@ class Supervisor:
 
     async def _settled(self, incarnation: str) -> int:
         """The shipper's question. Who has died meanwhile, and was replaced, has said nothing."""
-        for seat in self._seats:
-            if seat.incarnation == incarnation:
-                settled = await seat.settled()
-                return settled if seat.incarnation == incarnation else 0
+        for slot in self._slots:
+            if slot.incarnation == incarnation:
+                settled = await slot.settled()
+                return settled if slot.incarnation == incarnation else 0
         return 0
 
-    def _worker_died(self, seat: int, incarnation: str) -> None:
-        self._totals.forget_gauges(seat)
+    def _worker_died(self, slot: int, incarnation: str) -> None:
+        self._totals.forget_gauges(slot)
         self._shipper.worker_died(incarnation)
 
     async def _check_replica(self) -> None:

@@ -1,7 +1,7 @@
 """When the replica follows control: at the latest every interval, on each hint, and when a worker asks.
 
 One refresh runs at a time; whatever asks meanwhile shares the next one. It promises that a failed refresh leaves the
-last good picture standing, and that whoever waits for one learns the truth. Sockets and files are the edges'.
+last good generation in place, and that whoever waits for one learns the truth. Sockets and files are the edges'.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class ReplicaUnwritableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaVersion:
     """Up to where the replica has followed control. An empty epoch: it never has.
 
     `nonce`: of the revision, by which control tells its own history from that of a database since restored.
@@ -57,24 +57,24 @@ class Standing:
 
 
 class Feed(Protocol):
-    async def page(self, since: Standing, after: str | None) -> SnapshotPage: ...
+    async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage: ...
 
 
-class Draft(Protocol):
+class ReplicaUpdate(Protocol):
     """One answer of control on its way into the replica; invisible to readers until `commit`."""
 
     def add(self, rows: Iterable[Row]) -> None: ...
 
-    def commit(self, standing: Standing) -> None: ...
+    def commit(self, version: ReplicaVersion) -> None: ...
 
-    def drop(self) -> None: ...
+    def discard(self) -> None: ...
 
 
-class Replica(Protocol):
+class ReplicaStore(Protocol):
     @property
-    def standing(self) -> Standing: ...
+    def version(self) -> ReplicaVersion: ...
 
-    def draft(self, *, reset: bool) -> Draft: ...
+    def begin_update(self, *, reset: bool) -> ReplicaUpdate: ...
 
     def confirm(self, now_s: float) -> None:
         """Tell all readers that control has confirmed the picture as of `now_s` (`time.monotonic`)."""
@@ -88,7 +88,7 @@ class Refresher:
     """
 
     def __init__(
-        self, replica: Replica, feed: Feed, interval_s: float, on_start_over: Callable[[], None] | None = None
+        self, replica: ReplicaStore, feed: Feed, interval_s: float, on_start_over: Callable[[], None] | None = None
     ) -> None:
         self._replica = replica
         self._feed = feed
@@ -117,7 +117,7 @@ class Refresher:
 
     def hint(self, revision: int | None = None) -> None:
         """Control has committed `revision`; None: something may have been missed, look."""
-        if revision is None or revision != self._replica.standing.revision:
+        if revision is None or revision != self._replica.version.revision:
             self._wanted.set()
 
     async def demand(self) -> bool:
@@ -174,24 +174,24 @@ class Refresher:
         return True
 
     async def _follow(self) -> None:
-        """Take over all that changed since the replica's standing: every page of it, or nothing."""
-        since = self._replica.standing
+        """Take over all that changed since the replica's version: every page of it, or nothing."""
+        since = self._replica.version
         page = await self._feed.page(since, None)
         over = page.reset and since.loaded
-        draft = await _in_thread(lambda: self._replica.draft(reset=page.reset or not since.loaded))
+        update = await _in_thread(lambda: self._replica.begin_update(reset=page.reset or not since.loaded))
         try:
-            await _in_thread(draft.add, page.rows)
+            await _in_thread(update.add, page.rows)
             while page.next is not None:
                 page = await self._page_after(page, since)
-                await _in_thread(draft.add, page.rows)
-            await _in_thread(draft.commit, Standing(page.epoch, page.revision, page.nonce))
+                await _in_thread(update.add, page.rows)
+            await _in_thread(update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
         except BaseException:
-            draft.drop()
+            update.discard()
             raise
         if over:
             self._started_over(since, page)
 
-    def _started_over(self, since: Standing, page: SnapshotPage) -> None:
+    def _started_over(self, since: ReplicaVersion, page: SnapshotPage) -> None:
         log.warning(
             "control no longer knows revision %d as this replica does: its database was restored or replaced, or this"
             " proxy was away for too long; all policy was fetched anew, up to revision %d",
@@ -201,7 +201,7 @@ class Refresher:
         if self._on_start_over is not None:
             self._on_start_over()
 
-    async def _page_after(self, page: SnapshotPage, since: Standing) -> SnapshotPage:
+    async def _page_after(self, page: SnapshotPage, since: ReplicaVersion) -> SnapshotPage:
         following = await self._feed.page(since, page.next)
         if following.epoch != page.epoch or following.reset:
             raise ControlUnreachableError("control's database was restored or replaced between two pages")

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects import registry
 from proxy.edges.http.server import HttpServer
-from proxy.edges.journal.writer import Journal
+from proxy.edges.journal.writer import JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.edges.policy.replica_file import Stamp, stamp_path
+from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.telemetry.access_log import AccessLogWriter
-from proxy.edges.telemetry.metrics import PrometheusMeters
+from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
@@ -98,15 +98,15 @@ async def _dependencies(
     settings: Settings, launch: WorkerLaunch, link: SupervisorLink, stack: contextlib.AsyncExitStack
 ) -> PipelineDependencies:
     """All that the path works with; the stack closes it in reverse."""
-    meters = PrometheusMeters(link)
+    meters = WorkerMetrics(link)
     link.flush = meters.flush
     stack.callback(meters.close)
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()
     stack.callback(access_log.close)
-    journal = Journal(settings.journal_dir, launch.incarnation)
+    journal = JournalWriter(settings.journal_dir, launch.incarnation)
     journal.start()
-    stack.callback(journal.aclose)
+    stack.callback(journal.stop)
     counters = await _counters(settings, launch.incarnation, meters)
     link.health = lambda: {
         "limits": counters.decides,
@@ -138,14 +138,14 @@ async def _dependencies(
 
 
 def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> SnapshotDirectory:
-    stamp = Stamp(stamp_path(settings.replica_path))
+    stamp = ReplicaStamp(stamp_path(settings.replica_path))
     stack.callback(stamp.close)
     directory = SnapshotDirectory(settings.replica_path, settings.secret_keys, stamp, link)
     stack.callback(directory.close)
     return directory
 
 
-async def _counters(settings: Settings, incarnation: str, meters: PrometheusMeters) -> RedisCounters:
+async def _counters(settings: Settings, incarnation: str, meters: WorkerMetrics) -> RedisCounters:
     options = CountersOptions(
         on_loss=settings.limits_on_redis_loss,
         request_timeout_s=settings.request_timeout_s,

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from policy.snapshot import Row, SnapshotPage
-from proxy.supervisor.refresher import ControlUnreachableError, Standing
+from proxy.supervisor.refresher import ControlUnreachableError, ReplicaVersion
 
 TOKEN = "internal-token"
 
@@ -44,7 +44,7 @@ class FakeControl:
     def start_over(self, epoch: str) -> None:
         self.epoch, self.revision, self.rows = epoch, 0, {}
 
-    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
+    async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         self.requests.append((since.epoch, since.revision, after))
         if self.gate is not None:
             await self.gate.wait()

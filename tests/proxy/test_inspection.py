@@ -15,8 +15,8 @@ from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.__main__ import main
-from proxy.edges.policy.supervisor.replica import Replica
-from proxy.supervisor.refresher import Standing
+from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.supervisor.refresher import ReplicaVersion
 
 KEYS = (b"k" * 32,)
 MINUTE_60 = Limit(LimitType.REQUEST, Unit.MINUTE, 60)
@@ -62,11 +62,11 @@ ROWS = (
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    replica = Replica(tmp_path / "replica.db")
-    draft = replica.draft(reset=True)
-    draft.add(ROWS)
-    draft.commit(Standing("e1", 7))
+def replica(tmp_path: Path) -> Iterator[PolicyReplica]:
+    replica = PolicyReplica(tmp_path / "replica.db")
+    update = replica.begin_update(reset=True)
+    update.add(ROWS)
+    update.commit(ReplicaVersion("e1", 7))
     yield replica
     replica.close()
 
@@ -87,7 +87,7 @@ def test_the_overview_counts_rows(tmp_path: Path) -> None:
     assert "not being refreshed now" in shown
 
 
-def test_freshness_is_shown_while_a_proxy_runs(tmp_path: Path, replica: Replica) -> None:
+def test_freshness_is_shown_while_a_proxy_runs(tmp_path: Path, replica: PolicyReplica) -> None:
     replica.confirm(time.monotonic() - 12)
     assert "confirmed by control 12 s ago" in show(tmp_path)
 
@@ -126,14 +126,14 @@ def test_a_model_api_slug_shows_the_limits_of_the_workspaces_tier(tmp_path: Path
 
 
 def test_the_tiers_figures_are_those_of_the_setting_and_of_the_workspace(
-    tmp_path: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, replica: PolicyReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "basic=7/700")
     assert "at most 7 REQUEST per MINUTE, set by tier basic" in show(tmp_path, "--slug", "o/api")
     for tier, told in (("custom=600/9000", "at most 600 REQUEST per MINUTE"), ("gold", "it counts as basic")):
-        draft = replica.draft(reset=False)
-        draft.add([Row("workspace", "ws", 2, WorkspaceRow("ws", "active", tier, True).to_wire())])
-        draft.commit(Standing("e1", 8))
+        update = replica.begin_update(reset=False)
+        update.add([Row("workspace", "ws", 2, WorkspaceRow("ws", "active", tier, True).to_wire())])
+        update.commit(ReplicaVersion("e1", 8))
         assert told in show(tmp_path, "--slug", "o/api")
 
 
@@ -155,8 +155,8 @@ def test_no_replica_is_said_clearly(tmp_path: Path) -> None:
     assert "There is no replica of policy" in result.output
 
 
-def test_a_flag_for_the_data_directory_wins_over_the_environment(tmp_path: Path, replica: Replica) -> None:
-    assert replica.standing.loaded
+def test_a_flag_for_the_data_directory_wins_over_the_environment(tmp_path: Path, replica: PolicyReplica) -> None:
+    assert replica.version.loaded
     environ = {"TOLLGATE_REPLICA_PATH": "/nowhere/replica.db"}
     result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"], env=environ)
     assert result.exit_code == 0

@@ -34,7 +34,7 @@ _END = frame(Kind.END, b"")
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """`max_backlog_bytes`: of all journals in the directory together; beyond it new calls are refused."""
+    """`max_backlog_bytes`: of all journals in the directory together; unread_closes it new calls are refused."""
 
     segment_bytes: int = 8 * 1024 * 1024
     max_backlog_bytes: int = 4 * 1024 * 1024 * 1024
@@ -66,7 +66,7 @@ class _Segment:
     used: int = 0
 
 
-class Journal:
+class JournalWriter:
     """Append-only segments of one worker incarnation, in a directory of its own that it holds locked while it lives."""
 
     def __init__(self, directory: Path, incarnation: str, options: JournalOptions | None = None) -> None:
@@ -143,7 +143,7 @@ class Journal:
         self._append(close_record(call))
         self._owed -= END_ROOM_BYTES
 
-    def aclose(self) -> None:
+    def stop(self) -> None:
         """All on the disk, the lock given up: from here on the journal counts as that of a dead incarnation."""
         self._stopping = True
         self._wake.set()

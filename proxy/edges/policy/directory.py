@@ -33,11 +33,11 @@ Compiled = TypeVar("Compiled")
 log = logging.getLogger(__name__)
 
 
-class Turning(Protocol):
-    """Tells when the replica holds another picture: see `replica.Stamp`."""
+class GenerationSource(Protocol):
+    """Tells when the replica holds another generation: see `replica.ReplicaStamp`."""
 
     @property
-    def picture_cell(self) -> Sequence[int]:
+    def generation_cell(self) -> Sequence[int]:
         """One number. In a cell, since it is read on every look-up, and a call would cost more than the rest of it."""
         ...
 
@@ -54,7 +54,7 @@ class Confirmer(Protocol):
         ...
 
 
-class Generations:
+class BoundedCache:
     """A bounded cache in two generations: what was used since the last turn survives the next one.
 
     One dict look-up for what is in use, no bookkeeping on a hit, and never more than `weight` in all. `made`: tables of
@@ -99,12 +99,12 @@ class Generations:
 class SnapshotDirectory:
     """One worker's view of the replica at `path`; opened on first use, so it may be built before the file is there."""
 
-    def __init__(self, path: Path, keys: Sequence[bytes], stamp: Turning, confirmer: Confirmer) -> None:
+    def __init__(self, path: Path, keys: Sequence[bytes], stamp: GenerationSource, confirmer: Confirmer) -> None:
         self._path = path
         self._keys = tuple(keys)
-        self._current = stamp.picture_cell
+        self._current = stamp.generation_cell
         self._confirmer = confirmer
-        self._picture = -1
+        self._generation = -1
         self._file: tuple[int, int] | None = None
         self._conn: sqlite3.Connection | None = None
         # What calls look up, whole and under what they know it by: one dict access each.
@@ -112,27 +112,27 @@ class SnapshotDirectory:
         self._slug_routes: dict[tuple[str, str], SlugRoute] = {}
         self._secrets: dict[str, str] = {}
         self._models: dict[str, ModelRow] = {}
-        self._cache = Generations(CACHE_WEIGHT, (self._key_holders, self._slug_routes, self._secrets, self._models))
+        self._cache = BoundedCache(CACHE_WEIGHT, (self._key_holders, self._slug_routes, self._secrets, self._models))
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         return self._key_holders.get(digest) or self._key_holder(digest)
 
     def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         """Where the slug leads for the group; None when there is no such slug, or the group may not call it."""
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         return self._slug_routes.get((group_id, slug)) or self._slug_route(group_id, slug)
 
     def secret(self, id: str) -> str | None:
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         return self._secrets.get(id) or self._single(self._secrets, _SECRET, id, self._unsealed)
 
     def model(self, id: str) -> ModelRow | None:
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         return self._models.get(id) or self._single(self._models, _MODEL, id, ModelRow.from_wire)
 
@@ -154,19 +154,19 @@ class SnapshotDirectory:
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         """What binds a call of the group to the slug; None when the group may not call it."""
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         found: Plan | None = self._cache.get((group_id, slug))
         if found is None:
-            picture = self._picture
+            generation = self._generation
             path = self._path_to_root(group_id)
             found = plan_for(path, slug) if path else None
-            if found is not None and picture == self._picture:
+            if found is not None and generation == self._generation:
                 self._cache.put((group_id, slug), found, _ENTRY_WEIGHT * (1 + len(found.bounds)))
         return found
 
     async def confirm_unknown(self) -> None:
-        """Returns when control has confirmed the picture since; whoever asks looks again afterwards."""
+        """Returns when control has confirmed the generation since; whoever asks looks again afterwards."""
         if not await self._confirmer.confirm():
             raise PolicyUnavailableError("control cannot be reached to confirm an unknown key")
 
@@ -176,7 +176,7 @@ class SnapshotDirectory:
             self._conn = None
 
     def _key_holder(self, digest: str) -> KeyHolder | None:
-        picture = self._picture
+        generation = self._generation
         key = self.key(digest)
         if key is None:
             return None
@@ -184,31 +184,31 @@ class SnapshotDirectory:
         group = self.group(key.group_id) if key.group_id is not None else None
         holder = KeyHolder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
-            self._keep(self._key_holders, digest, holder, picture)
+            self._keep(self._key_holders, digest, holder, generation)
         return holder
 
     def _slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
-        picture = self._picture
+        generation = self._generation
         endpoint = self.endpoint(slug)
         plan = self.plan(group_id, slug)
         if endpoint is None or plan is None:
             return None
         route = SlugRoute(endpoint, plan)
-        self._keep(self._slug_routes, (group_id, slug), route, picture)
+        self._keep(self._slug_routes, (group_id, slug), route, generation)
         return route
 
     def _single(
         self, table: dict[str, Compiled], kind: str, id: str, compile: Callable[[str, Any], Compiled]
     ) -> Compiled | None:
-        picture = self._picture
+        generation = self._generation
         found = self._row(kind, id, compile)
         if found is not None:
-            self._keep(table, id, found, picture)
+            self._keep(table, id, found, generation)
         return found
 
-    def _keep(self, table: dict[Any, Any], key: object, made: object, picture: int) -> None:
-        """Unless the picture turned while it was made: a part of it may be of the old one, and nothing would tell."""
-        if picture == self._picture:
+    def _keep(self, table: dict[Any, Any], key: object, made: object, generation: int) -> None:
+        """Cache it, unless the generation changed meanwhile: it may then combine rows of two generations."""
+        if generation == self._generation:
             self._cache.make_room(_ENTRY_WEIGHT)
             table[key] = made
 
@@ -224,7 +224,7 @@ class SnapshotDirectory:
         return path
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-        if self._current[0] != self._picture:
+        if self._current[0] != self._generation:
             self._look_anew()
         found: Compiled | None = self._cache.get((kind, id))
         if found is None:
@@ -254,7 +254,7 @@ class SnapshotDirectory:
 
     def _look_anew(self) -> None:
         """The stamp has turned: forget what was compiled, and open the file anew if another one has taken its place."""
-        self._picture = self._current[0]  # read before the rows are: a later turn is noticed
+        self._generation = self._current[0]  # read before the rows are: a later change is noticed
         self._cache.clear()
         try:
             status = os.stat(self._path)
@@ -264,7 +264,7 @@ class SnapshotDirectory:
                 self._conn = _open_loaded(self._path)
                 self._file = file
         except (OSError, sqlite3.DatabaseError) as error:
-            self._picture = -1  # try again on the next look-up
+            self._generation = -1  # try again on the next look-up
             raise PolicyUnavailableError(f"the replica cannot be opened: {error}") from None
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 _STAMP_BYTES = 16
 
 
-class Stamp:
-    """Two numbers in a file that all processes of a proxy map: which picture is current, and when it was confirmed.
+class ReplicaStamp:
+    """Two numbers in a file that all processes of a proxy map: which generation is current, and when it was confirmed.
 
     Both are written by the supervisor alone, as aligned 8-byte stores. The clock is `time.monotonic`, which is one for
     the whole machine.
@@ -28,8 +28,8 @@ class Stamp:
             self._map = mmap.mmap(fd, _STAMP_BYTES, access=access)
         finally:
             os.close(fd)
-        self.picture_cell = memoryview(self._map)[:8].cast("Q")
-        """Its one number: which picture is current. Another than last time: what was read before may be outdated."""
+        self.generation_cell = memoryview(self._map)[:8].cast("Q")
+        """Its one number: which generation is current. Another than last time: what was read before may be outdated."""
         self._confirmed = memoryview(self._map)[8:].cast("d")
 
     @property
@@ -37,15 +37,15 @@ class Stamp:
         """`time.monotonic` of the last answer from control; 0 before the first."""
         return self._confirmed[0]
 
-    def turn(self) -> None:
+    def advance_generation(self) -> None:
         # Wall-clock based, so that the number differs from every one before a restart too.
-        self.picture_cell[0] = max(self.picture_cell[0] + 1, time.time_ns())
+        self.generation_cell[0] = max(self.generation_cell[0] + 1, time.time_ns())
 
     def confirm(self, now_s: float) -> None:
         self._confirmed[0] = now_s
 
     def close(self) -> None:
-        self.picture_cell.release()
+        self.generation_cell.release()
         self._confirmed.release()
         self._map.close()
 

@@ -23,7 +23,7 @@ FIRST_BYTE_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 REDIS_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 
-class Sums(Protocol):
+class CountsSink(Protocol):
     """Where counts go: in a worker, the channel to the supervisor."""
 
     @property
@@ -32,7 +32,7 @@ class Sums(Protocol):
     def counted(self, counts: dict[str, Any]) -> None: ...
 
 
-class Watched(Protocol):
+class LoadGauges(Protocol):
     """What keeps count itself, and is read when counts are sent."""
 
     @property
@@ -49,7 +49,7 @@ class Watched(Protocol):
         ...
 
 
-class Spread:
+class HistogramCounts:
     """Observations since the last flush: how many at most each bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
@@ -69,11 +69,11 @@ class Spread:
         self.sum += sum(values)
 
 
-class PrometheusMeters:
+class WorkerMetrics:
     """Counts what happens in one worker. On the path things are noted, and counted some at a time: that is cheaper
     than one by one. A timer looks for news every `FLUSH_AFTER_S`."""
 
-    def __init__(self, sums: Sums) -> None:
+    def __init__(self, sums: CountsSink) -> None:
         self._sums = sums
         self._loop = asyncio.get_running_loop()
         self._ended: list[RequestReport] = []
@@ -83,16 +83,16 @@ class PrometheusMeters:
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
         self._spreads = {
-            "duration": Spread(DURATION_BOUNDS_S),
-            "overhead": Spread(OVERHEAD_BOUNDS_S),
-            "first_byte": Spread(FIRST_BYTE_BOUNDS_S),
-            "redis": Spread(REDIS_BOUNDS_S),
+            "duration": HistogramCounts(DURATION_BOUNDS_S),
+            "overhead": HistogramCounts(OVERHEAD_BOUNDS_S),
+            "first_byte": HistogramCounts(FIRST_BYTE_BOUNDS_S),
+            "redis": HistogramCounts(REDIS_BOUNDS_S),
         }
-        self._capacity: Watched | None = None
+        self._capacity: LoadGauges | None = None
         self._in_flight_sent = 0
         self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
 
-    def watch(self, capacity: Watched) -> None:
+    def watch(self, capacity: LoadGauges) -> None:
         """Whose figures are the gauges'."""
         self._capacity = capacity
 

@@ -1,4 +1,4 @@
-"""Hints on a real Redis: heard at once, and asked for again after every outage."""
+"""HintSubscriber on a real Redis: heard at once, and asked for again after every outage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,15 +9,15 @@ from redis.asyncio import Redis
 
 from control.edges.redis.hints import Hints as ControlHints
 from proxy.edges.policy.supervisor import hints as module
-from proxy.edges.policy.supervisor.hints import CHANNEL, Hints
+from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 
 
 @asynccontextmanager
-async def listening(url: str, heard: list[int | None]) -> AsyncIterator[Hints]:
-    hints = Hints(url, heard.append)
+async def listening(url: str, heard: list[int | None]) -> AsyncIterator[HintSubscriber]:
+    hints = HintSubscriber(url, heard.append)
     task = asyncio.create_task(hints.run())
     try:
         yield hints

@@ -1,4 +1,4 @@
-"""Replica and directory on a real SQLite file, with rows as control would publish them."""
+"""PolicyReplica and directory on a real SQLite file, with rows as control would publish them."""
 
 import asyncio
 import os
@@ -17,11 +17,11 @@ from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
-from proxy.edges.policy.directory import Generations, SnapshotDirectory
-from proxy.edges.policy.replica_file import Stamp, stamp_path
-from proxy.edges.policy.supervisor.replica import Replica, ReplicaInUseError
+from proxy.edges.policy.directory import BoundedCache, SnapshotDirectory
+from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
+from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError
 from proxy.exchange import KeyHolder, PolicyUnavailableError
-from proxy.supervisor.refresher import ReplicaUnwritableError, Standing
+from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 KEYS = (b"k" * 32,)
 
@@ -47,18 +47,18 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.replica = Replica(path)
+        self.replica = PolicyReplica(path)
         self.confirmer = ScriptedConfirmer()
         self.directory = self.reader()
 
     def reader(self) -> SnapshotDirectory:
-        return SnapshotDirectory(self.path, KEYS, Stamp(stamp_path(self.path)), self.confirmer)
+        return SnapshotDirectory(self.path, KEYS, ReplicaStamp(stamp_path(self.path)), self.confirmer)
 
     def publish(self, *rows: Row, reset: bool = False, epoch: str = "e1") -> None:
-        standing = self.replica.standing
-        draft = self.replica.draft(reset=reset or not standing.loaded)
-        draft.add(rows)
-        draft.commit(Standing(epoch, standing.revision + 1))
+        version = self.replica.version
+        update = self.replica.begin_update(reset=reset or not version.loaded)
+        update.add(rows)
+        update.commit(ReplicaVersion(epoch, version.revision + 1))
 
 
 @pytest.fixture
@@ -101,14 +101,14 @@ def test_a_file_of_before_the_nonces_goes_on_serving(tmp_path: Path) -> None:
     with closing(sqlite3.connect(world.path)) as conn:
         conn.executescript("ALTER TABLE standing DROP COLUMN nonce; PRAGMA user_version = 1;")
     world = World(tmp_path / "replica.db")
-    assert world.replica.standing == Standing("e1", 1, "")
+    assert world.replica.version == ReplicaVersion("e1", 1, "")
     assert world.directory.endpoint("acme/a") is not None
-    draft = world.replica.draft(reset=False)
-    draft.commit(Standing("e1", 2, "n2"))
+    update = world.replica.begin_update(reset=False)
+    update.commit(ReplicaVersion("e1", 2, "n2"))
     world.replica.close()
     world.directory.close()
-    again = Replica(world.path)
-    assert again.standing == Standing("e1", 2, "n2")
+    again = PolicyReplica(world.path)
+    assert again.version == ReplicaVersion("e1", 2, "n2")
     again.close()
 
 
@@ -153,7 +153,7 @@ def test_a_reset_forgets_what_it_does_not_bring(world: World) -> None:
     world.publish(key("new"), reset=True, epoch="e2")
     assert world.directory.key("old") is None
     assert world.directory.key("new") is not None
-    assert world.replica.standing.epoch == "e2"
+    assert world.replica.version.epoch == "e2"
     world.publish(key("newer"), epoch="e2")
     assert world.directory.key("newer") is not None
 
@@ -161,29 +161,29 @@ def test_a_reset_forgets_what_it_does_not_bring(world: World) -> None:
 def test_readers_keep_the_old_picture_until_the_new_one_is_whole(world: World) -> None:
     world.publish(key("old"))
     for reset in (False, True):
-        draft = world.replica.draft(reset=reset)
-        draft.add([key("half"), Row("key", "old", 2, None)])
+        update = world.replica.begin_update(reset=reset)
+        update.add([key("half"), Row("key", "old", 2, None)])
         assert world.reader().key("old") is not None
         assert world.reader().key("half") is None
-        draft.drop()
+        update.discard()
         assert world.reader().key("old") is not None
-    assert world.replica.standing == Standing("e1", 1)
+    assert world.replica.version == ReplicaVersion("e1", 1)
 
 
 def test_a_refresh_without_changes_writes_nothing_and_keeps_what_is_compiled(world: World) -> None:
     world.publish(key("d"))
     held = world.directory.key("d")
-    draft = world.replica.draft(reset=False)
-    draft.add([])
-    draft.commit(world.replica.standing)
+    update = world.replica.begin_update(reset=False)
+    update.add([])
+    update.commit(world.replica.version)
     assert world.directory.key("d") is held
 
 
 def test_it_survives_a_restart_of_the_writer(world: World) -> None:
     world.publish(key("d"), secret("s", "sk-1"))
     world.replica.close()
-    world.replica = Replica(world.path)
-    assert world.replica.standing == Standing("e1", 1)
+    world.replica = PolicyReplica(world.path)
+    assert world.replica.version == ReplicaVersion("e1", 1)
     assert world.replica.confirmed_at_s == 0
     assert world.reader().key("d") is not None
 
@@ -210,7 +210,7 @@ def test_files_are_the_owners_alone(world: World) -> None:
 
 def test_one_writer_at_a_time(world: World) -> None:
     with pytest.raises(ReplicaInUseError, match=r"replica\.db"):
-        Replica(world.path)
+        PolicyReplica(world.path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 400])
@@ -220,8 +220,8 @@ def test_a_file_that_is_no_replica_is_built_anew(world: World, damage: bytes) ->
     for suffix in ("-wal", "-shm"):
         world.path.with_name(world.path.name + suffix).unlink(missing_ok=True)
     world.path.write_bytes(damage)
-    world.replica = Replica(world.path)
-    assert not world.replica.standing.loaded
+    world.replica = PolicyReplica(world.path)
+    assert not world.replica.version.loaded
     world.publish(key("d"))
     assert world.directory.key("d") is not None
 
@@ -232,8 +232,8 @@ def test_a_replica_of_another_version_is_built_anew(world: World) -> None:
     with sqlite3.connect(world.path) as conn:
         conn.execute("PRAGMA user_version = 99")
     conn.close()
-    world.replica = Replica(world.path)
-    assert not world.replica.standing.loaded
+    world.replica = PolicyReplica(world.path)
+    assert not world.replica.version.loaded
 
 
 def test_pages_that_rot_are_reported_and_the_file_rebuilt(world: World) -> None:
@@ -243,12 +243,12 @@ def test_pages_that_rot_are_reported_and_the_file_rebuilt(world: World) -> None:
     with world.path.open("r+b") as file:
         file.seek(size // 8192 * 4096)
         file.write(b"\xff" * (size // 4))
-    world.replica = Replica(world.path)
+    world.replica = PolicyReplica(world.path)
     with pytest.raises(PolicyUnavailableError):
         _ = [world.directory.key(f"{n:064x}") for n in range(3000)]
     assert world.confirmer.damage == 1
     assert world.replica.forget_if_damaged()
-    assert not world.replica.standing.loaded
+    assert not world.replica.version.loaded
     world.publish(key("d"))
     assert world.directory.key("d") is not None
     assert not world.replica.forget_if_damaged()
@@ -259,11 +259,11 @@ def test_a_disk_that_cannot_be_written_is_told_and_changes_nothing(world: World)
     conn = sqlite3.connect(world.path)
     conn.execute("PRAGMA max_page_count = 1")
     conn.close()
-    draft = world.replica.draft(reset=False)
+    update = world.replica.begin_update(reset=False)
     world.replica._conn.execute("PRAGMA max_page_count = 1")
     with pytest.raises(ReplicaUnwritableError):
-        draft.add(key(f"{n:064x}") for n in range(3000))
-    draft.drop()
+        update.add(key(f"{n:064x}") for n in range(3000))
+    update.discard()
     world.replica._conn.execute("PRAGMA max_page_count = 1000000")
     assert world.directory.key("d") is not None
     world.publish(key("e"))
@@ -469,7 +469,7 @@ def test_a_reader_beside_a_busy_writer_never_fails(world: World) -> None:
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_in_use() -> None:
-    cache = Generations(weight=1000)
+    cache = BoundedCache(weight=1000)
     cache.put("hot", "value", 10)
     for number in range(1000):
         cache.put(number, number, 10)
@@ -482,7 +482,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_in_use() -> None:
 
 def test_what_was_made_of_entries_goes_with_their_generation() -> None:
     made = {"of": "rows"}
-    cache = Generations(1000, (made,))
+    cache = BoundedCache(1000, (made,))
     cache.put("row", "value", 400)
     assert made
     cache.make_room(200)

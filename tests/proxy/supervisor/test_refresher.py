@@ -10,7 +10,7 @@ import pytest
 
 from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor import refresher as module
-from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, Standing
+from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, ReplicaVersion
 from tests.fakes.control_plane import FakeControl
 
 
@@ -18,22 +18,22 @@ class MemoryReplica:
     """What the refresher needs of a replica; `rows` is what readers would see."""
 
     def __init__(self) -> None:
-        self.standing = Standing()
+        self.version = ReplicaVersion()
         self.confirmed_at_s = float("-inf")
         self.rows: dict[tuple[str, str], object] = {}
         self.confirmations = 0
         self.broken = False
         self.dropped = 0
 
-    def draft(self, *, reset: bool) -> "MemoryDraft":
-        return MemoryDraft(self, {} if reset else dict(self.rows))
+    def begin_update(self, *, reset: bool) -> "MemoryUpdate":
+        return MemoryUpdate(self, {} if reset else dict(self.rows))
 
     def confirm(self, now_s: float) -> None:
         self.confirmed_at_s = now_s
         self.confirmations += 1
 
 
-class MemoryDraft:
+class MemoryUpdate:
     def __init__(self, replica: MemoryReplica, rows: dict[tuple[str, str], object]) -> None:
         self._replica, self._rows = replica, rows
 
@@ -45,10 +45,10 @@ class MemoryDraft:
             if row.body is None:
                 del self._rows[(row.kind, row.id)]
 
-    def commit(self, standing: Standing) -> None:
-        self._replica.rows, self._replica.standing = self._rows, standing
+    def commit(self, version: ReplicaVersion) -> None:
+        self._replica.rows, self._replica.version = self._rows, version
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self._replica.dropped += 1
 
 
@@ -94,7 +94,7 @@ async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
     async with running(replica, control):
         await until(lambda: replica.confirmations)
     assert len(replica.rows) == 5
-    assert replica.standing == Standing("epoch-1", 5)
+    assert replica.version == ReplicaVersion("epoch-1", 5)
     assert [after for _, _, after in control.requests] == [None, "2", "4"]
 
 
@@ -145,7 +145,7 @@ async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryRe
         control.start_over("epoch-2")
         control.put("endpoint", "new", {})
         refresher.hint()
-        await until(lambda: replica.standing.epoch == "epoch-2")
+        await until(lambda: replica.version.epoch == "epoch-2")
     assert set(replica.rows) == {("endpoint", "new")}
 
 
@@ -159,7 +159,7 @@ async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
     refresher = Refresher(replica, control, 1000, on_start_over=lambda: told.append(1))
     task = asyncio.create_task(refresher.run())
     await until(lambda: replica.confirmations == 1)
-    assert replica.standing == Standing("epoch-1", 1, "first")
+    assert replica.version == ReplicaVersion("epoch-1", 1, "first")
     assert not told, "the first picture of a new replica is no start over"
     control.start_over("epoch-1")
     control.nonce = "second"
@@ -182,7 +182,7 @@ async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
     control.page_rows = 2
     real_page, pages = control.page, 0
 
-    async def page(since: Standing, after: str | None) -> SnapshotPage:
+    async def page(since: ReplicaVersion, after: str | None) -> SnapshotPage:
         nonlocal pages
         pages += 1
         delta = await real_page(since, after)

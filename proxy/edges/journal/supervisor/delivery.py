@@ -28,11 +28,11 @@ class EventsRejectedError(Exception):
     """Control calls an event malformed; sending it again would not help."""
 
 
-class EventsLostError(Exception):
+class EventsMissingError(Exception):
     """Control no longer has the event that it committed last; it has taken nothing of the batch."""
 
 
-class Ingest(Protocol):
+class IngestClient(Protocol):
     """Control's ingest. Returns once the events are committed."""
 
     async def post(self, body: bytes) -> None: ...
@@ -41,7 +41,7 @@ class Ingest(Protocol):
 class Delivery:
     """One request is under way at a time. `open` comes first; every method may raise `IngestUnavailableError`."""
 
-    def __init__(self, directory: Path, ingest: Ingest, shipped: ShippedEvents, largest: tuple[int, int]) -> None:
+    def __init__(self, directory: Path, ingest: IngestClient, shipped: ShippedEvents, largest: tuple[int, int]) -> None:
         """`largest`: how many events, and about how many bytes of them, one request carries at most."""
         self._directory = directory
         self._ingest = ingest
@@ -81,7 +81,7 @@ class Delivery:
         that come after it."""
         try:
             await self._ingest.post(self._body(events))
-        except EventsLostError:
+        except EventsMissingError:
             await in_thread(self._shipped.begin_resend)
             return await self._post(events)
         except EventsRejectedError as error:

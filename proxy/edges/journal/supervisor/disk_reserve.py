@@ -13,7 +13,7 @@ from proxy.edges.journal.writer import allocate
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Ballast:
+class DiskReserve:
     """A file of `size` bytes that nobody reads."""
 
     def __init__(self, path: Path, size: int) -> None:

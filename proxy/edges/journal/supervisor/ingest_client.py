@@ -6,7 +6,7 @@ or a clear "what was committed is gone" is "not confirmed".
 
 import aiohttp
 
-from proxy.edges.journal.supervisor.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
+from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 
 PATH = "/internal/v1/events"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=2)
@@ -14,7 +14,7 @@ _MALFORMED = (400, 413, 422)
 _LOST = 409
 
 
-class HttpIngest:
+class HttpIngestClient:
     """A client of one control plane."""
 
     def __init__(self, control_url: str, internal_token: str) -> None:
@@ -31,7 +31,7 @@ class HttpIngest:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise IngestUnavailableError(type(error).__name__) from None
         if status == _LOST:
-            raise EventsLostError
+            raise EventsMissingError
         if status in _MALFORMED:
             raise EventsRejectedError(said[:500].decode(errors="replace"))
         if status != 200:

@@ -21,13 +21,13 @@ from proxy.edges.journal.writer import LOCK_NAME, SEGMENT_SUFFIX
 
 log = logging.getLogger(__name__)
 
-PLACE_NAME = "place.json"
+POSITION_NAME = "place.json"
 SMALL_READ_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * (HEAD_BYTES + MAX_PAYLOAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ReadPosition:
     """A place in a journal. `last_number`: of the settlements before it, the last one."""
 
     segment: int
@@ -35,7 +35,7 @@ class Mark:
     last_number: int
 
 
-class Tail:
+class JournalReader:
     """The records of one incarnation, in order, from the place that was last written down."""
 
     def __init__(self, directory: Path) -> None:
@@ -50,12 +50,12 @@ class Tail:
         """Where something stood that is no record: segment and offset."""
         self._lock_fd = -1
         self._open_fd: tuple[int, int] = (-1, -1)
-        place = _load_place(directory)
+        place = _load_position(directory)
         self.ledger = Ledger.from_wire(place["ledger"]) if place else Ledger()
         self._segment: int = place["segment"] if place else 0
         self._offset: int = place["offset"] if place else 0
         self._written_segment = self._segment
-        self.beyond = 0
+        self.unread_closes = 0
         """How many ended calls wait behind the place."""
         self._counted = (self._segment, self._offset)
 
@@ -73,9 +73,9 @@ class Tail:
                 self._lock_fd, self.dead = fd, True
         return self.dead
 
-    def again(self) -> "Tail":
+    def again(self) -> "JournalReader":
         """A second reader, from the place that was last written down."""
-        second = Tail(self.directory)
+        second = JournalReader(self.directory)
         second.dead = self.dead
         return second
 
@@ -89,18 +89,18 @@ class Tail:
             count = self.ledger.unmatched - unmatched
             log.error("journal %s: %d calls cannot be billed: the disk lost their beginning", self.incarnation, count)
         self.all_read = len(ended) < limit
-        self.beyond = 0 if self.all_read else max(0, self.beyond - len(ended))
+        self.unread_closes = 0 if self.all_read else max(0, self.unread_closes - len(ended))
         return ended
 
-    def count_beyond(self) -> None:
-        """Bring `beyond` up to date; walks only what has come since the last time."""
+    def count_unread_closes(self) -> None:
+        """Bring `unread_closes` up to date; walks only what has come since the last time."""
         if self._counted < (self._segment, self._offset):
-            self._counted, self.beyond = (self._segment, self._offset), 0
+            self._counted, self.unread_closes = (self._segment, self._offset), 0
         segment, offset = self._counted
         segment = segment or self._after(0) or 0
         while data := self._records_at(segment, offset):
             closes, end, ended = count_closes(data)
-            self.beyond += closes
+            self.unread_closes += closes
             offset += end
             if ended and (following := self._after(segment)) is not None:
                 segment, offset = following, 0
@@ -109,21 +109,21 @@ class Tail:
         self._counted = (segment, offset)
 
     @property
-    def may_write_place(self) -> bool:
+    def may_save_position(self) -> bool:
         """Whether segments could go if the place were written down now."""
         return self._segment > self._written_segment
 
-    def mark(self) -> Mark:
+    def position(self) -> ReadPosition:
         """Where this reader stands, to be written down once all before it has been committed and settled."""
         place = {"segment": self._segment, "offset": self._offset, "ledger": self.ledger.to_wire()}
-        return Mark(self._segment, orjson.dumps(place), self.ledger.last_number)
+        return ReadPosition(self._segment, orjson.dumps(place), self.ledger.last_number)
 
-    def write_place(self, mark: Mark) -> None:
+    def save_position(self, position: ReadPosition) -> None:
         """Note the place durably, then let the segments before it go."""
-        replace_durably(self.directory / PLACE_NAME, mark.encoded)
-        self._written_segment = mark.segment
+        replace_durably(self.directory / POSITION_NAME, position.encoded)
+        self._written_segment = position.segment
         for number in self._segments():
-            if number < mark.segment:
+            if number < position.segment:
                 self._path(number).unlink()
 
     def remove(self) -> None:
@@ -149,7 +149,7 @@ class Tail:
         return taken > 0 or self._beyond_the_gap()
 
     def _beyond_the_gap(self) -> bool:
-        """No record here. Of a living journal's last segment: wait. Elsewhere: a torn tail, or damage to step over."""
+        """Handle an offset where no record starts: unwritten space, a torn record at the end, or damage to skip."""
         if not self.dead and not self._goes_on_beyond(self._segment):
             return False
         rest = self._pread(self._segment, self._offset, 1 << 30)
@@ -210,9 +210,9 @@ class Tail:
         return os.pread(self._open_fd[1], size, offset)
 
 
-def _load_place(directory: Path) -> dict[str, Any] | None:
+def _load_position(directory: Path) -> dict[str, Any] | None:
     try:
-        place: dict[str, Any] = orjson.loads((directory / PLACE_NAME).read_bytes())
+        place: dict[str, Any] = orjson.loads((directory / POSITION_NAME).read_bytes())
     except FileNotFoundError:
         return None
     return place

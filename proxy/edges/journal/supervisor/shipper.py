@@ -21,9 +21,9 @@ from typing import Protocol
 
 from policy.limits.settlement import Settlement
 from proxy.accounting.recovery import Ledger, events_of, settlements_of
-from proxy.edges.journal.supervisor.delivery import Delivery, Ingest, IngestUnavailableError, in_thread
-from proxy.edges.journal.supervisor.disk_reserve import Ballast
-from proxy.edges.journal.supervisor.journal_reader import Mark, Tail
+from proxy.edges.journal.supervisor.delivery import Delivery, IngestClient, IngestUnavailableError, in_thread
+from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
+from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.exchange import CountersUnavailableError
 
@@ -31,14 +31,14 @@ Settled = Callable[[str], Awaitable[int]]
 """Up to which number all settlements of a living incarnation are in Redis, as it says itself; 0 when it does not."""
 log = logging.getLogger(__name__)
 
-BALLAST_NAME = "ballast"
-BALLAST_BYTES = 1024 * 1024
+RESERVE_NAME = "ballast"
+RESERVE_BYTES = 1024 * 1024
 REPLAY_CHUNK = 2_000
 _LONGEST_HOLD_MS = 2 * 86_400_000
 """A counter's key lives three days without use; older settlements might find their marker gone, and count twice."""
 
 
-class Counters(Protocol):
+class SettlementReplayer(Protocol):
     """The counters, as far as the settlements of a dead worker need them."""
 
     def replay(self, incarnation: str, settlements: list[Settlement]) -> Awaitable[object]:
@@ -85,7 +85,7 @@ class Shipper:
     """One loop over all journals in the directory. One batch is under way at a time, whoever it comes from."""
 
     def __init__(
-        self, directory: Path, ingest: Ingest, counters: Counters, options: ShipperOptions | None = None
+        self, directory: Path, ingest: IngestClient, counters: SettlementReplayer, options: ShipperOptions | None = None
     ) -> None:
         self._directory = directory
         self._counters = counters
@@ -93,14 +93,16 @@ class Shipper:
         self._shipped = ShippedEvents(directory / DIRECTORY_NAME, self._options.shipped)
         largest = (self._options.batch_events, self._options.batch_bytes)
         self._delivery = Delivery(directory, ingest, self._shipped, largest)
-        self._tails: dict[str, Tail] = {}
+        self._readers: dict[str, JournalReader] = {}
         self._settled: set[str] = set()
         self._orphaned: set[str] = set()
         self._batch: list[bytes] = []
         self._replays: dict[str, asyncio.Task[None]] = {}
         """Under way, each of all that a dead worker left."""
-        self._posting, self._settling, self._noting, self._asking = (_Retry(self._options) for _ in range(4))
-        self._ballast = Ballast(directory / BALLAST_NAME, BALLAST_BYTES)
+        self._posting, self._replaying, self._saving_position, self._settled_poll = (
+            _Retry(self._options) for _ in range(4)
+        )
+        self._reserve = DiskReserve(directory / RESERVE_NAME, RESERVE_BYTES)
         self._live: Callable[[], Collection[str]] = tuple
         self._worker_settled: Settled = _unknown
         self._wake = asyncio.Event()
@@ -158,7 +160,7 @@ class Shipper:
             replay.cancel()
         if self._replays:
             await asyncio.wait(self._replays.values())
-        empty = not self._batch and not self._tails
+        empty = not self._batch and not self._readers
         self._forget()
         await in_thread(self._shipped.close)
         return empty
@@ -168,12 +170,12 @@ class Shipper:
             self._round_done.clear()
             self._wake.set()
             await self._round_done.wait()
-        while self._batch or self._tails:
+        while self._batch or self._readers:
             self._round_done.clear()
             await self._round_done.wait()
 
     async def _run_forever(self) -> None:
-        await in_thread(self._ballast.hold)
+        await in_thread(self._reserve.hold)
         await self._delivery.open()
         while True:
             try:
@@ -191,9 +193,9 @@ class Shipper:
                 self._wake.clear()
 
     def _forget(self) -> None:
-        for tail in self._tails.values():
-            tail.release()
-        self._tails, self._batch = {}, []
+        for reader in self._readers.values():
+            reader.release()
+        self._readers, self._batch = {}, []
         self._settled, self._orphaned = set(), set()
 
     async def _round(self) -> bool:
@@ -207,7 +209,7 @@ class Shipper:
         resending = self._posting.due and await self._look_back()
         if not self._batch:
             await self._tidy()
-        return resending or (posted and not all(tail.all_read for tail in self._tails.values()))
+        return resending or (posted and not all(reader.all_read for reader in self._readers.values()))
 
     def _look(self) -> None:
         """All that a round does on the disk: each hop to a thread costs as much as reading some hundred records."""
@@ -215,7 +217,7 @@ class Shipper:
         self._shipped.make_room()
         if not self._batch:
             self._batch = self._next_batch()
-        self.pending = len(self._batch) + sum(tail.beyond for tail in self._tails.values())
+        self.pending = len(self._batch) + sum(reader.unread_closes for reader in self._readers.values())
 
     def _discover(self) -> None:
         """New journals, and which have lost their writer. A name with a dot is one in the making or in removal."""
@@ -224,14 +226,14 @@ class Shipper:
             for entry in entries:
                 if entry.name.startswith(".done-"):
                     shutil.rmtree(entry.path, ignore_errors=True)
-                elif entry.name not in self._tails and not entry.name.startswith(".") and entry.is_dir():
-                    self._tails[entry.name] = Tail(self._directory / entry.name)
+                elif entry.name not in self._readers and not entry.name.startswith(".") and entry.is_dir():
+                    self._readers[entry.name] = JournalReader(self._directory / entry.name)
         live = self._live()
-        for tail in self._tails.values():
-            if tail.incarnation not in live and not tail.dead and tail.check_dead():
-                log.info("journal %s: its worker is gone", tail.incarnation)
-            if self._batch or not tail.all_read:  # else there is nothing to count that is not read at once
-                tail.count_beyond()
+        for reader in self._readers.values():
+            if reader.incarnation not in live and not reader.dead and reader.check_dead():
+                log.info("journal %s: its worker is gone", reader.incarnation)
+            if self._batch or not reader.all_read:  # else there is nothing to count that is not read at once
+                reader.count_unread_closes()
 
     async def _settle(self) -> None:
         """A dead worker's holds are put right at once, whether or not control can be reached.
@@ -240,9 +242,9 @@ class Shipper:
         time, a settlement could count twice.
         """
         await self._reap_replays()
-        for name, tail in self._tails.items():
-            if tail.dead and name not in self._settled and name not in self._replays and self._settling.due:
-                self._replays[name] = asyncio.create_task(self._replay_all_of(tail))
+        for name, reader in self._readers.items():
+            if reader.dead and name not in self._settled and name not in self._replays and self._replaying.due:
+                self._replays[name] = asyncio.create_task(self._replay_all_of(reader))
 
     async def _reap_replays(self) -> None:
         for name, task in list(self._replays.items()):
@@ -250,25 +252,25 @@ class Shipper:
                 continue
             del self._replays[name]
             if isinstance(task.exception(), CountersUnavailableError):
-                self._settling.failed()
+                self._replaying.failed()
                 continue
             task.result()
-            self._settling.succeeded()
+            self._replaying.succeeded()
             self._settled.add(name)
 
-    async def _replay_all_of(self, tail: Tail) -> None:
+    async def _replay_all_of(self, reader: JournalReader) -> None:
         """Of a dead worker: what ended and, above all its numbers, what did not."""
-        orphans = (await self._replay_ended(tail)).orphans()
+        orphans = (await self._replay_ended(reader)).orphans()
         if orphans:
-            log.warning("journal %s: %d calls died with their worker", tail.incarnation, len(orphans))
-        await self._replay(tail.incarnation, settlements_of(orphans))
+            log.warning("journal %s: %d calls died with their worker", reader.incarnation, len(orphans))
+        await self._replay(reader.incarnation, settlements_of(orphans))
 
-    async def _replay_ended(self, tail: Tail) -> Ledger:
-        again = tail.again()
+    async def _replay_ended(self, reader: JournalReader) -> Ledger:
+        again = reader.again()
         try:
             while not again.finished:
                 ended = await in_thread(again.read, REPLAY_CHUNK)
-                await self._replay(tail.incarnation, settlements_of(ended))
+                await self._replay(reader.incarnation, settlements_of(ended))
         finally:
             again.release()
         return again.ledger
@@ -282,12 +284,12 @@ class Shipper:
     def _next_batch(self) -> list[bytes]:
         """From each journal in turn, so that none starves another."""
         batch: list[bytes] = []
-        share = max(1, self._options.batch_events // max(1, len(self._tails)))
-        for name, tail in self._tails.items():
-            batch += events_of(tail.read(share))
-            self._damage.update((name, *place) for place in tail.damage)
-            if tail.finished and name not in self._orphaned:
-                batch += events_of(tail.ledger.orphans())
+        share = max(1, self._options.batch_events // max(1, len(self._readers)))
+        for name, reader in self._readers.items():
+            batch += events_of(reader.read(share))
+            self._damage.update((name, *place) for place in reader.damage)
+            if reader.finished and name not in self._orphaned:
+                batch += events_of(reader.ledger.orphans())
                 self._orphaned.add(name)
         return batch
 
@@ -317,37 +319,37 @@ class Shipper:
 
     async def _tidy(self) -> None:
         """Everything that was read is committed: note how far, let go of what is done with."""
-        for name, tail in list(self._tails.items()):
+        for name, reader in list(self._readers.items()):
             if name in self._orphaned and name in self._settled:
-                del self._tails[name]
+                del self._readers[name]
                 self._orphaned.discard(name)
                 self._settled.discard(name)
-                await in_thread(tail.remove)
-            elif tail.may_write_place and self._noting.due:
-                mark = tail.mark()
-                if name in self._settled or (not tail.dead and await self._is_settled(name, mark)):
-                    await self._note(tail, mark)
+                await in_thread(reader.remove)
+            elif reader.may_save_position and self._saving_position.due:
+                position = reader.position()
+                if name in self._settled or (not reader.dead and await self._is_settled(name, position)):
+                    await self._note(reader, position)
 
-    async def _is_settled(self, incarnation: str, mark: Mark) -> bool:
-        """Whether all settlements before the mark are in Redis: the journal may forget none that still can be lost."""
-        if not self._asking.due:
+    async def _is_settled(self, incarnation: str, position: ReadPosition) -> bool:
+        """Whether all settlements before the position are in Redis. Until then the journal must keep them."""
+        if not self._settled_poll.due:
             return False
-        if await self._worker_settled(incarnation) < mark.last_number:
-            self._asking.failed()
+        if await self._worker_settled(incarnation) < position.last_number:
+            self._settled_poll.failed()
             return False
-        self._asking.succeeded()
+        self._settled_poll.succeeded()
         return True
 
-    async def _note(self, tail: Tail, mark: Mark) -> None:
+    async def _note(self, reader: JournalReader, position: ReadPosition) -> None:
         """Where the disk does not take it, the segments stay a while longer; events go on meanwhile."""
         try:
-            await in_thread(self._ballast.use, lambda: tail.write_place(mark))
+            await in_thread(self._reserve.use, lambda: reader.save_position(position))
         except OSError as error:
-            if not self._noting.failures:
-                log.error("journal %s: its place cannot be noted: %s", tail.incarnation, error.strerror)
-            self._noting.failed()
+            if not self._saving_position.failures:
+                log.error("journal %s: its place cannot be noted: %s", reader.incarnation, error.strerror)
+            self._saving_position.failed()
         else:
-            self._noting.succeeded()
+            self._saving_position.succeeded()
 
 
 async def _unknown(incarnation: str) -> int:

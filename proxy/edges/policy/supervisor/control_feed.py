@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 
 from policy.snapshot import SnapshotPage
-from proxy.supervisor.refresher import ControlUnreachableError, Standing
+from proxy.supervisor.refresher import ControlUnreachableError, ReplicaVersion
 
 PATH = "/internal/v1/snapshot"
 PAGE_ROWS = 5000
@@ -23,7 +23,7 @@ class ControlFeed:
         self._headers = {"Authorization": f"Bearer {internal_token}"}
         self._session: aiohttp.ClientSession | None = None
 
-    async def page(self, since: Standing, after: str | None) -> SnapshotPage:
+    async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
         query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
         if after is not None:

@@ -28,7 +28,7 @@ _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 
 
-class Hints:
+class HintSubscriber:
     """Subscribed for as long as `run` runs. `on_hint` gets the revision, or None after a (re-)subscription."""
 
     def __init__(self, redis_url: str, on_hint: Callable[[int | None], None]) -> None:

@@ -2,7 +2,7 @@
 
 The supervisor is the only writer; workers read through `edges/policy/directory.py`. A page is one transaction. A reset
 is built in a second file and swapped in, so readers only ever see a complete replica. The file survives restarts.
-Readers learn of a change from the `Stamp` (`edges/policy/replica_file.py`).
+Readers learn of a change from the `ReplicaStamp` (`edges/policy/replica_file.py`).
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from pathlib import Path
 import orjson
 
 from policy.snapshot import Row, RowKind
-from proxy.edges.policy.replica_file import Stamp, connect_readonly, lock_path, stamp_path
-from proxy.supervisor.refresher import ReplicaUnwritableError, Standing
+from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 SCHEMA_VERSION = 2
 """In `PRAGMA user_version`; a file of version 1 is taken over, one of another version is rebuilt from control."""
@@ -42,21 +42,21 @@ class ReplicaInUseError(Exception):
         super().__init__(f"{path}: {self.__doc__}")
 
 
-class Replica:
+class PolicyReplica:
     """The writer's side. Not safe for two threads at once; the refresher calls it from one at a time."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
         self._lock_fd = _lock(path)
-        self.stamp = Stamp(stamp_path(path), writable=True)
+        self.stamp = ReplicaStamp(stamp_path(path), writable=True)
         self.stamp.confirm(0.0)
-        self._conn, self._standing = _open_or_start_anew(path)
-        self.stamp.turn()
+        self._conn, self._version = _open_or_start_anew(path)
+        self.stamp.advance_generation()
 
     @property
-    def standing(self) -> Standing:
-        return self._standing
+    def version(self) -> ReplicaVersion:
+        return self._version
 
     @property
     def confirmed_at_s(self) -> float:
@@ -65,10 +65,10 @@ class Replica:
     def confirm(self, now_s: float) -> None:
         self.stamp.confirm(now_s)
 
-    def draft(self, *, reset: bool) -> "Draft":
-        """Begin to take over one answer of control: its pages go into the draft, then it is committed or dropped."""
+    def begin_update(self, *, reset: bool) -> "SqliteUpdate":
+        """Begin to take over one answer of control: its pages go into the update, then it is committed or dropped."""
         with self.writing():
-            return _Rebuild(self, self._path) if reset else _Update(self, self._conn)
+            return _FullRebuild(self, self._path) if reset else _IncrementalUpdate(self, self._conn)
 
     def forget_if_damaged(self) -> bool:
         """Whether the file is damaged: then the next refresh asks for all of it, and till then what is readable serves.
@@ -83,7 +83,7 @@ class Replica:
         if verdict == "ok":
             return False
         log.error("replica %s is damaged (%s); it is rebuilt from control", self._path, verdict)
-        self._standing = Standing()
+        self._version = ReplicaVersion()
         return True
 
     def endpoints_among(self, slugs: Set[str]) -> Set[str]:
@@ -94,7 +94,7 @@ class Replica:
                 found = [conn.execute("SELECT id FROM rows WHERE kind = ? AND id = ?", one).fetchall() for one in asked]
         except sqlite3.DatabaseError:
             return slugs
-        return {row[0] for rows in found for row in rows} if self._standing.loaded else slugs
+        return {row[0] for rows in found for row in rows} if self._version.loaded else slugs
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -104,7 +104,7 @@ class Replica:
         except (sqlite3.OperationalError, OSError) as error:
             raise ReplicaUnwritableError(f"{self._path}: {error}") from None
         except sqlite3.DatabaseError as error:
-            self._standing = Standing()
+            self._version = ReplicaVersion()
             raise ReplicaUnwritableError(f"{self._path}: {error}; it is rebuilt from control") from None
 
     def close(self) -> None:
@@ -123,17 +123,17 @@ class Replica:
             log.warning("the replaced replica was damaged (%s)", error)
         _unlink(self._path, "-wal", "-shm")
 
-    def committed(self, standing: Standing, conn: sqlite3.Connection, *, changed: bool) -> None:
+    def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
         """For the drafts: this is now what the file says."""
-        self._conn, self._standing = conn, standing
+        self._conn, self._version = conn, version
         if changed:
-            self.stamp.turn()
+            self.stamp.advance_generation()
 
 
-class Draft(ABC):
+class SqliteUpdate(ABC):
     """One answer of control on its way into the file; invisible to readers until `commit`."""
 
-    def __init__(self, replica: Replica, conn: sqlite3.Connection) -> None:
+    def __init__(self, replica: PolicyReplica, conn: sqlite3.Connection) -> None:
         self._replica = replica
         self._conn = conn
         self._changed = False
@@ -150,45 +150,45 @@ class Draft(ABC):
             self._conn.executemany("DELETE FROM rows WHERE kind = ? AND id = ?", deleted)
             self._conn.executemany(_UPSERT, written)
 
-    def commit(self, standing: Standing) -> None:
+    def commit(self, version: ReplicaVersion) -> None:
         with self._replica.writing():
-            self._commit(standing)
+            self._commit(version)
 
-    def _stand(self, standing: Standing) -> None:
+    def _stand(self, version: ReplicaVersion) -> None:
         self._conn.execute("DELETE FROM standing")
-        self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (standing.epoch, standing.revision, standing.nonce))
+        self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (version.epoch, version.revision, version.nonce))
 
     @abstractmethod
-    def _commit(self, standing: Standing) -> None: ...
+    def _commit(self, version: ReplicaVersion) -> None: ...
 
     @abstractmethod
-    def drop(self) -> None: ...
+    def discard(self) -> None: ...
 
 
-class _Update(Draft):
-    """Changes since the standing: one transaction on the live file."""
+class _IncrementalUpdate(SqliteUpdate):
+    """Changes since the replica's version: one transaction on the live file."""
 
-    def __init__(self, replica: Replica, conn: sqlite3.Connection) -> None:
+    def __init__(self, replica: PolicyReplica, conn: sqlite3.Connection) -> None:
         super().__init__(replica, conn)
         conn.execute("BEGIN IMMEDIATE")
 
-    def _commit(self, standing: Standing) -> None:
-        if standing == self._replica.standing and not self._changed:
+    def _commit(self, version: ReplicaVersion) -> None:
+        if version == self._replica.version and not self._changed:
             self._conn.execute("ROLLBACK")  # the common case writes nothing to the disk
             return
-        self._stand(standing)
+        self._stand(version)
         self._conn.execute("COMMIT")
-        self._replica.committed(standing, self._conn, changed=self._changed)
+        self._replica.committed(version, self._conn, changed=self._changed)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         if self._conn.in_transaction:
             self._conn.execute("ROLLBACK")
 
 
-class _Rebuild(Draft):
+class _FullRebuild(SqliteUpdate):
     """The whole picture anew, in a file beside; the rename makes it the one that readers find."""
 
-    def __init__(self, replica: Replica, path: Path) -> None:
+    def __init__(self, replica: PolicyReplica, path: Path) -> None:
         self._path = path
         self._beside = path.with_name(path.name + ".new")
         _unlink(self._beside)
@@ -198,22 +198,22 @@ class _Rebuild(Draft):
         conn.execute("BEGIN")
         super().__init__(replica, conn)
 
-    def _commit(self, standing: Standing) -> None:
-        self._stand(standing)
+    def _commit(self, version: ReplicaVersion) -> None:
+        self._stand(version)
         self._conn.execute("COMMIT")
         self._conn.close()
         _sync(self._beside)
         self._replica.retire_file()
         os.replace(self._beside, self._path)
         _sync(self._path.parent)
-        self._replica.committed(standing, _connect(self._path), changed=True)
+        self._replica.committed(version, _connect(self._path), changed=True)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self._conn.close()
         _unlink(self._beside)
 
 
-def _open_or_start_anew(path: Path) -> tuple[sqlite3.Connection, Standing]:
+def _open_or_start_anew(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
     if path.exists():
         try:
             conn = _connect(path)
@@ -221,10 +221,10 @@ def _open_or_start_anew(path: Path) -> tuple[sqlite3.Connection, Standing]:
         except sqlite3.DatabaseError as error:
             log.warning("replica %s cannot be used (%s); it is rebuilt from control", path, error)
     _unlink(path)
-    return _create(path), Standing()
+    return _create(path), ReplicaVersion()
 
 
-def _read_standing(conn: sqlite3.Connection) -> Standing:
+def _read_standing(conn: sqlite3.Connection) -> ReplicaVersion:
     (version,) = conn.execute("PRAGMA user_version").fetchone()
     if version == 1:  # of before revisions had nonces: it serves, control away or not, until control is asked
         conn.executescript(_FROM_VERSION_1)
@@ -234,7 +234,7 @@ def _read_standing(conn: sqlite3.Connection) -> Standing:
     os.chmod(_file_of(conn), 0o600)
     row = conn.execute("SELECT epoch, revision, nonce FROM standing").fetchone()
     conn.execute("SELECT kind FROM rows LIMIT 1").fetchone()
-    return Standing(*row) if row else Standing()
+    return ReplicaVersion(*row) if row else ReplicaVersion()
 
 
 def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:

@@ -17,11 +17,11 @@ import orjson
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow
 from proxy.edges.policy.directory import SnapshotDirectory
-from proxy.edges.policy.replica_file import Stamp, connect_readonly, lock_path, stamp_path
-from proxy.supervisor.refresher import Standing
+from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.supervisor.refresher import ReplicaVersion
 
 
-class NoReplicaError(Exception):
+class NoReplicaFileError(Exception):
     """There is no replica of policy that can be read; has a proxy on this machine reached control yet?"""
 
     def __init__(self, path: Path) -> None:
@@ -29,13 +29,13 @@ class NoReplicaError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class FixedGeneration:
     """The stamp of a picture that does not turn while it is looked at."""
 
-    picture_cell: tuple[int] = (0,)
+    generation_cell: tuple[int] = (0,)
 
 
-class Nobody:
+class NoConfirmer:
     """Nothing to confirm with, nobody to tell."""
 
     async def confirm(self) -> bool:
@@ -45,7 +45,7 @@ class Nobody:
         pass
 
 
-class Catalogue:
+class ReplicaListing:
     """An open replica. `directory`: the look-ups that the proxy itself makes."""
 
     def __init__(self, path: Path, keys: Sequence[bytes]) -> None:
@@ -54,11 +54,11 @@ class Catalogue:
             self._conn = connect_readonly(path)
             row = self._conn.execute("SELECT epoch, revision FROM standing").fetchone()
         except sqlite3.DatabaseError:
-            raise NoReplicaError(path) from None
+            raise NoReplicaFileError(path) from None
         if row is None:
-            raise NoReplicaError(path)
-        self.standing = Standing(*row)
-        self.directory = SnapshotDirectory(path, keys, Still(), Nobody())
+            raise NoReplicaFileError(path)
+        self.version = ReplicaVersion(*row)
+        self.directory = SnapshotDirectory(path, keys, FixedGeneration(), NoConfirmer())
 
     def close(self) -> None:
         self.directory.close()
@@ -82,7 +82,7 @@ class Catalogue:
         """How long ago control confirmed this picture; None when no proxy runs here, or it has not reached control."""
         if not _is_locked(lock_path(self._path)):
             return None
-        stamp = Stamp(stamp_path(self._path))
+        stamp = ReplicaStamp(stamp_path(self._path))
         try:
             return time.monotonic() - stamp.confirmed_at_s if stamp.confirmed_at_s else None
         finally:
@@ -90,12 +90,12 @@ class Catalogue:
 
 
 @contextlib.contextmanager
-def open_catalogue(path: Path, keys: Sequence[bytes]) -> Iterator[Catalogue]:
-    catalogue = Catalogue(path, keys)
+def open_replica_listing(path: Path, keys: Sequence[bytes]) -> Iterator[ReplicaListing]:
+    listing = ReplicaListing(path, keys)
     try:
-        yield catalogue
+        yield listing
     finally:
-        catalogue.close()
+        listing.close()
 
 
 def _opens(keys: Sequence[bytes], secret: SecretRow) -> bool:

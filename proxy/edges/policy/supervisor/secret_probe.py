@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from proxy.edges.policy.supervisor.replica_listing import NoReplicaError, open_catalogue
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, open_replica_listing
 from proxy.supervisor.readiness import OK, Finding
-from proxy.supervisor.refresher import Standing
+from proxy.supervisor.refresher import ReplicaVersion
 
 REMEDY = "Set TOLLGATE_SECRET_KEY to the key list that control has"
 
@@ -17,21 +17,21 @@ class SecretProbe:
     def __init__(self, replica_path: Path, keys: Sequence[bytes]) -> None:
         self._replica_path = replica_path
         self._keys = keys
-        self._seen = Standing()
+        self._seen = ReplicaVersion()
         self._finding = OK
 
-    async def finding(self, standing: Standing) -> Finding:
-        """A fault when no secret opens, degraded when some do not. `standing`: what the replica holds now."""
-        if standing != self._seen:
+    async def finding(self, version: ReplicaVersion) -> Finding:
+        """A fault when no secret opens, degraded when some do not. `version`: what the replica holds now."""
+        if version != self._seen:
             self._finding = await asyncio.to_thread(self._look)
-            self._seen = standing
+            self._seen = version
         return self._finding
 
     def _look(self) -> Finding:
         try:
-            with open_catalogue(self._replica_path, self._keys) as catalogue:
-                unopened, total = catalogue.unopened_secrets(self._keys)
-        except NoReplicaError:  # no policy yet: another check's business
+            with open_replica_listing(self._replica_path, self._keys) as listing:
+                unopened, total = listing.unopened_secrets(self._keys)
+        except NoReplicaFileError:  # no policy yet: another check's business
             return OK
         if not unopened:
             return OK

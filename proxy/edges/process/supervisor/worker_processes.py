@@ -1,7 +1,7 @@
-"""Workers as processes: each seat has a listener that outlives whoever sits on it, so a restart loses no connection.
+"""Workers as processes: each slot has a listener that outlives whoever sits on it, so a restart loses no connection.
 
 The supervisor's. It promises that a dead worker is replaced, with backoff when it keeps dying; that no worker outlives
-the supervisor; and that a retired seat is empty in bounded time. What workers do is `proxy/worker/app.py`'s business.
+the supervisor; and that a retired slot is empty in bounded time. What workers do is `proxy/worker/app.py`'s business.
 """
 
 import asyncio
@@ -63,26 +63,28 @@ def _check_free(family: socket.AddressFamily, host: str, port: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreman:
-    """What a seat tells and asks the supervisor."""
+class SlotCallbacks:
+    """What a slot tells and asks the supervisor."""
 
     counted: Callable[[int, dict[str, Any]], None]
     died: Callable[[int, str], None]
-    """The seat's number, and the name that the worker had for its life."""
+    """The slot's number, and the name that the worker had for its life."""
     confirm: Callable[[], Awaitable[bool]]
     damage: Callable[[], Awaitable[None]]
 
 
-class Seat:
+class WorkerSlot:
     """One worker's place. `run` keeps it filled until `retire`."""
 
-    def __init__(self, number: int, listener: socket.socket, environ: Mapping[str, str], foreman: Foreman) -> None:
+    def __init__(
+        self, number: int, listener: socket.socket, environ: Mapping[str, str], callbacks: SlotCallbacks
+    ) -> None:
         self.number = number
         self.health: Message = {}
         """What the worker said of itself at the last flush."""
         self._listener = listener
         self._environ = environ
-        self._foreman = foreman
+        self._callbacks = callbacks
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._serving = False
@@ -151,7 +153,7 @@ class Seat:
             self._answered(False)
             channel.close()
             gone, self.incarnation = self.incarnation, ""
-            self._foreman.died(self.number, gone)
+            self._callbacks.died(self.number, gone)
 
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:
         fds = (self._listener.fileno(), channel.fileno())
@@ -173,18 +175,18 @@ class Seat:
                 self._serving = True
                 log.info("worker %d serves", self.number)
             case "counts":
-                self._foreman.counted(self.number, message["counts"])
+                self._callbacks.counted(self.number, message["counts"])
             case "flushed":
                 self.health = message["health"]
                 self._answered(True)
             case "confirm":
                 self._start(self._confirm(message["number"]))
             case "damage":
-                self._start(self._foreman.damage())
+                self._start(self._callbacks.damage())
 
     async def _confirm(self, number: int) -> None:
         asker = self._channel
-        ok = await self._foreman.confirm()
+        ok = await self._callbacks.confirm()
         if asker is not None:
             asker.send({"is": "confirmed", "number": number, "ok": ok})
 

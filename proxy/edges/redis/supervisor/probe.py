@@ -2,7 +2,7 @@
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
-from proxy.edges.policy.supervisor.hints import Hints
+from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters
 from proxy.exchange import CountersUnavailableError
 
@@ -16,7 +16,7 @@ _TRIES = 3
 class RedisProbe:
     """Asks by the same script, the same user and the same kind of connection as a worker does."""
 
-    def __init__(self, counters: RedisCounters, hints: Hints) -> None:
+    def __init__(self, counters: RedisCounters, hints: HintSubscriber) -> None:
         self._counters = counters
         self._hints = hints
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from policy.credentials import KeyKind, digest_of, may_export_metrics
-from proxy.edges.policy.supervisor.replica_listing import NoReplicaError, open_catalogue
+from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, open_replica_listing
 from proxy.exchange import PolicyUnavailableError
 
 
@@ -28,8 +28,8 @@ class MetricsKeys:
 
     def _kind_of(self, digest: str) -> KeyKind | None:
         try:
-            with open_catalogue(self._replica_path, ()) as catalogue:
-                caller = catalogue.directory.key_holder(digest)
-        except NoReplicaError:
+            with open_replica_listing(self._replica_path, ()) as listing:
+                caller = listing.directory.key_holder(digest)
+        except NoReplicaFileError:
             raise PolicyUnavailableError from None
         return caller.key.kind if caller is not None else None

@@ -36,7 +36,7 @@ _GAUGES = {
 }
 
 
-class MeterTotals(Collector):
+class MetricTotals(Collector):
     """Adds up what workers send. `readings`: gauges that the supervisor knows itself, read at each scrape."""
 
     def __init__(

@@ -9,10 +9,10 @@ import orjson
 from policy.billing import Tokens
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.recovery import CloseCall, OpenCall
-from proxy.edges.journal.supervisor.delivery import EventsLostError, EventsRejectedError, IngestUnavailableError
+from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
-from proxy.edges.journal.writer import Journal, JournalOptions
+from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.exchange import CountersUnavailableError
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
@@ -57,12 +57,12 @@ def end(number: int, output: int = 7) -> CloseCall:
     return CloseCall(key(number), 200, Tokens(11, output, 3), OPENED_AT_MS + 1000 + number, (number + 1,))
 
 
-def begin(journal: Journal, number: int) -> None:
+def begin(journal: JournalWriter, number: int) -> None:
     """The first bytes of the call's answer leave."""
     journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
 
 
-def whole(journal: Journal, *numbers: int) -> None:
+def whole(journal: JournalWriter, *numbers: int) -> None:
     """Calls from `open` to `close`."""
     for number in numbers:
         journal.open(call(number))
@@ -70,7 +70,7 @@ def whole(journal: Journal, *numbers: int) -> None:
         journal.close(end(number))
 
 
-def kill(journal: Journal) -> None:
+def kill(journal: JournalWriter) -> None:
     """What `kill -9` leaves: the files as they are, the lock gone, nothing flushed that was not written."""
     os.close(journal._lock_fd)
 
@@ -95,7 +95,7 @@ class Books:
         events, after = batch["events"], batch.get("after")
         self.asked.append(after)
         if after is not None and after not in self.events:
-            raise EventsLostError
+            raise EventsMissingError
         if any(event["idempotency_key"] == self.poison for event in events):
             raise EventsRejectedError("bad")
         for event in events:
@@ -106,7 +106,7 @@ class Books:
 
 
 class Marks:
-    """Counters that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
+    """SettlementReplayer that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
 
     While Redis is away a replay waits, or raises when `raises` says so. Two at once of one incarnation are forbidden.
     """
@@ -135,9 +135,9 @@ class Marks:
 
     def apply(self, incarnation: str, settlements: list[Settlement]) -> None:
         for settlement in settlements:
-            mark = (settlement.reservation.key, incarnation)
-            if settlement.number > self.highest.get(mark, 0):
-                self.highest[mark] = settlement.number
+            position = (settlement.reservation.key, incarnation)
+            if settlement.number > self.highest.get(position, 0):
+                self.highest[position] = settlement.number
                 self.applied.append(settlement)
 
 

@@ -17,7 +17,7 @@ from proxy.edges.journal.supervisor.shipped_events import (
     ShippedOptions,
 )
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
-from proxy.edges.journal.writer import Journal
+from proxy.edges.journal.writer import JournalWriter
 from tests.proxy.edges.journal.journals import (
     EAGER,
     KEEPING,
@@ -51,7 +51,7 @@ def lose(books: Books, *numbers: int) -> None:
 
 async def shipped_and_dead(directory: Path, books: Books, *numbers: int, marks: Marks | None = None) -> None:
     """A worker's whole life, and that of the supervisor."""
-    journal = Journal(directory, f"w{numbers[0]}", SMALL)
+    journal = JournalWriter(directory, f"w{numbers[0]}", SMALL)
     whole(journal, *numbers)
     kill(journal)
     await ship_all(directory, books, marks)
@@ -77,13 +77,13 @@ async def test_a_living_workers_events_return_while_new_ones_go_on(tmp_path: Pat
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), ALWAYS_ASKING)
     shipper.start(lambda: {"w1"}, all_settled)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(100))
     await until(lambda: len(books.events) == 100)
     lose(books, *range(30, 100))
     whole(journal, *range(100, 130))
     await until(lambda: len(books.events) == 130)
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
 
 

@@ -15,12 +15,12 @@ from policy.billing import Tokens
 from policy.limits.settlement import Settlement
 from proxy.accounting.journal_records import Kind, frames
 from proxy.accounting.recovery import Halves
-from proxy.edges.journal.supervisor import journal_reader as tail_module
+from proxy.edges.journal.supervisor import journal_reader as journal_reader
 from proxy.edges.journal.supervisor.delivery import in_thread
-from proxy.edges.journal.supervisor.journal_reader import Tail
+from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME
-from proxy.edges.journal.supervisor.shipper import BALLAST_NAME, Shipper, ShipperOptions
-from proxy.edges.journal.writer import Journal
+from proxy.edges.journal.supervisor.shipper import RESERVE_NAME, Shipper, ShipperOptions
+from proxy.edges.journal.writer import JournalWriter
 from tests.proxy.edges.journal.journals import (
     EAGER,
     OPENED_AT_MS,
@@ -47,14 +47,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name not in (BALLAST_NAME, DIRECTORY_NAME))
+    return sorted(path.name for path in directory.iterdir() if path.name not in (RESERVE_NAME, DIRECTORY_NAME))
 
 
 async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
     journal.open(call(300))
     await until(lambda: len(books.events) == 300)
@@ -63,7 +63,7 @@ async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None
     await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
     journal.close(end(300))
     await until(lambda: key(300) in books.events)
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
     assert names(tmp_path) == []
 
@@ -71,7 +71,7 @@ async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None
 async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(tmp_path: Path) -> None:
     """A batch costs control as much as a hundred events, so there are no more of them than intervals."""
     books, interval_s, time_s = Books(), 0.1, asyncio.get_running_loop().time
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(500))
     piled_up = Shipper(tmp_path, books, Marks(), ShipperOptions(batch_events=10, poll_interval_s=1000))
     piled_up.start(lambda: {"w1"}, all_settled)
@@ -87,13 +87,13 @@ async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(t
         await asyncio.sleep(0.004)
     await until(lambda: len(books.events) == 600)
     assert books.posts <= (time_s() - began_s) / interval_s + 2
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
 
 
 async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(120))
     journal.open(call(500))
     journal.open(call(501))
@@ -112,7 +112,7 @@ async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: P
 async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: Path) -> None:
     books = Books()
     books.away = True
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     whole(journal, *range(250))
@@ -120,17 +120,17 @@ async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: P
     assert books.events == {}
     books.away = False
     await until(lambda: len(books.events) == 250 and shipper.pending == 0)
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
 
 
 async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while what was written during a post is being read: it is in no batch yet, and no longer unread."""
     told: list[int] = []
-    books, read = Books(), Tail.read
+    books, read = Books(), JournalReader.read
 
-    def slow_read(tail: Tail, limit: int) -> list[Halves]:
-        ended = read(tail, limit)
+    def slow_read(reader: JournalReader, limit: int) -> list[Halves]:
+        ended = read(reader, limit)
         told.append(shipper.pending)
         return ended
 
@@ -139,23 +139,23 @@ async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeyp
         if len(books.events) == 10:
             whole(journal, *range(10, 20))
 
-    monkeypatch.setattr(Tail, "read", slow_read)
+    monkeypatch.setattr(JournalReader, "read", slow_read)
     monkeypatch.setattr(books, "post", post)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(10))
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     await until(lambda: len(books.events) == 20)
     await until(lambda: shipper.pending == 0)
     assert told[:3] == [0, 10, 10]
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
 
 
 async def test_a_dead_workers_holds_are_settled_though_control_is_away(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     books.away = True
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, 1)
     journal.open(call(2))
     kill(journal)
@@ -173,7 +173,7 @@ async def test_a_dead_workers_holds_are_settled_though_control_is_away(tmp_path:
 async def test_without_redis_a_dead_workers_events_go_on_and_its_settlements_wait(tmp_path: Path, raises: bool) -> None:
     books, marks = Books(), Marks()
     marks.away, marks.raises = True, raises
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(200))
     kill(journal)
     shipper = Shipper(tmp_path, books, marks, EAGER)
@@ -204,7 +204,7 @@ class SettlingWorker:
 
 async def test_a_living_workers_journal_stays_until_it_says_that_all_is_settled(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
-    worker, journal = SettlingWorker(marks), Journal(tmp_path, "w1", SMALL)
+    worker, journal = SettlingWorker(marks), JournalWriter(tmp_path, "w1", SMALL)
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
     whole(journal, *range(200))
@@ -220,7 +220,7 @@ async def test_a_living_workers_journal_stays_until_it_says_that_all_is_settled(
     worker.says = 203
     await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
     assert len(marks.applied) == 203, "the worker settles for itself"
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10)
     assert len(marks.applied) == 203
 
@@ -233,7 +233,7 @@ async def test_wherever_a_worker_dies_each_settlement_is_made_once(
     """It has settled some of what its journal holds, and said so of some of these."""
     directory = tmp_path_factory.mktemp("settled")
     books, marks = Books(), Marks()
-    worker, journal = SettlingWorker(marks), Journal(directory, "w1", SMALL)
+    worker, journal = SettlingWorker(marks), JournalWriter(directory, "w1", SMALL)
     settled = data.draw(st.integers(0, 100))
     worker.says = data.draw(st.integers(0, settled))
     worker.settle(range(settled))
@@ -255,7 +255,7 @@ async def test_wherever_a_worker_dies_each_settlement_is_made_once(
 async def test_a_lost_ack_doubles_nothing(tmp_path: Path) -> None:
     books = Books()
     books.lose_acks = 3
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(50))
     kill(journal)
     await ship_all(tmp_path, books)
@@ -266,7 +266,7 @@ async def test_a_lost_ack_doubles_nothing(tmp_path: Path) -> None:
 async def test_a_malformed_event_is_set_aside_and_holds_up_no_other(tmp_path: Path) -> None:
     books = Books()
     books.poison = key(13)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(40))
     kill(journal)
     shipper = await ship_all(tmp_path, books)
@@ -278,7 +278,7 @@ async def test_a_malformed_event_is_set_aside_and_holds_up_no_other(tmp_path: Pa
 
 async def test_a_call_that_outlives_many_segments_is_billed_as_it_ended(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     journal.open(call(9000))
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
@@ -293,32 +293,32 @@ async def test_a_call_that_outlives_many_segments_is_billed_as_it_ended(tmp_path
 
 
 class FullDisk:
-    """Nothing can be written but what the ballast, or somebody, makes room for."""
+    """Nothing can be written but what the reserve, or somebody, makes room for."""
 
-    def __init__(self, ballast: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._ballast = ballast
-        self._real = tail_module.replace_durably
+    def __init__(self, reserve: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._reserve = reserve
+        self._real = journal_reader.replace_durably
         self.asked = 0
-        monkeypatch.setattr(tail_module, "replace_durably", self._replace)
+        monkeypatch.setattr(journal_reader, "replace_durably", self._replace)
 
     def _replace(self, path: Path, data: bytes) -> None:
         self.asked += 1
-        if self._ballast is None or self._ballast.exists():
+        if self._reserve is None or self._reserve.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         self._real(path, data)
 
 
 async def test_a_full_disk_does_not_keep_segments_from_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FullDisk(tmp_path / BALLAST_NAME, monkeypatch)
+    FullDisk(tmp_path / RESERVE_NAME, monkeypatch)
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    await until((tmp_path / BALLAST_NAME).exists)
-    journal = Journal(tmp_path, "w1", SMALL)
+    await until((tmp_path / RESERVE_NAME).exists)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
     await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 2)
-    await until((tmp_path / BALLAST_NAME).exists)  # there is room again, and it must be held for the next time
-    journal.aclose()
+    await until((tmp_path / RESERVE_NAME).exists)  # there is room again, and it must be held for the next time
+    journal.stop()
     assert await shipper.drain(10)
 
 
@@ -329,7 +329,7 @@ async def test_a_place_that_cannot_be_noted_holds_up_no_event(
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
     await until(lambda: len(books.events) == 300 and disk.asked > 2)
     posts = books.posts
@@ -337,13 +337,13 @@ async def test_a_place_that_cannot_be_noted_holds_up_no_event(
     await until(lambda: len(books.events) == 310)
     assert books.posts <= posts + 10, "everything is sent again and again"
     assert caplog.text.count("its place cannot be noted: No space left") == 1
-    journal.aclose()
+    journal.stop()
     assert await shipper.drain(10), "a dead worker's journal goes without a place"
 
 
 async def test_damage_in_the_middle_costs_only_what_is_damaged(tmp_path: Path) -> None:
     books = Books()
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(100))
     kill(journal)
     first = sorted((tmp_path / "w1").glob("*.journal"))[0]
@@ -356,10 +356,10 @@ async def test_damage_in_the_middle_costs_only_what_is_damaged(tmp_path: Path) -
 
 
 async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, 1)
     kill(journal)
-    first, second = Tail(tmp_path / "w1"), Tail(tmp_path / "w1")
+    first, second = JournalReader(tmp_path / "w1"), JournalReader(tmp_path / "w1")
     assert first.check_dead()
     assert not second.check_dead()
     first.release()
@@ -371,7 +371,7 @@ async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) 
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal of three segments, and for each byte that was written, when: the bytes in the order of writing."""
     directory = tmp_path_factory.mktemp("written")
-    journal = Journal(directory, "w1", SMALL)
+    journal = JournalWriter(directory, "w1", SMALL)
     for number in range(60):
         journal.open(call(number))
         if number % 2:

@@ -17,8 +17,8 @@ from proxy.accounting.recovery import CloseCall, close_record, progress_record
 from proxy.edges.journal.writer import (
     END_ROOM_BYTES,
     IncarnationUsedError,
-    Journal,
     JournalOptions,
+    JournalWriter,
     RecordTooLargeError,
 )
 from proxy.exchange import JournalUnavailableError
@@ -26,10 +26,10 @@ from tests.proxy.edges.journal.journals import OPENED_AT_MS, SMALL, begin, call,
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    made = Journal(tmp_path, "w1", SMALL)
+def journal(tmp_path: Path) -> Iterator[JournalWriter]:
+    made = JournalWriter(tmp_path, "w1", SMALL)
     yield made
-    made.aclose()
+    made.stop()
 
 
 def segments(directory: Path) -> list[bytes]:
@@ -44,7 +44,7 @@ def no_more(*_arguments: Any, **_options: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def open_until_refused(journal: Journal, why: str) -> list[int]:
+def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
     """Calls of many sizes; the numbers of those that were taken."""
     for number in range(10_000):
         try:
@@ -56,7 +56,7 @@ def open_until_refused(journal: Journal, why: str) -> list[int]:
     return list(range(number))
 
 
-def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: Journal) -> None:
+def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: JournalWriter) -> None:
     journal.open(call(1))
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN]
     begin(journal, 1)
@@ -76,15 +76,15 @@ def test_records_reach_the_disk_without_the_loop(tmp_path: Path, monkeypatch: py
         synced.set()
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     journal.start()
     journal.open(call(1))
     assert synced.wait(5)
     assert threading.main_thread() not in threads
-    journal.aclose()
+    journal.stop()
 
 
-def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Journal) -> None:
+def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: JournalWriter) -> None:
     whole(journal, *range(200))
     found = segments(tmp_path)
     assert len(found) > 3
@@ -96,9 +96,9 @@ def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Jou
 
 
 def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
     opened = open_until_refused(journal, "No space left")
     assert len(opened) > 5
     for number in opened:
@@ -112,11 +112,11 @@ def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
 
 
 def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open as many as it takes, with a spare and without; then nothing more can be allocated, and all must end."""
     journal._make_spare()
-    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
     opened = open_until_refused(journal, "No space left|more calls are open")
     assert len(opened) > 25  # the spare was counted on
     for number in opened:
@@ -126,11 +126,11 @@ def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
 
 
 def test_progress_never_takes_the_room_of_the_ends_of_calls(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left out instead: with a full disk and with a spare segment alike, all calls end."""
     journal._make_spare()
-    monkeypatch.setattr(Journal, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
     for number in range(20):
         journal.open(call(number))
         begin(journal, number)
@@ -150,7 +150,7 @@ def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
 
 
 def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
+    journal = JournalWriter(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
     whole(journal, *range(100))
     journal.open(call(200))
     journal._measure_backlog()
@@ -161,11 +161,11 @@ def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> N
         path.unlink()
     journal._measure_backlog()
     whole(journal, 201)
-    journal.aclose()
+    journal.stop()
 
 
 def test_a_disk_that_cannot_sync_refuses_until_it_can(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -182,7 +182,7 @@ def test_a_disk_that_cannot_sync_refuses_until_it_can(
 def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
     whole(journal, 1)
     monkeypatch.setattr(os, "pwrite", no_more)
     for number in range(500):
@@ -197,11 +197,11 @@ def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
     whole(journal, 601)
     assert journal.troubles == ()
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
-    journal.aclose()
+    journal.stop()
 
 
 def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=0))
+    journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=0))
     whole(journal, 1)
     real = os.pwrite
     written: list[int] = []
@@ -218,13 +218,13 @@ def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     whole(journal, 3)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
-    journal.aclose()
+    journal.stop()
 
 
 def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(tmp_path, "w1", replace(SMALL, log_interval_s=60))
+    journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
     whole(journal, 1)
     for _ in range(200):
         with monkeypatch.context() as broken:
@@ -234,18 +234,18 @@ def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
             journal.open(call(2))
         journal._sync()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    journal.aclose()
+    journal.stop()
 
 
-def test_a_record_beyond_the_bound_is_the_callers_fault(tmp_path: Path, journal: Journal) -> None:
+def test_a_record_beyond_the_bound_is_the_callers_fault(tmp_path: Path, journal: JournalWriter) -> None:
     with pytest.raises(RecordTooLargeError):
         journal.open(call(1, metadata={"m": "x" * 300_000}))
     assert kinds(segments(tmp_path)[0]) == []
 
 
-def test_an_incarnation_is_used_once(tmp_path: Path, journal: Journal) -> None:
+def test_an_incarnation_is_used_once(tmp_path: Path, journal: JournalWriter) -> None:
     with pytest.raises(IncarnationUsedError, match="w1"):
-        Journal(tmp_path, "w1", SMALL)
+        JournalWriter(tmp_path, "w1", SMALL)
 
 
 @pytest.mark.parametrize("at", ["mkdir", "lock", "allocate"])
@@ -263,7 +263,7 @@ def test_a_disk_that_is_full_from_the_first_refuses_until_it_is_not(
         monkeypatch.setattr(os, "open", no_lock)
     else:
         monkeypatch.setattr(os, "posix_fallocate", no_more)
-    journal = Journal(tmp_path, "w1", SMALL)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
     with pytest.raises(JournalUnavailableError, match="No space left"):
         journal.open(call(1))
     assert journal.troubles
@@ -271,17 +271,17 @@ def test_a_disk_that_is_full_from_the_first_refuses_until_it_is_not(
     monkeypatch.undo()
     journal._make_spare()
     whole(journal, *range(50))
-    journal.aclose()
+    journal.stop()
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == 50
     assert [path.name for path in tmp_path.iterdir()] == ["w1"]
 
 
 def test_a_journal_that_never_found_room_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "_new_segment", no_more)
-    Journal(tmp_path, "w1", SMALL).aclose()
+    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
+    JournalWriter(tmp_path, "w1", SMALL).stop()
 
 
-def test_a_short_write_is_finished(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_finished(tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:7], offset))
     whole(journal, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.edges.process import channel as module
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
-from proxy.edges.process.supervisor.worker_processes import Foreman, Seat
+from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
 
 
 class Supervisor:
@@ -178,20 +178,20 @@ async def test_a_seat_says_what_its_worker_has_settled_as_long_as_it_answers() -
 
     ours, theirs = socket.socketpair()
     with socket.socket() as listener:
-        seat = Seat(0, listener, {}, Foreman(lambda *_: None, lambda *_: None, never, nothing))
-        assert await seat.settled() == 0
-        seat._channel, link = Channel(seat._heard, lambda: None), SupervisorLink(lambda: None)
-        await seat._channel.open(ours)
+        slot = WorkerSlot(0, listener, {}, SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing))
+        assert await slot.settled() == 0
+        slot._channel, link = Channel(slot._heard, lambda: None), SupervisorLink(lambda: None)
+        await slot._channel.open(ours)
         await link.open(theirs)
         link.health = lambda: {"settled": 7}
         link.serving()
         async with asyncio.timeout(5):
-            while await seat.settled() != 7:
+            while await slot.settled() != 7:
                 await asyncio.sleep(0.001)
-        seat._serving = False  # as when its process has ended
-        assert await seat.settled() == 0
+        slot._serving = False  # as when its process has ended
+        assert await slot.settled() == 0
         link.close()
-        seat._channel.close()
+        slot._channel.close()
         await asyncio.sleep(0)
 
 

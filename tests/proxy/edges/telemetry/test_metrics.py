@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.edges.telemetry.metrics import PrometheusMeters
+from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
-from proxy.edges.telemetry.supervisor.totals import MeterTotals
+from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.refusals import ShedError
 from proxy.stages.settle import RequestReport
 
@@ -24,7 +24,7 @@ from proxy.stages.settle import RequestReport
 class Line:
     """Worker `number`'s way to the totals, through JSON as in life."""
 
-    def __init__(self, totals: MeterTotals, number: int = 0) -> None:
+    def __init__(self, totals: MetricTotals, number: int = 0) -> None:
         self.totals, self.number, self.congested, self.sent = totals, number, False, 0
 
     def counted(self, counts: dict[str, Any]) -> None:
@@ -32,12 +32,12 @@ class Line:
         self.totals.add(self.number, orjson.loads(orjson.dumps(counts)))
 
 
-def samples(totals: MeterTotals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(totals: MetricTotals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     families = text_string_to_metric_families(totals.text().decode())
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
-def value(totals: MeterTotals, name: str, **labels: str) -> float | None:
+def value(totals: MetricTotals, name: str, **labels: str) -> float | None:
     return samples(totals).get((name, tuple(sorted(labels.items()))))
 
 
@@ -48,15 +48,15 @@ def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) 
 
 
 @pytest.fixture
-def totals() -> MeterTotals:
-    return MeterTotals(3, lambda: [("tollgate_snapshot_age_seconds", "age", 1.5)])
+def totals() -> MetricTotals:
+    return MetricTotals(3, lambda: [("tollgate_snapshot_age_seconds", "age", 1.5)])
 
 
-async def test_a_call_is_counted_with_its_labels(totals: MeterTotals) -> None:
-    meters = PrometheusMeters(Line(totals))
-    meters.finished(call(tokens=Tokens(input=100, output=7, cached_input=40)))
-    meters.finished(call(status=429))
-    meters.flush()
+async def test_a_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
+    metrics.finished(call(tokens=Tokens(input=100, output=7, cached_input=40)))
+    metrics.finished(call(status=429))
+    metrics.flush()
     where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/m"}
     requests, spend = "platform_model_api_inference_requests_total", "platform_model_api_tokens_total"
     assert value(totals, requests, **where, status_code="200") == 1
@@ -65,12 +65,12 @@ async def test_a_call_is_counted_with_its_labels(totals: MeterTotals) -> None:
     assert kinds == {"uncached_input": 60, "cached_input": 40, "output": 7}
 
 
-async def test_every_metric_has_its_documented_name(totals: MeterTotals) -> None:
-    meters = PrometheusMeters(Line(totals))
-    meters.finished(call(tokens=Tokens(1, 1)))
-    meters.limit_decision("refused", "REQUEST", "MINUTE")
-    meters.redis_round_trip(0.0002)
-    meters.decided_alone()
+async def test_every_metric_has_its_documented_name(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
+    metrics.finished(call(tokens=Tokens(1, 1)))
+    metrics.limit_decision("refused", "REQUEST", "MINUTE")
+    metrics.redis_round_trip(0.0002)
+    metrics.decided_alone()
     capacity = Capacity(CapacityLimits(max_held_bytes=3), in_flight=1)
     load = capacity.enter()
     load.claim("ws", "k")
@@ -78,9 +78,9 @@ async def test_every_metric_has_its_documented_name(totals: MeterTotals) -> None
     load.park()
     with pytest.raises(ShedError):
         load.hold(1)
-    meters.watch(capacity)
-    meters.flush()
-    meters.flush()
+    metrics.watch(capacity)
+    metrics.flush()
+    metrics.flush()
     assert value(totals, "tollgate_limit_decisions_total", outcome="refused", type="REQUEST", unit="MINUTE") == 1
     assert value(totals, "tollgate_local_limit_decisions_total") == 1
     assert value(totals, "tollgate_shed_requests_total", resource="memory", scope="worker") == 1
@@ -92,11 +92,11 @@ async def test_every_metric_has_its_documented_name(totals: MeterTotals) -> None
         assert value(totals, f"tollgate_{name}_seconds_count") == 1, name
 
 
-async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: MeterTotals) -> None:
-    meters = PrometheusMeters(Line(totals))
+async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
     for seconds in (0.0001, 0.00011, 9.0):
-        meters.redis_round_trip(seconds)
-    meters.flush()
+        metrics.redis_round_trip(seconds)
+    metrics.flush()
     name = "tollgate_redis_round_trip_seconds"
     assert value(totals, f"{name}_bucket", le="0.0001") == 1
     assert value(totals, f"{name}_bucket", le="0.00025") == 2
@@ -107,29 +107,29 @@ async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: Mete
     assert math.isclose(total, 9.00021)
 
 
-async def test_figures_are_sums_over_workers_and_survive_the_dead(totals: MeterTotals) -> None:
-    workers = [PrometheusMeters(Line(totals, number)) for number in range(2)]
-    for meters in workers:
-        meters.finished(call())
-        meters.redis_round_trip(0.001)
-        meters.watch(Capacity(in_flight=3))
-        meters.flush()
+async def test_figures_are_sums_over_workers_and_survive_the_dead(totals: MetricTotals) -> None:
+    workers = [WorkerMetrics(Line(totals, number)) for number in range(2)]
+    for metrics in workers:
+        metrics.finished(call())
+        metrics.redis_round_trip(0.001)
+        metrics.watch(Capacity(in_flight=3))
+        metrics.flush()
     assert value(totals, "tollgate_inflight_requests") == 6
     totals.forget_gauges(0)
     assert value(totals, "tollgate_inflight_requests") == 3
     assert value(totals, "tollgate_redis_round_trip_seconds_count") == 2
-    replacement = PrometheusMeters(Line(totals, 0))
+    replacement = WorkerMetrics(Line(totals, 0))
     replacement.finished(call())
     replacement.flush()
     labels = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/m", "status_code": "200"}
     assert value(totals, "platform_model_api_inference_requests_total", **labels) == 3
 
 
-async def test_entities_beyond_the_bound_count_as_other(totals: MeterTotals) -> None:
-    meters = PrometheusMeters(Line(totals))
+async def test_entities_beyond_the_bound_count_as_other(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
     for number in range(10):
-        meters.finished(call(entity=f"e{number}"))
-    meters.flush()
+        metrics.finished(call(entity=f"e{number}"))
+    metrics.flush()
     counted = {
         dict(labels)["external_entity_id"]: count
         for (name, labels), count in samples(totals).items()
@@ -138,7 +138,7 @@ async def test_entities_beyond_the_bound_count_as_other(totals: MeterTotals) -> 
     assert counted == {"e0": 1, "e1": 1, "e2": 1, "_other": 7}
 
 
-def labels_of(totals: MeterTotals, label: str) -> list[str]:
+def labels_of(totals: MetricTotals, label: str) -> list[str]:
     """One label of each series of calls."""
     name = "platform_model_api_inference_requests_total"
     return [dict(labels)[label] for (found, labels) in samples(totals) if found == name]
@@ -152,7 +152,7 @@ def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
 
 
 def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
-    totals = MeterTotals(100, lambda: (), max_slugs=20)
+    totals = MetricTotals(100, lambda: (), max_slugs=20)
     for number in range(60):
         totals.add(number % 2, counts(("ws", "acme", f"org/m{number}")))
     assert sorted(labels_of(totals, "model_slug")) == sorted([f"org/m{number}" for number in range(20)] + ["_other"])
@@ -162,7 +162,7 @@ def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
 
 
 def test_one_workspace_cannot_take_the_labels_of_all() -> None:
-    totals = MeterTotals(200, lambda: (), max_slugs=200)
+    totals = MetricTotals(200, lambda: (), max_slugs=200)
     for number in range(300):
         totals.add(0, counts(("greedy", f"e{number}", f"greedy/{number}")))
     for number in range(3):
@@ -175,7 +175,7 @@ def test_one_workspace_cannot_take_the_labels_of_all() -> None:
 
 async def test_a_deleted_slugs_series_go_once_nobody_has_called_it_for_a_while() -> None:
     now_s = 1000.0
-    totals = MeterTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
+    totals = MetricTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
     kept = [("ws", "acme", "org/kept"), ("ws", "acme", "org/idle")]
     totals.add(0, counts(*kept, *(("ws", f"e{number}", f"org/deleted-{number}") for number in range(58))))
     looked: list[set[str]] = []
@@ -203,34 +203,34 @@ async def test_a_deleted_slugs_series_go_once_nobody_has_called_it_for_a_while()
     assert "_other" not in labels_of(totals, "external_entity_id")
 
 
-async def test_text_in_labels_is_escaped(totals: MeterTotals) -> None:
-    meters = PrometheusMeters(Line(totals))
-    meters.finished(call(entity='a"b\\c\nd'))
-    meters.flush()
+async def test_text_in_labels_is_escaped(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
+    metrics.finished(call(entity='a"b\\c\nd'))
+    metrics.flush()
     entities = {dict(labels).get("external_entity_id") for _, labels in samples(totals)}
     assert 'a"b\\c\nd' in entities
 
 
-async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: MeterTotals) -> None:
+async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: MetricTotals) -> None:
     line = Line(totals)
-    meters = PrometheusMeters(line)
+    metrics = WorkerMetrics(line)
     await asyncio.sleep(0.15)
     assert line.sent == 0
     for _ in range(100):
-        meters.finished(call())
-    assert sum(tally[0] for tally in meters._calls.values()) + len(meters._ended) == 100
+        metrics.finished(call())
+    assert sum(tally[0] for tally in metrics._calls.values()) + len(metrics._ended) == 100
     async with asyncio.timeout(5):
         while not line.sent:
             await asyncio.sleep(0.01)
     assert line.sent == 1
-    assert meters._calls == {}
-    assert meters._ended == []
+    assert metrics._calls == {}
+    assert metrics._ended == []
 
 
-async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: MeterTotals) -> None:
+async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: MetricTotals) -> None:
     line, capacity = Line(totals), Capacity()
-    meters = PrometheusMeters(line)
-    meters.watch(capacity)
+    metrics = WorkerMetrics(line)
+    metrics.watch(capacity)
     for level in (1, 0):
         capacity.in_flight = level
         async with asyncio.timeout(5):
@@ -241,27 +241,27 @@ async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: Met
     assert line.sent == 2
 
 
-async def test_what_is_noted_and_not_yet_counted_leaves_when_it_is_closed(totals: MeterTotals) -> None:
+async def test_what_is_noted_and_not_yet_counted_leaves_when_it_is_closed(totals: MetricTotals) -> None:
     line = Line(totals)
-    meters = PrometheusMeters(line)
-    meters.finished(call())
-    meters.redis_round_trip(0.001)
-    meters.close()
+    metrics = WorkerMetrics(line)
+    metrics.finished(call())
+    metrics.redis_round_trip(0.001)
+    metrics.close()
     assert value(totals, "tollgate_request_duration_seconds_count") == 1
     assert value(totals, "tollgate_redis_round_trip_seconds_count") == 1
-    meters.finished(call())
+    metrics.finished(call())
     await asyncio.sleep(0.25)
     assert line.sent == 1
 
 
-async def test_a_supervisor_that_does_not_read_loses_nothing(totals: MeterTotals) -> None:
+async def test_a_supervisor_that_does_not_read_loses_nothing(totals: MetricTotals) -> None:
     line = Line(totals)
-    meters = PrometheusMeters(line)
+    metrics = WorkerMetrics(line)
     line.congested = True
-    meters.finished(call())
-    meters.flush()
+    metrics.finished(call())
+    metrics.flush()
     assert line.sent == 0
     line.congested = False
-    meters.finished(call())
-    meters.flush()
+    metrics.finished(call())
+    metrics.flush()
     assert value(totals, "tollgate_request_duration_seconds_count") == 2
