@@ -16,7 +16,7 @@ from policy.groups import Group
 from policy.hosts import Reach
 from policy.limits.effective import Plan
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
-from proxy.accounting.metering import AnswerReader, Delivered
+from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.capacity.model_replicas import ReplicaCall
@@ -288,7 +288,7 @@ class Call:
     billed: Tokens | None = None
     """Once it is booked."""
     reader: AnswerReader | None = None
-    delivered: Delivered | None = None
+    delivered: DeliveredCounter | None = None
     upstream: UpstreamAnswer | None = None
     replica_call: ReplicaCall | None = None
     load: Load | None = None

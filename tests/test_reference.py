@@ -15,8 +15,8 @@ from control.settings import Settings as ControlSettings
 from control.throttle import allowance_for
 from policy.endpoints import PROVIDERS
 from policy.limits.tiers import DEFAULT_TIERS
-from proxy.http_rules.guarded_members import check
-from proxy.http_rules.headers import FORWARDED, PASSED
+from proxy.http_rules.guarded_members import check_members
+from proxy.http_rules.headers import FORWARDED_FIELDS, RETURNED_FIELDS
 from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
 from proxy.stages.dispatch import NOT_SERVING, PARKING
@@ -171,8 +171,8 @@ def test_the_headers_that_pass_are_the_codes() -> None:
     text = page("inference").partition("## Headers")[2]
     asked = text.partition("**Upstream get**")[2].partition("with what the dialect adds")[0]
     answered = text.partition("**Callers get**")[2].partition("Upstream `x-ratelimit")[0]
-    assert set(re.findall("`([a-z-]+)`", asked)) == set(FORWARDED)
-    assert set(re.findall("`([a-z-]+)`", answered)) == PASSED
+    assert set(re.findall("`([a-z-]+)`", asked)) == set(FORWARDED_FIELDS)
+    assert set(re.findall("`([a-z-]+)`", answered)) == RETURNED_FIELDS
 
 
 def test_the_members_on_which_the_proxy_acts_are_refused_when_mistyped() -> None:
@@ -181,4 +181,4 @@ def test_the_members_on_which_the_proxy_acts_are_refused_when_mistyped() -> None
     for name in named - {"model"}:
         outer, _, inner = name.partition(".")
         with pytest.raises(MalformedRequestError, match=name):
-            check({outer: {inner: "text"} if inner else "text"})
+            check_members({outer: {inner: "text"} if inner else "text"})

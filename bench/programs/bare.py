@@ -21,14 +21,14 @@ from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from policy.sealing import parse_keys
-from proxy.accounting.metering import AnswerReader, Delivered
+from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.accounting.reservations import Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects import registry
-from proxy.dialects.upstream_request import Asked
-from proxy.dialects.whole_answers import Body
+from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.dialects.whole_answers import BodyReader
 from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
@@ -102,30 +102,34 @@ class NoMeter:
     input: Tokens | None = None
     rejected = ""
 
-    def see(self, answer: Json) -> None:
+    def observe(self, answer: Json) -> None:
         pass
 
-    def see_usage(self, usage: Json) -> None:
+    def observe_usage(self, usage: Json) -> None:
         pass
 
 
 class UnmeteredAnswers:
     """Requests are shaped and answers renamed as always; what they cost is not looked for. Made for whole answers."""
 
-    def check(self, request: Received, target: Target) -> Json | None:
-        return registry.check(request, target)
+    def translate_request(self, request: Received, target: Target) -> Json | None:
+        return registry.translate_request(request, target)
 
-    def ask(self, request: Received, target: Target, credential: str | None, translation: Json | None) -> Asked:
-        return registry.ask(request, target, credential, translation)
+    def build_request(
+        self, request: Received, target: Target, credential: str | None, translation: Json | None
+    ) -> UpstreamRequest:
+        return registry.build_request(request, target, credential, translation)
 
-    def reader(self, request: Received, target: Target, status: int, headers: Headers, most: int) -> AnswerReader:
-        return Body(request.slug, NoMeter())
+    def answer_reader(
+        self, request: Received, target: Target, status: int, headers: Headers, most: int
+    ) -> AnswerReader:
+        return BodyReader(request.slug, NoMeter())
 
-    def told_in(self, request: Received, target: Target) -> str | None:
-        return registry.told_in(request, target)
+    def translated_for(self, request: Received, target: Target) -> str | None:
+        return registry.translated_for(request, target)
 
-    def delivered(self, request: Received, reader: AnswerReader) -> Delivered:
-        return registry.delivered(request, reader)
+    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
+        return registry.delivered_counter(request, reader)
 
 
 class NoBooks(Settle):

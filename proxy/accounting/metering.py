@@ -62,7 +62,7 @@ class AnswerReader(Protocol):
         ...
 
 
-class Delivered(Protocol):
+class DeliveredCounter(Protocol):
     """What one caller has been given: counted only if nothing is reported of it."""
 
     def add(self, told: bytes) -> None:
@@ -86,6 +86,6 @@ class NothingReported:
 NOTHING_REPORTED = NothingReported()
 
 
-def tokens_so_far(reported: Reported, delivered: Delivered) -> Tokens:
+def tokens_so_far(reported: Reported, delivered: DeliveredCounter) -> Tokens:
     """What an answer costs that has begun: as reported, else as counted."""
     return reported.tokens or delivered.tokens(reported.input)

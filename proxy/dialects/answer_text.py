@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 Json = dict[str, Any]
-Texts = Callable[[Json], list[str]]
+TextExtractor = Callable[[Json], list[str]]
 
 _CHOICE = ("delta", "message")
 _MESSAGE = frozenset(("content", "refusal"))
@@ -21,7 +21,7 @@ _CALL = ("name", "arguments", "input", "code")
 _TOOLS = frozenset(("tool_use", "server_tool_use"))
 
 
-def of_chat(answer: Json) -> list[str]:
+def chat_texts(answer: Json) -> list[str]:
     """Chat Completions and Completions."""
     said: list[str] = []
     for choice in _objects(answer.get("choices")):
@@ -33,7 +33,7 @@ def of_chat(answer: Json) -> list[str]:
     return said
 
 
-def of_messages(answer: Json) -> list[str]:
+def messages_texts(answer: Json) -> list[str]:
     """Messages."""
     said: list[str] = []
     for name in ("delta", "content_block"):
@@ -43,7 +43,7 @@ def of_messages(answer: Json) -> list[str]:
     return said
 
 
-def of_responses(answer: Json) -> list[str]:
+def responses_texts(answer: Json) -> list[str]:
     """Responses: in a stream, the deltas alone."""
     said: list[str] = []
     kind = answer.get("type")

@@ -10,9 +10,9 @@ import orjson
 
 from policy.billing import Tokens
 from policy.token_estimate import sample_of, tokens_of, weight_of
-from proxy.dialects import deltas
-from proxy.dialects.answer_text import Texts
-from proxy.dialects.request_text import RequestText
+from proxy.dialects import delta_pattern
+from proxy.dialects.answer_text import TextExtractor
+from proxy.dialects.request_text import RequestTokens
 
 HELD_BYTES = 8 << 10
 LESSONS = 8
@@ -25,19 +25,19 @@ _DATA_NAME = b"data: "
 _BACKSLASH = 0x5C
 
 
-class DeliveredStream:
+class StreamCounter:
     """Frames of a stream."""
 
     __slots__ = ("_asked", "_delta", "_held", "_lessons", "_size", "_texts", "_unfinished", "_weight")
 
-    def __init__(self, asked: RequestText, texts: Texts) -> None:
+    def __init__(self, asked: RequestTokens, texts: TextExtractor) -> None:
         self._asked = asked
         self._texts = texts
         self._held: list[bytes] = []
         self._size = 0
         self._weight = 0
         self._unfinished = b""
-        self._delta = deltas.NONE
+        self._delta = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
     def add(self, told: bytes) -> None:
@@ -80,18 +80,18 @@ class DeliveredStream:
         texts = [text for data in _data_of(whole) for text in _texts_of(data, self._texts)]
         if self._lessons and len(texts) == 1:
             self._lessons -= 1
-            delta = deltas.found_in(told, b"", 0, 0)
+            delta = delta_pattern.learn_from(told, b"", 0, 0)
             if delta is not None and delta.told(told) == texts[0].encode():
                 self._delta = delta
         return texts
 
 
-class DeliveredBody:
+class BodyCounter:
     """A whole answer; of one that was too large to be held whole, its pieces."""
 
     __slots__ = ("_asked", "_last", "_texts", "_weight")
 
-    def __init__(self, asked: RequestText, texts: Texts) -> None:
+    def __init__(self, asked: RequestTokens, texts: TextExtractor) -> None:
         self._asked = asked
         self._texts = texts
         self._last = b""
@@ -111,12 +111,12 @@ class DeliveredBody:
         return _tokens(weight, self._asked, given)
 
 
-class NothingDelivered:
+class NoTextCounter:
     """Of a path whose answers hold no text: all output is 0."""
 
     __slots__ = ("_asked",)
 
-    def __init__(self, asked: RequestText) -> None:
+    def __init__(self, asked: RequestTokens) -> None:
         self._asked = asked
 
     def add(self, told: bytes) -> None:
@@ -126,7 +126,7 @@ class NothingDelivered:
         return _tokens(0, self._asked, given)
 
 
-def _tokens(weight: int, asked: RequestText, given: Tokens | None) -> Tokens:
+def _tokens(weight: int, asked: RequestTokens, given: Tokens | None) -> Tokens:
     output = tokens_of(weight)
     return Tokens(asked.tokens, output) if given is None else given._replace(output=output)
 
@@ -139,7 +139,7 @@ def _data_of(frames: bytes) -> list[bytes]:
     return _DATA.findall(frames)
 
 
-def _texts_of(data: bytes, texts: Texts) -> list[str]:
+def _texts_of(data: bytes, texts: TextExtractor) -> list[str]:
     """What the JSON object in `data` says; nothing where it is none."""
     try:
         answer = orjson.loads(data) if data else None

@@ -20,7 +20,7 @@ _KINDS = {
 """What the Messages dialect calls an error of this status; `api_error` from 500 on, `invalid_request_error` below."""
 
 
-def enveloped(error: Json, status: int, dialect: str) -> Json:
+def in_envelope(error: Json, status: int, dialect: str) -> Json:
     """`error` as `dialect` has it. One that is not nested stays as it is: no SDK looks into it."""
     inner = error.get("error")
     if not isinstance(inner, dict):

@@ -9,7 +9,7 @@ import orjson
 
 Json = dict[str, Any]
 
-MARK = b'"error"'
+ERROR_KEY = b'"error"'
 """In every event or body that tells of a failure. Text of a model cannot hold it: there, quotes are escaped."""
 
 MAX_FAILURE_BYTES = 64 << 10
@@ -18,7 +18,7 @@ _FAILED = b'"failed"'
 _ANSWERS = ("choices", "content", "data", "output")
 
 
-def tells_failure(event: Json, holder: str | None = None) -> bool:
+def reports_failure(event: Json, holder: str | None = None) -> bool:
     """Whether an event of a stream says that its answer failed. `holder`: the member around the event's answer."""
     inner = event.get(holder) if holder else None
     return _has_error(event) or (isinstance(inner, dict) and _has_error(inner))
@@ -49,7 +49,7 @@ def is_empty_failure(body: bytes) -> bool:
     return response.get("status") == "failed" and not response.get("output")
 
 
-def told_by(event: Json) -> tuple[str, str]:
+def failure_details(event: Json) -> tuple[str, str]:
     """Kind and message of the failure that an event tells of."""
     error = event.get("error")
     if isinstance(error, str):

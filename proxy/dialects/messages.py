@@ -7,22 +7,22 @@ import re
 from collections.abc import Iterable
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.streams import MessagesStream, Shape
+from proxy.dialects.streams import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
-from proxy.dialects.whole_answers import Body
+from proxy.dialects.whole_answers import BodyReader
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"
 
-_EVENTS = Shape(
+_EVENTS = StreamFormat(
     (b"message_stop",),
     re.compile(rb'(?:\A|[\r\n])(?:event: ?message_stop\b|data: ?\{\s*"type"\s*:\s*"message_stop")'),
     holder="message",
 )
 
 
-def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderFields:
+def request_headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderFields:
     """`caller`: the request's own headers, of which version and betas count; a field sent twice is a list."""
     fields = {"content-type": "application/json"}
     for name, value in caller:
@@ -34,9 +34,9 @@ def headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> H
     return fields
 
 
-def stream(slug: str, most: int = MAX_REPORTED_TOKENS) -> MessagesStream:
-    return MessagesStream(_EVENTS, slug, MessagesMeter(most))
+def stream_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> MessagesStreamReader:
+    return MessagesStreamReader(_EVENTS, slug, MessagesMeter(most))
 
 
-def whole(slug: str, most: int = MAX_REPORTED_TOKENS) -> Body:
-    return Body(slug, MessagesMeter(most))
+def body_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
+    return BodyReader(slug, MessagesMeter(most))

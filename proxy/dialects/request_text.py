@@ -34,7 +34,7 @@ _NO_TEXT = frozenset(
 )
 
 
-class RequestText:
+class RequestTokens:
     """A request's text, until somebody asks how many tokens it is."""
 
     __slots__ = ("_json", "_parts", "_sample", "_tokens")

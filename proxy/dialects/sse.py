@@ -32,7 +32,7 @@ class Framer:
     `between`: nothing is held back, and what comes next begins a frame.
     """
 
-    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_limit", "_oversized", "between")
+    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_limit", "_oversized", "at_boundary")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._begun = False
@@ -42,7 +42,7 @@ class Framer:
         """The last bytes that are held: with what comes next they may make a blank line."""
         self._oversized = False
         self._limit = limit
-        self.between = True
+        self.at_boundary = True
 
     def split(self, data: bytes) -> list[Piece]:
         """The pieces that `data` completes; what is incomplete stays here."""
@@ -121,7 +121,7 @@ class Framer:
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
         self._held, self._held_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
-        self.between = not rest and not self._oversized
+        self.at_boundary = not rest and not self._oversized
 
 
 def is_one_frame(data: bytes) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import orjson
 
 from proxy.accounting.metering import Reported
-from proxy.dialects import deltas, failures, sse
-from proxy.dialects.usage import Meter
+from proxy.dialects import delta_pattern, failures, sse
+from proxy.dialects.usage import UsageMeter
 from proxy.json_text.json_bounds import is_surely_within_bounds
 from proxy.json_text.json_edit import Json, edit_member, find_member, last_object_named, remove_member
 
@@ -32,7 +32,7 @@ _NO_OPENING = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StreamFormat:
     """What tells one API's frames from another's.
 
     `holder`: the member of an event around `model` and `usage`, where they nest. `marks`: one of them is in each frame
@@ -44,7 +44,7 @@ class Shape:
     holder: str | None = None
 
 
-class Stream:
+class StreamReader:
     """A stream of events: each frame goes on as soon as it is whole; from the final one on they wait for `end`."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Stream:
 
     streams = True
 
-    def __init__(self, shape: Shape, slug: str, meter: Meter, *, drop_usage: bool = False) -> None:
+    def __init__(self, shape: StreamFormat, slug: str, meter: UsageMeter, *, drop_usage: bool = False) -> None:
         self.failed = False
         self._shape = shape
         self._slug = orjson.dumps(slug)
@@ -65,7 +65,7 @@ class Stream:
         self._tail = b""
         self._opening = _NO_OPENING  # the bytes up to the model's name, alike in all deltas of a stream
         self._opening_as_slug = b""
-        self._delta = deltas.NONE
+        self._delta = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
     @property
@@ -73,7 +73,7 @@ class Stream:
         return self._meter
 
     def feed(self, data: bytes) -> bytes:
-        if not self._framer.between:
+        if not self._framer.at_boundary:
             return self._cut(data)
         if self._held is None:
             told = self._delta.told(data) or self._told_as_opened(data)
@@ -100,13 +100,13 @@ class Stream:
             or sse.CR in rest
             or rest.find(b'"model"') >= 0
             or rest.find(b'"usage"') >= 0
-            or rest.find(failures.MARK) >= 0
+            or rest.find(failures.ERROR_KEY) >= 0
         ):
             return None
         told = self._opening_as_slug + rest
         if self._lessons:
             self._lessons -= 1
-            self._delta = deltas.found_in(data, told, len(opening), len(self._opening_as_slug)) or self._delta
+            self._delta = delta_pattern.learn_from(data, told, len(opening), len(self._opening_as_slug)) or self._delta
         return told
 
     def end(self) -> bytes:
@@ -129,7 +129,7 @@ class Stream:
 
     def _frame(self, frame: bytes) -> bytes:
         """The frame as the caller may see it. Only what is no ordinary delta is parsed."""
-        if frame.find(failures.MARK) >= 0:
+        if frame.find(failures.ERROR_KEY) >= 0:
             return self._examined(frame)
         at = frame.rfind(b'"usage"')
         if at >= 0:
@@ -149,7 +149,7 @@ class Stream:
 
     def _examined(self, frame: bytes) -> bytes:
         self._watch_for_the_end(frame)
-        if b'"model"' not in frame and b'"usage"' not in frame and failures.MARK not in frame:
+        if b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame:
             return frame
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
@@ -161,8 +161,8 @@ class Stream:
             return frame
         if not isinstance(event, dict):
             return frame
-        self._meter.see(event)
-        self.failed = self.failed or failures.tells_failure(event, self._shape.holder)
+        self._meter.observe(event)
+        self.failed = self.failed or failures.reports_failure(event, self._shape.holder)
         if self._drop_usage and "usage" in event:
             if event["usage"] is not None and event.get("choices") == []:
                 return b""
@@ -197,7 +197,7 @@ class Stream:
         if kind == sse.TAIL:
             usage = last_object_named(self._tail, b"usage")
             if usage is not None:
-                self._meter.see_usage(usage)
+                self._meter.observe_usage(usage)
             self._tail = b""
         return piece
 
@@ -209,7 +209,7 @@ class Stream:
         return passed
 
 
-class MessagesStream(Stream):
+class MessagesStreamReader(StreamReader):
     """A Messages stream: its deltas hold neither a model nor a usage, and pass without a closer look."""
 
     __slots__ = ()

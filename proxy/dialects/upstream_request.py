@@ -24,7 +24,7 @@ class UntranslatableError(Exception):
 
 
 @dataclass(slots=True)
-class Asked:
+class UpstreamRequest:
     """A request as the target wants it. `headers`: those the dialect sets, names in lower case.
 
     A caller's header of the same name must not go upstream beside them, nor any credential of the caller's.
@@ -38,14 +38,14 @@ class Asked:
     query: str = ""
     """What goes behind the path, without its question mark."""
 
-    def below(self, base_url: str) -> str:
+    def url_at(self, base_url: str) -> str:
         """The URL to call. A base that already ends in the API's version (`…/v1`, as SDKs write it) is not doubled."""
-        url = _below(base_url, self.path, self.location)
+        url = _url(base_url, self.path, self.location)
         return f"{url}?{self.query}" if self.query else url
 
 
 @lru_cache(maxsize=4096)
-def _below(base_url: str, path: str, location: str) -> str:
+def _url(base_url: str, path: str, location: str) -> str:
     base = base_url.rstrip("/")
     if location == GLOBAL:
         base = base.replace("{location}-", "")

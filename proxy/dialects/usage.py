@@ -29,14 +29,14 @@ class RejectedError(Exception):
     """A report is not believed; the message names the member and what is wrong with it, never its value."""
 
 
-class Meter(Reported, Protocol):
+class UsageMeter(Reported, Protocol):
     """Sees every frame or body that holds a usage object, in order."""
 
-    def see(self, answer: Json) -> None:
+    def observe(self, answer: Json) -> None:
         """One parsed frame, or the whole body."""
         ...
 
-    def see_usage(self, usage: Json) -> None:
+    def observe_usage(self, usage: Json) -> None:
         """A usage object that was found without the frame around it."""
         ...
 
@@ -58,13 +58,13 @@ class OpenAiMeter:
         self._most = most
         self._has_output = has_output
 
-    def see(self, answer: Json) -> None:
+    def observe(self, answer: Json) -> None:
         holder = answer.get(self._holder) if self._holder else None
         usage = (holder if isinstance(holder, dict) else answer).get("usage")
         if usage is not None:
-            self.see_usage(usage)
+            self.observe_usage(usage)
 
-    def see_usage(self, usage: Json) -> None:
+    def observe_usage(self, usage: Json) -> None:
         try:
             tokens = self._believed(usage)
         except RejectedError as error:
@@ -117,13 +117,13 @@ class MessagesMeter:
         given = self.input
         return given._replace(output=self._output) if given is not None and self._output is not None else None
 
-    def see(self, answer: Json) -> None:
+    def observe(self, answer: Json) -> None:
         message = answer.get("message")
         usage = (message if isinstance(message, dict) else answer).get("usage")
         if usage is not None:
             self._see(usage, is_last=answer.get("type") != "message_start")
 
-    def see_usage(self, usage: Json) -> None:
+    def observe_usage(self, usage: Json) -> None:
         self._see(usage, is_last=True)
 
     def _see(self, usage: Json, *, is_last: bool) -> None:

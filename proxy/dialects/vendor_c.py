@@ -52,13 +52,13 @@ class AccessToken:
         return f"AccessToken(lifetime_s={self.lifetime_s})"
 
 
-def path(config: VendorCConfig, request_path: str) -> str:
+def api_path(config: VendorCConfig, request_path: str) -> str:
     """Where `/v1/chat/completions` and its siblings live for this project and location."""
     project, location = quote(config.project_id, safe=""), quote(config.location, safe="")
     return f"/v1/projects/{project}/locations/{location}/endpoints/openapi{request_path.removeprefix('/v1')}"
 
 
-def bearer(credential: str | None) -> str | None:
+def bearer_token(credential: str | None) -> str | None:
     """The credential, unless it is the secret itself: a private key must not leave as if it were a token."""
     try:
         raw = base64.b64decode(credential or "", validate=True)

@@ -11,7 +11,7 @@ import orjson
 
 from proxy.accounting.metering import NOTHING_REPORTED, Reported
 from proxy.dialects.failures import is_failure
-from proxy.dialects.usage import Meter
+from proxy.dialects.usage import UsageMeter
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
 from proxy.json_text.json_edit import edit_member, edit_members, last_object_named
 from proxy.json_text.large_json import Outline
@@ -26,7 +26,7 @@ _MODEL_FIRST = re.compile(rb'\A\s*\{(?:[^{}\[\]]*,)?\s*+"model"\s*+:\s*+("[^"\\]
 _MODEL_LAST = re.compile(rb'.*[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")', re.DOTALL)
 
 
-class Untouched:
+class PassThroughReader:
     """Bytes that are none of our business: errors, and what is not JSON. Only the last ones wait for `end`."""
 
     __slots__ = ("_last",)
@@ -48,13 +48,13 @@ class Untouched:
         return self._last
 
 
-class Body:
+class BodyReader:
     """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
 
     __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "_told", "failed")
     streams = False
 
-    def __init__(self, slug: str, meter: Meter, limit: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
         self._held: list[bytes] = []
         self._size = 0
         self._limit = limit
@@ -102,7 +102,7 @@ class Body:
     def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
         if not isinstance(answer, dict):
             return raw
-        self._meter.see(answer)
+        self._meter.observe(answer)
         self.failed = is_failure(answer)
         if "model" not in answer:
             return raw
@@ -127,7 +127,7 @@ class Body:
     def _read_tail(self, tail: bytes) -> bytes:
         usage = last_object_named(tail, b"usage")
         if usage is not None:
-            self._meter.see_usage(usage)
+            self._meter.observe_usage(usage)
         return tail if self._renamed else self._rename(_MODEL_LAST, tail)
 
     def _rename(self, pattern: re.Pattern[bytes], part: bytes) -> bytes:

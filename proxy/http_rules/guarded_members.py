@@ -45,7 +45,7 @@ _DOT_ABOVE = "\u0307"
 """What lower-casing leaves beside the `i` of `İ`."""
 
 
-def check(body: dict[str, Any]) -> None:
+def check_members(body: dict[str, Any]) -> None:
     """Raise `MalformedRequestError` for the first member whose type or name another server could read otherwise."""
     if len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")

@@ -16,7 +16,7 @@ MAX_METADATA_BYTES = 4096
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
-FORWARDED = (
+FORWARDED_FIELDS = (
     "content-type",
     "accept",
     "user-agent",
@@ -29,7 +29,7 @@ FORWARDED = (
 )
 """What of a request goes upstream, beside what the dialect adds."""
 
-PASSED = frozenset(
+RETURNED_FIELDS = frozenset(
     (
         *("content-type", "content-language", "cache-control"),
         *("retry-after", "retry-after-ms", "x-should-retry", "request-id"),
@@ -37,25 +37,25 @@ PASSED = frozenset(
 )
 """What of an upstream's answer goes to the caller."""
 
-QUERY = frozenset(("beta",))
+FORWARDED_PARAMETERS = frozenset(("beta",))
 """Which of a request's query parameters go upstream."""
 _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-def kept_request_id(value: str | None) -> str | None:
+def valid_request_id(value: str | None) -> str | None:
     """The caller's request id, if it is one: 1 to 128 visible ASCII characters."""
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
-def forwarded(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
+def forwarded_headers(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
     """The fields for upstream: `own` (dialect and credential), then what may go on of the caller's.
 
-    Hop-by-hop fields are none of FORWARDED, but a caller may declare any field one (RFC 9110 7.6.1).
+    Hop-by-hop fields are none of FORWARDED_FIELDS, but a caller may declare any field one (RFC 9110 7.6.1).
     """
     headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
     header = incoming.header
     dropped = _named_in_connection(incoming) if header("connection") is not None else ()
-    for name in FORWARDED:
+    for name in FORWARDED_FIELDS:
         value = header(name)
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
@@ -69,18 +69,18 @@ def forwarded_query(target: str) -> str:
     kept: dict[str, str] = {}
     for pair in target.partition("?")[2].split("&"):
         name, _, value = pair.partition("=")
-        if name in QUERY and _QUERY_VALUE.fullmatch(value):
+        if name in FORWARDED_PARAMETERS and _QUERY_VALUE.fullmatch(value):
             kept.setdefault(name, value)
     return "&".join(f"{name}={value}" for name, value in kept.items())
 
 
-def passed(upstream: Headers) -> list[tuple[str, str]]:
+def returned_headers(upstream: Headers) -> list[tuple[str, str]]:
     """The fields of an upstream's answer that the caller gets."""
     kept: list[tuple[str, str]] = []
     connection = ""
     for field in upstream:
         name = field[0]
-        if name in PASSED:
+        if name in RETURNED_FIELDS:
             kept.append(field)
         elif name == "connection":
             connection += f",{field[1]}"
@@ -90,7 +90,7 @@ def passed(upstream: Headers) -> list[tuple[str, str]]:
     return [field for field in kept if field[0] not in dropped]
 
 
-def rate_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
+def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
     """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
     lines = ""
     if requests is not None:
@@ -98,20 +98,20 @@ def rate_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
         lines = (
             f"x-ratelimit-limit-requests: {requests.limit}\r\n"
             f"x-ratelimit-remaining-requests: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-requests: {span(requests.reset_ms)}\r\n"
+            f"x-ratelimit-reset-requests: {duration_text(requests.reset_ms)}\r\n"
         )
     if tokens is not None:
         remaining = tokens.remaining
         lines += (
             f"x-ratelimit-limit-tokens: {tokens.limit}\r\n"
             f"x-ratelimit-remaining-tokens: {remaining if remaining > 0 else 0}\r\n"
-            f"x-ratelimit-reset-tokens: {span(tokens.reset_ms)}\r\n"
+            f"x-ratelimit-reset-tokens: {duration_text(tokens.reset_ms)}\r\n"
         )
     return lines
 
 
 @lru_cache(maxsize=256)
-def span(ms: int) -> str:
+def duration_text(ms: int) -> str:
     """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
 
     Kept: a rate that was charged just now is idle in a whole window's time, so most calls tell the same one.

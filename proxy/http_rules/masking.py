@@ -33,7 +33,7 @@ class TooManyEscapesError(Exception):
     """The text has more escapes than are worth decoding."""
 
 
-def masked(text: bytes, secret: bytes) -> bytes:
+def mask(text: bytes, secret: bytes) -> bytes:
     """`text` without `secret`, as it is or escaped. Raises `TooManyEscapesError`."""
     text = text.replace(secret, HIDDEN)
     candidates = text.count(b"\\") + text.count(b"%")

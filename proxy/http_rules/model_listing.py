@@ -16,7 +16,7 @@ from proxy.exchange import Answered, Incoming
 _NO_DATE = "1970-01-01T00:00:00Z"
 
 
-def listing(incoming: Incoming, slugs: Iterable[str]) -> Answered:
+def list_models_answer(incoming: Incoming, slugs: Iterable[str]) -> Answered:
     """All of these, on one page."""
     ordered = sorted(slugs)
     if not _wants_messages(incoming):
@@ -25,7 +25,7 @@ def listing(incoming: Incoming, slugs: Iterable[str]) -> Answered:
     return _answered({"data": [_messages_model(slug) for slug in ordered], "has_more": False, **ends})
 
 
-def single(incoming: Incoming, slug: str) -> Answered:
+def one_model_answer(incoming: Incoming, slug: str) -> Answered:
     return _answered(_messages_model(slug) if _wants_messages(incoming) else _model(slug))
 
 

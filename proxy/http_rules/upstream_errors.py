@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import orjson
 
 from policy.endpoints import Target, is_platform_hosted
-from proxy.dialects.error_envelopes import enveloped, message_of
+from proxy.dialects.error_envelopes import in_envelope, message_of
 from proxy.exchange import Answered
-from proxy.http_rules.headers import passed
-from proxy.http_rules.masking import TooManyEscapesError, masked
+from proxy.http_rules.headers import returned_headers
+from proxy.http_rules.masking import TooManyEscapesError, mask
 from proxy.json_text.json_bounds import is_surely_within_bounds
 from proxy.refusals import (
     UPSTREAM_MESSAGES,
@@ -29,7 +29,7 @@ MAX_REASON_CHARS = 1000
 """So much of an error's text is kept for the status line; the listener cuts it further."""
 
 
-def refuse_if_ours(status: int, target: Target) -> None:
+def raise_target_fault(status: int, target: Target) -> None:
     """Raise for statuses that speak of us and the target rather than of the caller's request."""
     if not 400 <= status <= 599:
         raise BadUpstreamAnswerError
@@ -37,14 +37,16 @@ def refuse_if_ours(status: int, target: Target) -> None:
         raise TargetCredentialError
 
 
-def passed_on(
-    status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target, told_in: str | None = None
+def error_for_caller(
+    status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target, dialect: str | None = None
 ) -> Answered:
-    """The error answer for the caller, when `refuse_if_ours` had nothing against it.
+    """The error answer for the caller, when `raise_target_fault` had nothing against it.
 
-    `told_in`: the caller's dialect where the call was translated.
+    `dialect`: the caller's dialect where the call was translated.
     """
-    kept = [(name, value) for name, value in passed(headers) if name not in ("content-type", "content-language")]
+    kept = [
+        (name, value) for name, value in returned_headers(headers) if name not in ("content-type", "content-language")
+    ]
     if status == 529 and not any(name == "retry-after" for name, _ in kept):
         kept.append(("retry-after", "1"))
     if body.strip():
@@ -53,8 +55,8 @@ def passed_on(
         if error is None:
             text = body.decode("utf-8", "replace").strip()
             return Answered(status, kept, orjson.dumps({"error": text}), text[:MAX_REASON_CHARS])
-        if told_in is not None and isinstance(error["error"], dict):
-            body = orjson.dumps(enveloped(error, status, told_in))
+        if dialect is not None and isinstance(error["error"], dict):
+            body = orjson.dumps(in_envelope(error, status, dialect))
         return Answered(status, kept, body, message_of(error)[:MAX_REASON_CHARS])
     if status == 500 and is_platform_hosted(target.provider):
         raise ModelRaisedError
@@ -67,14 +69,14 @@ def host_of(url: str) -> str | None:
     return host if "." in host or ":" in host else None
 
 
-def without(body: bytes, *secrets: str | None) -> bytes:
+def without_secrets(body: bytes, *secrets: str | None) -> bytes:
     """`body` with none of `secrets` in it, as they are or escaped as in JSON and URLs; nothing of a body that cannot be
     searched. Some servers echo the credential that they refuse, or name themselves.
     """
     try:
         for secret in secrets:
             if secret:
-                body = masked(body, secret.encode("utf-8", "surrogateescape"))
+                body = mask(body, secret.encode("utf-8", "surrogateescape"))
     except TooManyEscapesError:
         return b""
     return body

@@ -1,7 +1,7 @@
-"""Change members of a JSON object without re-encoding the rest: bytes that nobody touched stay as they were sent.
+"""Changes members of a JSON object without re-encoding the rest: all other bytes stay as they were sent.
 
-Every function takes text that orjson has already accepted, with what it parsed to, so the scanner may trust the form.
-Names are made of letters and underscores.
+Pure. Every function takes a text that orjson has accepted, together with the parsed value, so it need not validate.
+Members' names consist of letters and underscores.
 """
 
 import re
@@ -18,33 +18,33 @@ from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 Json = dict[str, Any]
 Change = tuple[int, int, bytes]
-"""The text that takes the place of what stands from the first of two places to the second."""
+"""Start, end, and the text that replaces the bytes between them."""
 
-# Every repetition is possessive: none is given back, so none needs a stack, and time is linear in the text.
+# Every repetition is possessive: no backtracking, so no stack, and time linear in the text.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-# All up to the next bracket, and it; it matches everywhere, so that no search tries one place after another.
-_TO_BRACKET = re.compile(
+# Everything up to and including the next bracket. Matches at any offset, so a search never retries at the next one.
+_UP_TO_BRACKET = re.compile(
     rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)[^"{}\[\]]*+)*+([{}\[\]]|\Z)', re.DOTALL
 )
 _SCALAR = re.compile(rb"[^\s,\]}]++")
 _SPACE = re.compile(rb"\s*+")
 _COLON = re.compile(rb"\s*+:\s*+")
-_COLON_AND_TEXT = re.compile(rb'\s*+:\s*+("[^"\\]*+")')
+_COLON_AND_STRING = re.compile(rb'\s*+:\s*+("[^"\\]*+")')
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 _BACKSLASH = ord("\\")
 _WHITESPACE = b" \t\r\n"
 
 LONG_BYTES = 64 << 10
-"""From here on, what a pass over a text costs outweighs what a call of a function costs."""
+"""Above this size a pass over the text costs more than the function calls that avoid it."""
 LONGEST_KEY_BYTES = 128
-"""No longer key spells a name that we change, in escapes or not."""
-BYTES_A_QUOTE = 512
-QUOTES_AT_ONCE = 64
-"""Quotes that stand closer than this, beyond a few at once, are not worth going to one by one."""
+"""No longer key can be one of the names that are edited, even written in escapes."""
+BYTES_PER_QUOTE = 512
+FREE_QUOTES = 64
+"""After `FREE_QUOTES`, stop walking from quote to quote if there is more than one in `BYTES_PER_QUOTE` bytes."""
 
 
 class Member(NamedTuple):
-    """Where a member of an object stands: its key's first byte, and its value from `start` to `end`."""
+    """Offsets of a member of an object: the first byte of its key, and its value from `start` to `end`."""
 
     key: int
     start: int
@@ -52,10 +52,10 @@ class Member(NamedTuple):
 
 
 def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None = None) -> RequestBody:
-    """`raw` with top-level members set to the given JSON text; those that are not there yet come first.
+    """Return `raw` with top-level members set to the given JSON texts; new members come first.
 
-    Means what re-encoding `parsed` with those changes means. Where a changed name stands twice it is set in both
-    places, or all is re-encoded: a reader that takes the first of two must be told what one is that takes the last.
+    Equals re-encoding `parsed` with those changes. If a changed name occurs twice, both are set or the whole text is
+    re-encoded: a server that reads the first one must see the same value as a server that reads the last.
     """
     if not changes:
         return raw
@@ -71,7 +71,7 @@ def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline
 
 
 def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
-    """`edit_members` with the one change that nearly every answer takes."""
+    """`edit_members` for a single change, as nearly every answer needs."""
     if len(raw) < LONG_BYTES and name in parsed and (edited := _edit_only_occurrence(raw, name, text)) is not None:
         return edited
     change = _locate_change(raw, parsed, name, text, b"," if parsed else b"")
@@ -80,13 +80,13 @@ def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     start, end, text = change
     if len(raw) < LONG_BYTES:
         return raw[:start] + text + raw[end:]
-    return b"".join((raw[:start], text, memoryview(raw)[end:]))  # what is long is copied once, not twice
+    return b"".join((raw[:start], text, memoryview(raw)[end:]))  # copies a long text once, not twice
 
 
 def _edit_only_occurrence(raw: bytes, name: str, text: bytes) -> bytes | None:
-    """A short text whose member `name` has a plain string for its value, as nearly all have; None where it is not so.
+    """Edit a short text that contains the key once and a plain string after it; None for any other text.
 
-    Where the key is the only one at any depth, and no value either, nothing else could be the member's.
+    If the quoted name occurs only once at any depth, and no key is written in escapes, it can only be the member's key.
     """
     key = f'"{name}"'.encode()
     parts = raw.split(key)
@@ -100,7 +100,7 @@ def _edit_only_occurrence(raw: bytes, name: str, text: bytes) -> bytes | None:
 
 
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
-    """`edit_members` in one go: what stays of `raw` is not copied at all."""
+    """`edit_members` for a long text: makes all changes in one pass and copies no unchanged byte."""
     found: list[Change] = []
     for name, text in changes.items():
         if outline is not None and name in parsed:
@@ -109,19 +109,19 @@ def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: 
         change = _locate_change(raw, parsed, name, text, b"," if parsed or found else b"")
         if change is None:
             return orjson.dumps(parsed | {name: orjson.Fragment(text) for name, text in changes.items()})
-        found.insert(0, change)  # what comes first in the end was put there last
+        found.insert(0, change)  # new members share one offset: the one added last comes first
     parts: list[bytes | memoryview] = []
-    done, view = 0, memoryview(raw)
+    copied_to, view = 0, memoryview(raw)
     for start, end, text in sorted(found, key=itemgetter(0)):
-        parts += view[done:start], text
-        done = end
-    return SegmentedBody(*parts, view[done:])
+        parts += view[copied_to:start], text
+        copied_to = end
+    return SegmentedBody(*parts, view[copied_to:])
 
 
 def _locate_change(raw: bytes, parsed: Json, name: str, text: bytes, comma: bytes) -> Change | None:
-    """Where `text` goes so that the member `name` has it as its value; None where that is no single place.
+    """The change that makes `text` the value of member `name`; None if the name has no single position.
 
-    `comma`: what separates a member that is not there yet from those that are.
+    `comma` separates a new member from the existing ones; empty if there are none.
     """
     if name not in parsed:
         start = raw.index(b"{") + 1
@@ -132,8 +132,8 @@ def _locate_change(raw: bytes, parsed: Json, name: str, text: bytes, comma: byte
         at = raw.rfind(key)
         if raw.find(key, 0, at) >= 0:
             at = -1
-    # Where the key is the only one at any depth, and no value either, nothing else could be the member's.
-    found = _COLON_AND_TEXT.match(raw, at + len(key)) if at >= 0 else None
+    # If the quoted name occurs only once at any depth, it can only be the member's key.
+    found = _COLON_AND_STRING.match(raw, at + len(key)) if at >= 0 else None
     if found is not None:
         return *found.span(1), text
     member = find_member(raw, parsed, name)
@@ -141,7 +141,7 @@ def _locate_change(raw: bytes, parsed: Json, name: str, text: bytes, comma: byte
 
 
 def remove_member(raw: bytes, parsed: Json, name: str) -> bytes:
-    """`raw` without its top-level member `name`, and without one comma: the one before it, else the one after it."""
+    """Return `raw` without its top-level member `name` and one comma: the one before it, or else the one after it."""
     if name not in parsed:
         return raw
     member = find_member(raw, parsed, name)
@@ -157,7 +157,7 @@ def remove_member(raw: bytes, parsed: Json, name: str) -> bytes:
 
 
 def find_member(raw: bytes, parsed: Json, name: str, outline: Outline | None = None) -> Member | None:
-    """The one top-level member called `name`; None when there is none or more than one, or too many to look at each."""
+    """The only top-level member called `name`. None if there is none, more than one, or too many members to walk."""
     if name not in parsed:
         return None
     if outline is not None and outline.key_spans:
@@ -172,13 +172,13 @@ def find_member(raw: bytes, parsed: Json, name: str, outline: Outline | None = N
     for number, (called, member) in enumerate(walk_members(raw)):
         if called == name:
             hits.append(member)
-        if len(hits) > 1 or number > MAX_MEMBERS:  # names may stand twice: there may be more of them than are parsed
+        if len(hits) > 1 or number > MAX_MEMBERS:  # names may repeat, so there may be more than `parsed` has
             return None
     return hits[0] if hits else None
 
 
 def _members_in_outline(raw: bytes, outline: Outline, name: str) -> Iterator[Member]:
-    """The top-level members called `name`; what is white space behind a value counts as part of it."""
+    """Yield the top-level members called `name`. White space after a value counts as part of it."""
     for (key, key_end), (following, _) in pairwise((*outline.key_spans, (len(raw), 0))):
         if key_end - key <= LONGEST_KEY_BYTES and orjson.loads(raw[key:key_end]) == name:
             mark = b"," if following < len(raw) else b"}"
@@ -186,7 +186,7 @@ def _members_in_outline(raw: bytes, outline: Outline, name: str) -> Iterator[Mem
 
 
 def walk_members(raw: bytes) -> Iterator[tuple[str, Member]]:
-    """Walk the top-level object in `raw`, skipping over nested values."""
+    """Yield name and offsets of each member of the top-level object; skips over nested values."""
     at = _match_end(_SPACE, raw, raw.index(b"{") + 1)
     while raw[at : at + 1] == b'"':
         key_end = value_end(raw, at)
@@ -199,14 +199,14 @@ def walk_members(raw: bytes) -> Iterator[tuple[str, Member]]:
 
 
 def value_end(raw: bytes, start: int) -> int:
-    """Where the value that begins at `start` ends. ValueError when the text breaks off before."""
+    """Offset after the value that begins at `start`. Raises ValueError if the text is cut off before."""
     first = raw[start : start + 1]
     if first == b'"':
         return _match_end(_STRING, raw, start)
     if first not in (b"{", b"["):
         return _match_end(_SCALAR, raw, start)
     depth = 0
-    for piece in _TO_BRACKET.finditer(raw, start):
+    for piece in _UP_TO_BRACKET.finditer(raw, start):
         mark = piece[1]
         if not mark:
             break
@@ -217,7 +217,7 @@ def value_end(raw: bytes, start: int) -> int:
 
 
 def last_object_named(raw: bytes, name: bytes) -> Json | None:
-    """What the last key `name` in a fragment of JSON leads to; None when that is not a whole object."""
+    """The value of the last key `name` in a fragment of JSON; None unless it is a complete object."""
     at = raw.rfind(b'"%s"' % name)
     if at < 0:
         return None
@@ -230,16 +230,16 @@ def last_object_named(raw: bytes, name: bytes) -> Json | None:
 
 
 def _may_escape_letters(raw: bytes) -> bool:
-    """Whether a letter stands there as an escape, so that a key may look otherwise than it reads."""
-    # In a long prompt one byte is found fifty times as fast as four, and four a few times as fast as a pattern.
+    """Whether a letter may be written as an escape, so that a key's bytes may differ from its name."""
+    # In a long prompt, searching one byte is fifty times as fast as four, and four a few times as fast as a regex.
     return _BACKSLASH in raw and raw.rfind(b"\\u00") >= 0 and _ESCAPED_LETTER.search(raw) is not None
 
 
 def _only_occurrence(raw: bytes, key: bytes) -> int:
-    """Where the only `key` of a long text stands; -1 when it is not the only one, or this is not the way to know.
+    """Offset of the only occurrence of `key` in a long text; -1 if there are several, or if this search gives up.
 
-    Goes from quote to quote: in prose they are rare, and one byte is found thirty times as fast as seven. Source code
-    has so many that it is slower: then it ends early.
+    Walks from quote to quote: in prose they are rare, and one byte is found thirty times as fast as seven. Source code
+    has so many quotes that walking is slower: then it gives up early.
     """
     found = -1
     at = raw.find(b'"')
@@ -249,16 +249,16 @@ def _only_occurrence(raw: bytes, key: bytes) -> int:
         head = raw[at : at + len(key)]
         if head == key and found < 0:
             found = at
-        elif head == key or head.find(b"\\u") >= 0 or at < (quotes - QUOTES_AT_ONCE) * BYTES_A_QUOTE:
+        elif head == key or head.find(b"\\u") >= 0 or at < (quotes - FREE_QUOTES) * BYTES_PER_QUOTE:
             return -1
         at = raw.find(b'"', at + 1)
     raise AssertionError
 
 
 def _only_member_with_key(raw: bytes, key: bytes) -> Member | None:
-    """The member of this key, found without a walk when nothing else at any depth could be it.
+    """The member with this key, found without a walk if `key` and a colon occur together only once at any depth.
 
-    The caller knows that it is there. Spelled without escapes it looks like `key`, so a single match is the one.
+    The caller knows that the member exists and that no key is written in escapes, so a single match must be it.
     """
     at = raw.find(key)
     found: tuple[int, int] | None = None

@@ -1,8 +1,8 @@
-"""Reads a JSON text of any size in slices: each string that is not short is checked by itself and has a placeholder
-in what is parsed; what is left is bounded (`json_bounds.py`).
+"""Parses a JSON text of any size in slices: validates each string that is not short, then parses what is left.
 
-Pure. Means what orjson means, but for the bounds. Time and memory are linear in the text, whatever it holds: nothing
-here is a pattern, and nothing is looked at more than a few times.
+Pure. The parser sees a placeholder for each validated string; what is left is bounded (`json_bounds.py`). Accepts what
+orjson accepts, within the bounds. Time and memory are linear in the text whatever it holds: no regular expression is
+used, and no byte is examined more than a few times.
 """
 
 from collections.abc import Generator
@@ -14,19 +14,19 @@ from proxy.json_text.json_bounds import MAX_MEMBERS, TooManyValuesError, ValueCo
 from proxy.json_text.large_json import Outline, is_plain, parse_with_placeholders
 
 AT_ONCE_BYTES = 512 << 10
-"""Up to here orjson takes ten milliseconds for the worst text that is within the bounds."""
+"""Texts up to this size are parsed in one step: the worst one within the bounds takes orjson ten milliseconds."""
 SHORT_BYTES = 128
-"""A string up to here is left where it is. Longer than any name that we act on, spelled in escapes."""
+"""Strings up to this size get no placeholder. Longer than any guarded member's name, even written in escapes."""
 PIECE_BYTES = 64 << 10
-"""So much of a string is checked together: it stays in the cache."""
+"""How much of a string is validated at a time, so that it stays in the CPU's cache."""
 PROBE_BYTES = 256
-"""The first piece of a string in which escapes are."""
-STRINGS_A_SLICE = 64
+"""Size of the first piece of a string that has escaped quotes."""
+STRINGS_PER_SLICE = 64
 
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
-_ROW = b"\\" * PIECE_BYTES
-_LEVEL = frozenset((b",", b":", b", ", b": "))
+_ALL_BACKSLASHES = b"\\" * PIECE_BYTES
+_KEEPS_DEPTH = frozenset((b",", b":", b", ", b": "))
 _HIGH_SURROGATES = frozenset((b"d8", b"d9", b"da", b"db"))
 
 ParsedText = tuple[Any, Outline | None]
@@ -34,30 +34,30 @@ Work = Generator[None, None, None]
 
 
 def parse_in_slices(raw: bytes) -> Generator[None, None, ParsedText]:
-    """What the text says; with an outline, placeholders stand for its strings, wherever they are.
+    """Return the parsed value. With an outline, any string of it may hold a placeholder.
 
     Raises `orjson.JSONDecodeError`, or `TooManyValuesError` for a text beyond the bounds.
     """
-    short = parse_at_once(raw)
-    if short is not None:
-        return short
+    done = parse_at_once(raw)
+    if done is not None:
+        return done
     scan = _Scan(raw)
     yield from scan.run()
     yield
-    parsed = _bounded(orjson.loads(scan.outline.text))
+    parsed = _checked_members(orjson.loads(scan.outline.text))
     yield
     return parsed, scan.outline
 
 
 def parse_at_once(raw: bytes) -> ParsedText | None:
-    """`reading` without a pause; None for what would hold the loop."""
+    """`parse_in_slices` in one step. Returns None for a text that would block the event loop."""
     found = parse_with_placeholders(raw) if len(raw) <= AT_ONCE_BYTES else None
     if found is not None:
-        _bounded(found[0])
+        _checked_members(found[0])
     return found
 
 
-def _bounded(parsed: Any) -> Any:
+def _checked_members(parsed: Any) -> Any:
     if isinstance(parsed, dict) and len(parsed) > MAX_MEMBERS:
         raise _too_many_members()
     return parsed
@@ -68,13 +68,13 @@ def _too_many_members() -> TooManyValuesError:
 
 
 class _Scan:
-    """One walk over a text, from string to string."""
+    """One pass over a text, from string to string."""
 
-    __slots__ = ("_between", "_checked", "_depth", "_extent", "_raw", "_short_bytes", "outline")
+    __slots__ = ("_between", "_checked", "_counter", "_depth", "_raw", "_short_bytes", "outline")
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
-        self._extent = ValueCounter()
+        self._counter = ValueCounter()
         self._between: list[bytes] = []
         self._checked = False
         self._depth = 0
@@ -83,102 +83,101 @@ class _Scan:
 
     def run(self) -> Work:
         raw, outline, between = self._raw, self.outline, self._between
-        done, at = 0, raw.find(_QUOTE)
+        scanned_to, at = 0, raw.find(_QUOTE)
         while at >= 0:
-            if at - done > PIECE_BYTES:
-                yield from self._gap(done, at)
+            if at - scanned_to > PIECE_BYTES:
+                yield from self._count_gap(scanned_to, at)
                 between.append(b"")
-                before = raw[done:at]
+                before = raw[scanned_to:at]
             else:
-                before = raw[done:at]
+                before = raw[scanned_to:at]
                 between.append(before)
-                self._depth += _deeper(before)
+                self._depth += _depth_change(before)
             end = raw.find(_QUOTE, at + 1)
             self._checked = False
             if end < 0:
-                raise _broken_off()
+                raise _unterminated_string()
             if raw[end - 1] == _BACKSLASH:
-                end = yield from self._escaped(at + 1)
+                end = yield from self._closing_quote(at + 1)
             if self._depth == 1:
-                self._top(before, at, end)
+                self._note_key(before, at, end)
             if end - at > SHORT_BYTES:
                 if self._checked:
                     pass
                 elif end - at <= PIECE_BYTES:
-                    orjson.loads(raw[at : end + 1])
+                    orjson.loads(raw[at : end + 1])  # raises if it is invalid
                 else:
-                    yield from self._check(at + 1, end)
+                    yield from self._validate(at + 1, end)
                 outline.add_placeholder(at + 1, end)
             else:
                 self._short_bytes += end - at + 1
-            if len(between) == STRINGS_A_SLICE:
-                self._count()
+            if len(between) == STRINGS_PER_SLICE:
+                self._count_strings()
                 yield
-            done = end + 1
-            at = raw.find(_QUOTE, done)
-        self._count()
-        yield from self._gap(done, len(raw))
+            scanned_to = end + 1
+            at = raw.find(_QUOTE, scanned_to)
+        self._count_strings()
+        yield from self._count_gap(scanned_to, len(raw))
         outline.finish()
 
-    def _gap(self, start: int, end: int) -> Work:
-        """A long way from one string to the next, or to the end."""
+    def _count_gap(self, start: int, end: int) -> Work:
+        """Count a long stretch without strings, in slices."""
         for at in range(start, end, PIECE_BYTES):
             piece = self._raw[at : min(at + PIECE_BYTES, end)]
-            self._extent.add(piece)
-            self._depth += _deeper(piece)
+            self._counter.add(piece)
+            self._depth += _depth_change(piece)
             yield
 
-    def _top(self, before: bytes, at: int, end: int) -> None:
-        """A string directly in what is outermost: a key, where no colon stands before it."""
+    def _note_key(self, before: bytes, at: int, end: int) -> None:
+        """Record a string at depth 1 if it is a key: then a brace or a comma stands before it, not a colon."""
         key_spans = self.outline.key_spans
         if before.rstrip().endswith(b"," if key_spans else b"{"):
             key_spans.append((at, end + 1))
             if len(key_spans) > MAX_MEMBERS:
                 raise _too_many_members()
 
-    def _count(self) -> None:
-        self._extent.add(b"".join(self._between), len(self._between), self._short_bytes)
+    def _count_strings(self) -> None:
+        self._counter.add(b"".join(self._between), len(self._between), self._short_bytes)
         self._between.clear()
         self._short_bytes = 0
 
-    def _check(self, start: int, end: int) -> Work:
-        """Raises `orjson.JSONDecodeError` unless what stands there is the inside of a string."""
+    def _validate(self, start: int, end: int) -> Work:
+        """Raise `orjson.JSONDecodeError` unless `raw[start:end]` is the inside of a valid string."""
         raw, view, plain = self._raw, memoryview(self._raw), True
         while start < end:
-            stop = end if end - start <= PIECE_BYTES else _cut(raw, start, start + PIECE_BYTES)
+            stop = end if end - start <= PIECE_BYTES else _safe_cut(raw, start, start + PIECE_BYTES)
             plain = plain and is_plain(view[start:stop])
-            if not plain:  # nor will the rest be, as prose is told on
+            if not plain:  # prose stays prose: do not try the plain check again
                 orjson.loads(b'"%b"' % raw[start:stop])
             start = stop
             yield
 
-    def _escaped(self, start: int) -> Generator[None, None, int]:
-        """Where the quote stands that ends a string in which others are escaped. The inside is checked with it."""
+    def _closing_quote(self, start: int) -> Generator[None, None, int]:
+        """Return the offset of the quote that closes a string with escaped quotes. Validates the inside as well."""
         raw, size, total = self._raw, PROBE_BYTES, len(self._raw)
         while start < total:
-            stop = total if total - start <= size else _cut(raw, start, start + size)
+            stop = total if total - start <= size else _safe_cut(raw, start, start + size)
             piece = raw[start:stop]
-            if size == PROBE_BYTES or not _is_inside(piece):
-                at = _first_quote(piece)
+            if size == PROBE_BYTES or not _is_string_inside(piece):
+                at = _first_unescaped_quote(piece)
                 orjson.loads(b'"%b"' % (piece if at < 0 else piece[:at]))
                 if at >= 0:
                     self._checked = True
                     return start + at
             start, size = stop, min(2 * size, PIECE_BYTES)
             yield
-        raise _broken_off()
+        raise _unterminated_string()
 
 
-def _deeper(between: bytes) -> int:
-    """How many more objects and lists are open behind it than before."""
-    if between in _LEVEL:
+def _depth_change(between: bytes) -> int:
+    """How many more objects and lists are open after these bytes than before them."""
+    if between in _KEEPS_DEPTH:
         return 0
     return between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
 
 
-def _is_inside(piece: bytes) -> bool:
-    """Whether a string goes on beyond `piece`, and is sound so far: a parser tells so faster than the quotes are told
-    apart."""
+def _is_string_inside(piece: bytes) -> bool:
+    """Whether a string is valid so far and does not end in `piece`. Parsing it beats sorting out its quotes."""
     try:
         orjson.loads(b'"%b"' % piece)
     except orjson.JSONDecodeError:
@@ -186,46 +185,47 @@ def _is_inside(piece: bytes) -> bool:
     return True
 
 
-def _first_quote(piece: bytes) -> int:
-    """Where the first quote stands that no backslash escapes; -1 when none does. `piece` begins with no half escape."""
+def _first_unescaped_quote(piece: bytes) -> int:
+    """Offset of the first quote without a backslash that escapes it; -1 if none. No escape may straddle the start."""
     if _QUOTE not in piece:
         return -1
     return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__").find(_QUOTE)
 
 
-def _cut(raw: bytes, start: int, at: int) -> int:
-    """A place near `at`, beyond `start`, that is inside of no character, escape or pair of surrogates.
+def _safe_cut(raw: bytes, start: int, at: int) -> int:
+    """An offset near `at` and after `start` that splits no character, no escape and no pair of surrogates.
 
-    `start` is such a place, a hundred bytes or more before `at`. A few bytes beyond the text's end are as good.
+    `start` must be such an offset, at least a hundred bytes before `at`. The result may lie a few bytes after the end
+    of the text.
     """
-    while at > start + 8 and raw[at] & 0xC0 == 0x80:  # what continues a character
+    while at > start + 8 and raw[at] & 0xC0 == 0x80:  # a UTF-8 continuation byte
         at -= 1
     slash = raw.rfind(b"\\", at - 6, at)
     if slash < 0:
         return at
-    if _backslashes_at_end(raw[start : slash + 1]) % 2 == 0:  # the last of them is itself escaped
+    if _trailing_backslashes(raw[start : slash + 1]) % 2 == 0:  # the last of them is itself escaped
         return at
     if raw[slash + 1 : slash + 2] != b"u":
         return max(at, slash + 2)
     return slash if raw[slash + 2 : slash + 4].lower() in _HIGH_SURROGATES else max(at, slash + 6)
 
 
-def _backslashes_at_end(piece: bytes) -> int:
-    """How many end the piece. By doubling, then by halves: comparing is ten times as fast as stripping."""
-    if piece == _ROW[: len(piece)]:
+def _trailing_backslashes(piece: bytes) -> int:
+    """How many backslashes end the piece. Gallops, then bisects: a comparison is ten times as fast as `rstrip`."""
+    if piece == _ALL_BACKSLASHES[: len(piece)]:
         return len(piece)
     high = 1
-    while high < len(piece) and piece.endswith(_ROW[:high]):
+    while high < len(piece) and piece.endswith(_ALL_BACKSLASHES[:high]):
         high *= 2
     low, high = 0, min(high, len(piece))
     while low < high:
         middle = (low + high + 1) // 2
-        if piece.endswith(_ROW[:middle]):
+        if piece.endswith(_ALL_BACKSLASHES[:middle]):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _broken_off() -> orjson.JSONDecodeError:
+def _unterminated_string() -> orjson.JSONDecodeError:
     return orjson.JSONDecodeError("a string has no end", "", 0)

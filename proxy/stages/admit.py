@@ -13,7 +13,7 @@ from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.exchange import Admitted, Call, CountersUnavailableError, Routed
-from proxy.http_rules.headers import rate_lines
+from proxy.http_rules.headers import rate_limit_lines
 from proxy.refusals import LimitExceededError
 
 OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -95,7 +95,7 @@ class Admit:
         except CountersUnavailableError:
             self._meters.limit_decision("unavailable", "", "")
             raise
-        call.rate_lines = rate_lines(answer.requests, answer.tokens)
+        call.rate_lines = rate_limit_lines(answer.requests, answer.tokens)
         if isinstance(answer, LimitHit):
             raise self._refusal(routed, answer)
         self._meters.limit_decision("admitted", "", "")

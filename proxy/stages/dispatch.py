@@ -16,7 +16,7 @@ from policy.snapshot import Deployment, EndpointRow, ModelRow
 from proxy.accounting.recovery import OpenCall
 from proxy.capacity.circuit_breaker import Event
 from proxy.capacity.model_replicas import Fleet, ReplicaCall
-from proxy.dialects.upstream_request import Asked
+from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import (
     Admitted,
     Answering,
@@ -27,7 +27,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamUnreachableError,
 )
-from proxy.http_rules.headers import forwarded, forwarded_query
+from proxy.http_rules.headers import forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
@@ -79,9 +79,9 @@ class Tokens(Protocol):
 class Dialects(Protocol):
     """How each provider wants to be asked."""
 
-    def ask(
+    def build_request(
         self, request: Received, target: Target, credential: str | None, translation: dict[str, Any] | None
-    ) -> Asked:
+    ) -> UpstreamRequest:
         """Raises `UntranslatableError`."""
         ...
 
@@ -126,13 +126,13 @@ class Dispatch:
                 raise TargetSecretError
             if target.provider == VENDOR_C:
                 credential = await self._token(call, credential)
-        asked = parts.dialects.ask(received, target, credential, routed.translation)
+        asked = parts.dialects.build_request(received, target, credential, routed.translation)
         if routed.translation is None:  # the other dialect has no such parameters
             asked.query = forwarded_query(received.incoming.target)
         routed.translation = None  # an answer may take minutes
         if isinstance(asked.body, RestoredBody) and len(received.body) > AT_ONCE_BYTES:
             await self._slices.run(asked.body.measure_in_slices(), len(received.body))
-        headers = forwarded(received.incoming, received.request_id, asked.headers)
+        headers = forwarded_headers(received.incoming, received.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s
         going = UpstreamCall("", "POST", headers, asked.body, 0.0, idle_timeout_s, Reach.REPLICA)
         if target.provider == PLATFORM:
@@ -152,13 +152,13 @@ class Dispatch:
         finally:
             call.upstream_s += perf_counter() - started
 
-    def _address(self, going: UpstreamCall, asked: Asked, target: Target) -> None:
+    def _address(self, going: UpstreamCall, asked: UpstreamRequest, target: Target) -> None:
         base_url, going.reach = target.base_url, Reach.CUSTOMER
         if base_url is None:
             base_url, going.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
         if base_url is None:  # a provider that only a newer control plane knows
             raise NoModelReplicaError
-        going.url = asked.below(base_url)
+        going.url = asked.url_at(base_url)
 
     async def _send(self, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
         """`going.deadline` 0: nothing was sent yet."""
@@ -178,7 +178,9 @@ class Dispatch:
 
     # Platform models: a deployment's replicas, parked calls, breakers.
 
-    async def _to_replica(self, call: Call, admitted: Admitted, asked: Asked, going: UpstreamCall) -> UpstreamAnswer:
+    async def _to_replica(
+        self, call: Call, admitted: Admitted, asked: UpstreamRequest, going: UpstreamCall
+    ) -> UpstreamAnswer:
         deployment = await self._serving(call, admitted.routed.endpoint)
         urls = list(deployment.replicas)
         for _ in range(MAX_REPLICAS_TRIED):
@@ -186,7 +188,7 @@ class Dispatch:
             if replica_call is None:
                 break
             call.replica_call = replica_call
-            going.url = asked.below(replica_call.replica.url)
+            going.url = asked.url_at(replica_call.replica.url)
             try:
                 return await self._through(replica_call, call, admitted, going)
             except UpstreamUnreachableError:

@@ -14,7 +14,7 @@ from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
 from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
 from proxy.http_rules import guarded_members
-from proxy.http_rules.headers import MAX_METADATA_BYTES, kept_request_id
+from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
@@ -50,7 +50,7 @@ class Receive:
         """Refuses only what is no HTTP: all else that is wrong waits until the caller has shown a credential."""
         incoming = call.incoming
         given = incoming.header("x-request-id")
-        request_id = (kept_request_id(given) if given is not None else None) or self._ulids()
+        request_id = (valid_request_id(given) if given is not None else None) or self._ulids()
         path = incoming.target
         purpose = _PURPOSES.get(path)
         if purpose is None:
@@ -86,7 +86,7 @@ class Receive:
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
             raise MalformedRequestError("the body must have a member 'model' that is a string")
-        guarded_members.check(json)
+        guarded_members.check_members(json)
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json, body, outline)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.accounting.metering import AnswerReader, Delivered, tokens_so_far
+from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
 from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
@@ -22,8 +22,8 @@ from proxy.exchange import (
     UpstreamAnswer,
     UpstreamCutError,
 )
-from proxy.http_rules.headers import passed
-from proxy.http_rules.upstream_errors import host_of, passed_on, refuse_if_ours, without
+from proxy.http_rules.headers import returned_headers
+from proxy.http_rules.upstream_errors import error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
@@ -56,13 +56,15 @@ class Journal(Protocol):
 class Dialects(Protocol):
     """How each provider's answers are read, and what callers are given of them counted."""
 
-    def reader(self, request: Received, target: Target, status: int, headers: Headers, most: int) -> AnswerReader:
+    def answer_reader(
+        self, request: Received, target: Target, status: int, headers: Headers, most: int
+    ) -> AnswerReader:
         """`most`: the largest figure of a usage report that is believed."""
         ...
 
-    def delivered(self, request: Received, reader: AnswerReader) -> Delivered: ...
+    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
 
-    def told_in(self, request: Received, target: Target) -> str | None:
+    def translated_for(self, request: Received, target: Target) -> str | None:
         """The caller's dialect where the answer is translated; else None."""
         ...
 
@@ -85,18 +87,20 @@ class Relay:
             raise BadUpstreamAnswerError  # we asked for identity; what we cannot read we cannot meter
         received, target = routed.received, routed.endpoint.target
         most = self._most_reported
-        call.reader = reader = self._dialects.reader(received, target, upstream.status, upstream.headers, most)
-        call.delivered = delivered = self._dialects.delivered(received, reader)
+        call.reader = reader = self._dialects.answer_reader(received, target, upstream.status, upstream.headers, most)
+        call.delivered = delivered = self._dialects.delivered_counter(received, reader)
         # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
         received.body, received.json, received.outline = b"", {}, None
         assert call.load is not None
         call.load.drop()
         return self._pass_on(call, answering, reader, delivered)
 
-    async def _pass_on(self, call: Call, answering: Answering, reader: AnswerReader, delivered: Delivered) -> Answered:
+    async def _pass_on(
+        self, call: Call, answering: Answering, reader: AnswerReader, delivered: DeliveredCounter
+    ) -> Answered:
         """An answer that is no stream is held by its reader until its end."""
         upstream = answering.upstream
-        head = Answered(upstream.status, passed(upstream.headers), b"")
+        head = Answered(upstream.status, returned_headers(upstream.headers), b"")
         passage = _Passage(self, call, answering, reader, head)
         try:
             while passage.rest or not upstream.ended:
@@ -121,7 +125,7 @@ class Relay:
     async def _error(self, call: Call, answering: Answering) -> Answered:
         """The upstream's error as the caller gets it."""
         upstream = answering.upstream
-        refuse_if_ours(upstream.status, answering.admitted.routed.endpoint.target)
+        raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
         body = b"" if _is_encoded(upstream) else _discreet(answering, await _read_error(call, upstream))
         return self._error_of(answering, upstream.status, body)
 
@@ -136,8 +140,8 @@ class Relay:
     def _error_of(self, answering: Answering, status: int, body: bytes) -> Answered:
         routed = answering.admitted.routed
         target = routed.endpoint.target
-        told_in = self._dialects.told_in(routed.received, target)
-        answered = passed_on(status, answering.upstream.headers, body, target, told_in)
+        dialect = self._dialects.translated_for(routed.received, target)
+        answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
         # Taken from decoded JSON, where an escape could have hidden what must not be told.
         answered.reason = _discreet(answering, answered.reason.encode("utf-8", "replace")).decode("utf-8", "replace")
         return answered
@@ -243,7 +247,7 @@ def begin(call: Call, head: Answered) -> None:
 
 
 def _discreet(answering: Answering, body: bytes) -> bytes:
-    return without(body, answering.credential, host_of(answering.url))
+    return without_secrets(body, answering.credential, host_of(answering.url))
 
 
 async def _read(call: Call, upstream: UpstreamAnswer) -> bytes:

@@ -33,7 +33,7 @@ class Directory(Protocol):
 class Dialects(Protocol):
     """How each provider wants to be asked."""
 
-    def check(self, request: Received, target: Target) -> dict[str, Any] | None:
+    def translate_request(self, request: Received, target: Target) -> dict[str, Any] | None:
         """The request in the target's dialect, where that is another than the caller's.
 
         Raises `UntranslatableError`: here, since an admitted call counts whatever comes of it.
@@ -52,7 +52,7 @@ class Route:
         group = _group(identified)
         route = self._slug_route(identified, received.slug)
         endpoint, plan = route.endpoint, route.plan
-        translation = self._dialects.check(received, endpoint.target)
+        translation = self._dialects.translate_request(received, endpoint.target)
         return Routed(identified, received, endpoint, group.external_entity_id, plan, translation)
 
     def models(self, identified: Identified) -> Answered:
@@ -61,9 +61,9 @@ class Route:
         if arrived.path != MODELS_PATH:
             slug = unquote(arrived.path.removeprefix(MODELS_PATH)).removeprefix("/")
             self._slug_route(identified, slug)
-            return model_listing.single(arrived.incoming, slug)
+            return model_listing.one_model_answer(arrived.incoming, slug)
         slugs = (slug for slug in self._directory.slugs(_group(identified).id) if self._endpoint(key, slug) is not None)
-        return model_listing.listing(arrived.incoming, slugs)
+        return model_listing.list_models_answer(arrived.incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
         route = self._directory.slug_route(_group(identified).id, slug)

@@ -115,7 +115,7 @@ async def _dependencies(
     }
     stack.push_async_callback(counters.close)
     egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
-    upstream = HttpUpstream(egress, after_a_burst=give_back)
+    upstream = HttpUpstream(egress, on_burst_end=give_back)
     stack.push_async_callback(upstream.aclose)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
     stack.push_async_callback(tokens.aclose)

@@ -19,7 +19,7 @@ import pytest
 import control
 import policy
 import proxy
-from proxy.dialects.streams import Shape
+from proxy.dialects.streams import StreamFormat
 
 SHORT, LONG = 4_000, 40_000
 GROWTH = 4 * LONG / SHORT
@@ -70,10 +70,10 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool]]
     """Name, pattern, and whether it is searched for, and not only matched at one place."""
     source = Path(module.__file__ or "").read_text()
     for name, value in vars(module).items():
-        pattern = value.final if isinstance(value, Shape) else value
+        pattern = value.final if isinstance(value, StreamFormat) else value
         if isinstance(pattern, re.Pattern):
             searched = re.search(rf"\b{name}\.(search|finditer|findall|sub|split)\b", source)
-            yield f"{module.__name__}.{name}", pattern, isinstance(value, Shape) or searched is not None
+            yield f"{module.__name__}.{name}", pattern, isinstance(value, StreamFormat) or searched is not None
 
 
 PATTERNS = {name: (pattern, searched) for name, pattern, searched in patterns()}

@@ -10,7 +10,7 @@ import orjson
 
 from policy.billing import Tokens
 from proxy.accounting.metering import Reported
-from proxy.dialects.failures import tells_failure, told_by
+from proxy.dialects.failures import failure_details, reports_failure
 from proxy.dialects.translation.translated_answer import index_in, object_in, objects_in, text_in
 from proxy.dialects.usage import OpenAiMeter
 from proxy.json_text.json_edit import Json
@@ -44,7 +44,7 @@ def _stop(choice: Json, sequences: Collection[str]) -> Json:
 
 
 @dataclass(slots=True)
-class MessagesAnswer:
+class MessagesAnswerTranslator:
     """A whole answer. `meter` has seen the body before `translate` is called."""
 
     slug: str
@@ -82,7 +82,7 @@ def _input(arguments: str) -> Json:
     return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
 
 
-class MessagesStream:
+class MessagesStreamTranslator:
     """A stream, chunk by chunk."""
 
     __slots__ = ("_closing", "_meter", "_next", "_open", "_sequences", "_slug", "_started", "_tools")
@@ -103,9 +103,9 @@ class MessagesStream:
         return self._meter
 
     def event(self, chunk: Json) -> bytes:
-        self._meter.see(chunk)
-        if tells_failure(chunk):
-            kind, message = told_by(chunk)
+        self._meter.observe(chunk)
+        if reports_failure(chunk):
+            kind, message = failure_details(chunk)
             return _event({"type": "error", "error": {"type": kind, "message": message}})
         told = b"" if self._started else self._start(chunk)
         for choice in objects_in(chunk, "choices")[:1]:

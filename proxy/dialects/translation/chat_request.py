@@ -8,12 +8,12 @@ import re
 
 from proxy.dialects.translation.field_reading import (
     Json,
-    a_choice,
-    a_list,
-    a_text,
-    an_object,
-    an_object_in_text,
-    only_known,
+    require_choice,
+    require_json_object,
+    require_known_members,
+    require_list,
+    require_object,
+    require_text,
 )
 from proxy.dialects.upstream_request import UntranslatableError
 
@@ -43,10 +43,10 @@ _TOOL_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _DATA_URL = re.compile(r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+);base64,", re.ASCII)
 
 
-def messages_request(chat: Json, model: str) -> Json:
+def to_messages_request(chat: Json, model: str) -> Json:
     """What to ask of `model` in the Messages dialect. Raises `UntranslatableError`."""
-    only_known(chat, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
-    system, turns = _conversation(a_list(chat.get("messages"), "messages"))
+    require_known_members(chat, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
+    system, turns = _conversation(require_list(chat.get("messages"), "messages"))
     asked: Json = {"model": model, "max_tokens": _max_tokens(chat), "messages": turns}
     if system:
         asked["system"] = system[0]["text"] if len(system) == 1 else system
@@ -54,9 +54,11 @@ def messages_request(chat: Json, model: str) -> Json:
     if chat.get("temperature") is not None:
         asked["temperature"] = _temperature(chat["temperature"])
     if chat.get("stop") is not None:
-        asked["stop_sequences"] = [chat["stop"]] if isinstance(chat["stop"], str) else a_list(chat["stop"], "stop")
+        asked["stop_sequences"] = (
+            [chat["stop"]] if isinstance(chat["stop"], str) else require_list(chat["stop"], "stop")
+        )
     if chat.get("user") is not None:
-        asked["metadata"] = {"user_id": a_text(chat["user"], "user")}
+        asked["metadata"] = {"user_id": require_text(chat["user"], "user")}
     return asked | _tools(chat)
 
 
@@ -77,7 +79,7 @@ def _conversation(messages: list[object]) -> tuple[list[Json], list[Json]]:
     turns: list[Json] = []
     for number, entry in enumerate(messages):
         field = f"messages.{number}"
-        message = an_object(entry, field)
+        message = require_object(entry, field)
         role = message.get("role")
         if role in ("system", "developer"):
             system += _blocks(message.get("content"), f"{field}.content", images=False)
@@ -97,7 +99,7 @@ def _turn(message: Json, role: object, field: str) -> tuple[str, list[Json]]:
         return "assistant", _said(message, field)
     if role == "tool":
         content = _blocks(message.get("content"), f"{field}.content", images=False)
-        used = a_text(message.get("tool_call_id"), f"{field}.tool_call_id")
+        used = require_text(message.get("tool_call_id"), f"{field}.tool_call_id")
         return "user", [{"type": "tool_result", "tool_use_id": used, "content": content}]
     raise UntranslatableError(f"{field}.role")
 
@@ -108,22 +110,22 @@ def _said(message: Json, field: str) -> list[Json]:
         if message.get(name) is not None:
             raise UntranslatableError(f"{field}.{name}")
     blocks = _blocks(message.get("content") or message.get("refusal") or "", f"{field}.content", images=False)
-    for number, entry in enumerate(a_list(message.get("tool_calls") or [], f"{field}.tool_calls")):
+    for number, entry in enumerate(require_list(message.get("tool_calls") or [], f"{field}.tool_calls")):
         blocks.append(_tool_use(entry, f"{field}.tool_calls.{number}"))
     return blocks
 
 
 def _tool_use(entry: object, field: str) -> Json:
-    call = an_object(entry, field)
+    call = require_object(entry, field)
     if call.get("type", "function") != "function":
         raise UntranslatableError(f"{field}.type")
-    function = an_object(call.get("function"), f"{field}.function")
+    function = require_object(call.get("function"), f"{field}.function")
     arguments = f"{field}.function.arguments"
     return {
         "type": "tool_use",
-        "id": a_text(call.get("id"), f"{field}.id"),
-        "name": a_text(function.get("name"), f"{field}.function.name"),
-        "input": an_object_in_text(a_text(function.get("arguments", ""), arguments), arguments),
+        "id": require_text(call.get("id"), f"{field}.id"),
+        "name": require_text(function.get("name"), f"{field}.function.name"),
+        "input": require_json_object(require_text(function.get("arguments", ""), arguments), arguments),
     }
 
 
@@ -132,8 +134,8 @@ def _blocks(content: object, field: str, *, images: bool) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     blocks = [
-        _block(an_object(part, f"{field}.{number}"), f"{field}.{number}", images=images)
-        for number, part in enumerate(a_list(content, field))
+        _block(require_object(part, f"{field}.{number}"), f"{field}.{number}", images=images)
+        for number, part in enumerate(require_list(content, field))
     ]
     return [block for block in blocks if block.get("text") != ""]
 
@@ -141,15 +143,18 @@ def _blocks(content: object, field: str, *, images: bool) -> list[Json]:
 def _block(part: Json, field: str, *, images: bool) -> Json:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        return {"type": "text", "text": a_text(part.get(kind), f"{field}.{kind}")}
+        return {"type": "text", "text": require_text(part.get(kind), f"{field}.{kind}")}
     if kind == "image_url" and images:
-        url = an_object(part.get("image_url"), f"{field}.image_url").get("url")
-        return {"type": "image", "source": _source(a_text(url, f"{field}.image_url.url"), f"{field}.image_url.url")}
+        url = require_object(part.get("image_url"), f"{field}.image_url").get("url")
+        return {
+            "type": "image",
+            "source": _source(require_text(url, f"{field}.image_url.url"), f"{field}.image_url.url"),
+        }
     if kind == "file" and images:
-        data = an_object(part.get("file"), f"{field}.file").get("file_data")
+        data = require_object(part.get("file"), f"{field}.file").get("file_data")
         return {
             "type": "document",
-            "source": _source(a_text(data, f"{field}.file.file_data"), f"{field}.file.file_data"),
+            "source": _source(require_text(data, f"{field}.file.file_data"), f"{field}.file.file_data"),
         }
     raise UntranslatableError(f"{field}.type")
 
@@ -166,7 +171,7 @@ def _source(url: str, field: str) -> Json:
 def _tools(chat: Json) -> Json:
     asked: Json = {}
     if chat.get("tools"):
-        asked["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(a_list(chat["tools"], "tools"))]
+        asked["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(chat["tools"], "tools"))]
     choice = chat.get("tool_choice")
     if choice is not None:
         asked["tool_choice"] = _tool_choice(choice)
@@ -178,11 +183,11 @@ def _tools(chat: Json) -> Json:
 
 
 def _tool(entry: object, field: str) -> Json:
-    tool = an_object(entry, field)
+    tool = require_object(entry, field)
     if tool.get("type") != "function":
         raise UntranslatableError(f"{field}.type")
-    function = an_object(tool.get("function"), f"{field}.function")
-    translated: Json = {"name": a_text(function.get("name"), f"{field}.function.name")}
+    function = require_object(tool.get("function"), f"{field}.function")
+    translated: Json = {"name": require_text(function.get("name"), f"{field}.function.name")}
     if function.get("description") is not None:
         translated["description"] = function["description"]
     return translated | {"input_schema": function.get("parameters") or {"type": "object", "properties": {}}}
@@ -190,9 +195,9 @@ def _tool(entry: object, field: str) -> Json:
 
 def _tool_choice(choice: object) -> Json:
     if isinstance(choice, str):
-        return {"type": a_choice(choice, "tool_choice", _TOOL_CHOICES)}
-    chosen = an_object(choice, "tool_choice")
+        return {"type": require_choice(choice, "tool_choice", _TOOL_CHOICES)}
+    chosen = require_object(choice, "tool_choice")
     if chosen.get("type") != "function":
         raise UntranslatableError("tool_choice.type")
-    function = an_object(chosen.get("function"), "tool_choice.function")
-    return {"type": "tool", "name": a_text(function.get("name"), "tool_choice.function.name")}
+    function = require_object(chosen.get("function"), "tool_choice.function")
+    return {"type": "tool", "name": require_text(function.get("name"), "tool_choice.function.name")}

@@ -13,40 +13,42 @@ from proxy.dialects.upstream_request import UntranslatableError
 Json = dict[str, Any]
 
 
-def an_object(value: object, field: str) -> Json:
+def require_object(value: object, field: str) -> Json:
     if not isinstance(value, dict):
         raise UntranslatableError(field, "must be an object")
     return value
 
 
-def a_list(value: object, field: str) -> list[Any]:
+def require_list(value: object, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise UntranslatableError(field, "must be a list")
     return value
 
 
-def a_text(value: object, field: str) -> str:
+def require_text(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise UntranslatableError(field, "must be text")
     return value
 
 
-def an_object_in_text(text: str, field: str) -> Json:
+def require_json_object(text: str, field: str) -> Json:
     """JSON inside a string; no text at all is the empty object."""
     try:
-        return an_object(orjson.loads(text) if text.strip() else {}, field)
+        return require_object(orjson.loads(text) if text.strip() else {}, field)
     except orjson.JSONDecodeError:
         raise UntranslatableError(field, "must be a JSON object in text") from None
 
 
-def only_known(given: Json, field: str, known: frozenset[str], neutral: Mapping[str, tuple[object, ...]]) -> None:
+def require_known_members(
+    given: Json, field: str, known: frozenset[str], neutral: Mapping[str, tuple[object, ...]]
+) -> None:
     """Raise for a member that is neither translated nor without meaning. `neutral`: values that ask for nothing."""
     for name, value in given.items():
         if name not in known and value is not None and value not in neutral.get(name, ()):
             raise UntranslatableError(f"{field}.{name}" if field else name)
 
 
-def a_choice(value: object, field: str, choices: Mapping[str, str]) -> str:
+def require_choice(value: object, field: str, choices: Mapping[str, str]) -> str:
     """One of the words in `choices`, as the other dialect says it."""
     found = choices.get(value) if isinstance(value, str) else None
     if found is None:

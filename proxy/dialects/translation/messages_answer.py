@@ -34,7 +34,7 @@ def chat_usage(tokens: Tokens) -> Json:
 
 
 @dataclass(slots=True)
-class ChatAnswer:
+class ChatAnswerTranslator:
     """A whole answer. `meter` has seen the body before `translate` is called."""
 
     slug: str
@@ -63,7 +63,7 @@ def _tool_call(block: Json) -> Json:
     return {"id": text_in(block, "id"), "type": "function", "function": function}
 
 
-class ChatStream:
+class ChatStreamTranslator:
     """A stream, event by event. `include_usage`: the caller asked for the usage chunk."""
 
     __slots__ = ("_closed", "_created_s", "_id", "_include_usage", "_meter", "_slug", "_tools")
@@ -89,11 +89,11 @@ class ChatStream:
             case "content_block_start":
                 return self._block(event)
             case "message_start":
-                self._meter.see(event)
+                self._meter.observe(event)
                 self._id = text_in(object_in(event, "message"), "id")
                 return self._chunk({"role": "assistant", "content": ""})
             case "message_delta":
-                self._meter.see(event)
+                self._meter.observe(event)
                 reason = text_in(object_in(event, "delta"), "stop_reason")
                 return self._chunk({}, FINISH_REASONS.get(reason, "stop")) if reason else b""
             case "message_stop":

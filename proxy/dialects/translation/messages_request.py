@@ -5,7 +5,14 @@ Pure. Translated or refused, never quietly weakened; cache marks, service tiers 
 
 import orjson
 
-from proxy.dialects.translation.field_reading import Json, a_choice, a_list, a_text, an_object, only_known
+from proxy.dialects.translation.field_reading import (
+    Json,
+    require_choice,
+    require_known_members,
+    require_list,
+    require_object,
+    require_text,
+)
 from proxy.dialects.upstream_request import UntranslatableError
 
 _SAMPLING = ("max_tokens", "temperature", "top_p", "stop_sequences", "stream")
@@ -19,22 +26,22 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "fun
 _PAST_THOUGHTS = ("thinking", "redacted_thinking")
 
 
-def chat_request(asked: Json, model: str, cap: str) -> Json:
+def to_chat_request(asked: Json, model: str, cap: str) -> Json:
     """What to ask of `model` in Chat Completions. `cap`: what the target calls its output cap."""
-    only_known(asked, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
+    require_known_members(asked, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
     chat: Json = {"model": model, "messages": _system(asked.get("system"))}
-    for number, entry in enumerate(a_list(asked.get("messages"), "messages")):
-        chat["messages"] += _turn(an_object(entry, f"messages.{number}"), f"messages.{number}")
+    for number, entry in enumerate(require_list(asked.get("messages"), "messages")):
+        chat["messages"] += _turn(require_object(entry, f"messages.{number}"), f"messages.{number}")
     if asked.get("max_tokens") is not None:
         chat[cap] = asked["max_tokens"]
     chat |= {name: asked[name] for name in ("temperature", "top_p") if asked.get(name) is not None}
     if asked.get("stop_sequences"):
-        chat["stop"] = a_list(asked["stop_sequences"], "stop_sequences")
+        chat["stop"] = require_list(asked["stop_sequences"], "stop_sequences")
     if asked.get("stream") is True:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    user = an_object(asked.get("metadata") or {}, "metadata").get("user_id")
+    user = require_object(asked.get("metadata") or {}, "metadata").get("user_id")
     if user is not None:
-        chat["user"] = a_text(user, "metadata.user_id")
+        chat["user"] = require_text(user, "metadata.user_id")
     return chat | _tools(asked)
 
 
@@ -54,8 +61,8 @@ def _turn(message: Json, field: str) -> list[Json]:
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     blocks = [
-        (an_object(block, f"{field}.content.{number}"), f"{field}.content.{number}")
-        for number, block in enumerate(a_list(content, f"{field}.content"))
+        (require_object(block, f"{field}.content.{number}"), f"{field}.content.{number}")
+        for number, block in enumerate(require_list(content, f"{field}.content"))
     ]
     return _said(blocks) if role == "assistant" else _heard(blocks)
 
@@ -75,7 +82,7 @@ def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
     calls: list[Json] = []
     for block, field in blocks:
         if block.get("type") == "text":
-            texts.append(a_text(block.get("text"), f"{field}.text"))
+            texts.append(require_text(block.get("text"), f"{field}.text"))
         elif block.get("type") == "tool_use":
             calls.append(_tool_call(block, field))
         elif block.get("type") not in _PAST_THOUGHTS:
@@ -86,61 +93,65 @@ def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
 
 def _tool_call(block: Json, field: str) -> Json:
     try:
-        arguments = orjson.dumps(an_object(block.get("input"), f"{field}.input")).decode()
+        arguments = orjson.dumps(require_object(block.get("input"), f"{field}.input")).decode()
     except orjson.JSONEncodeError:  # it reads deeper than it writes
         raise UntranslatableError(f"{field}.input", "nested too deeply to be written anew") from None
-    function = {"name": a_text(block.get("name"), f"{field}.name"), "arguments": arguments}
-    return {"id": a_text(block.get("id"), f"{field}.id"), "type": "function", "function": function}
+    function = {"name": require_text(block.get("name"), f"{field}.name"), "arguments": arguments}
+    return {"id": require_text(block.get("id"), f"{field}.id"), "type": "function", "function": function}
 
 
 def _tool_result(block: Json, field: str) -> Json:
     content = block.get("content") or ""
     text = content if isinstance(content, str) else _joined_text(content, f"{field}.content")
-    return {"role": "tool", "tool_call_id": a_text(block.get("tool_use_id"), f"{field}.tool_use_id"), "content": text}
+    return {
+        "role": "tool",
+        "tool_call_id": require_text(block.get("tool_use_id"), f"{field}.tool_use_id"),
+        "content": text,
+    }
 
 
 def _joined_text(blocks: object, field: str) -> str:
     """Text blocks as one text; a block of another kind cannot go where only text can."""
     texts: list[str] = []
-    for number, entry in enumerate(a_list(blocks, field)):
-        block = an_object(entry, f"{field}.{number}")
+    for number, entry in enumerate(require_list(blocks, field)):
+        block = require_object(entry, f"{field}.{number}")
         if block.get("type") != "text":
             raise UntranslatableError(f"{field}.{number}.type")
-        texts.append(a_text(block.get("text"), f"{field}.{number}.text"))
+        texts.append(require_text(block.get("text"), f"{field}.{number}.text"))
     return "\n".join(texts)
 
 
 def _part(block: Json, field: str) -> Json:
     kind = block.get("type")
     if kind == "text":
-        return {"type": "text", "text": a_text(block.get("text"), f"{field}.text")}
+        return {"type": "text", "text": require_text(block.get("text"), f"{field}.text")}
     if kind == "image":
         return {"type": "image_url", "image_url": {"url": _url(block, field)}}
-    if kind == "document" and an_object(block.get("source"), f"{field}.source").get("type") == "base64":
+    if kind == "document" and require_object(block.get("source"), f"{field}.source").get("type") == "base64":
         name = block.get("title") or "document.pdf"
         return {"type": "file", "file": {"filename": name, "file_data": _url(block, field)}}
     raise UntranslatableError(f"{field}.type")
 
 
 def _url(block: Json, field: str) -> str:
-    source = an_object(block.get("source"), f"{field}.source")
+    source = require_object(block.get("source"), f"{field}.source")
     if source.get("type") == "url":
-        return a_text(source.get("url"), f"{field}.source.url")
+        return require_text(source.get("url"), f"{field}.source.url")
     if source.get("type") != "base64":
         raise UntranslatableError(f"{field}.source.type")
-    media = a_text(source.get("media_type"), f"{field}.source.media_type")
-    return f"data:{media};base64,{a_text(source.get('data'), f'{field}.source.data')}"
+    media = require_text(source.get("media_type"), f"{field}.source.media_type")
+    return f"data:{media};base64,{require_text(source.get('data'), f'{field}.source.data')}"
 
 
 def _tools(asked: Json) -> Json:
     chat: Json = {}
     if asked.get("tools"):
-        chat["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(a_list(asked["tools"], "tools"))]
+        chat["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(asked["tools"], "tools"))]
     if asked.get("tool_choice") is None:
         return chat
-    choice = an_object(asked["tool_choice"], "tool_choice")
-    kind = a_choice(choice.get("type"), "tool_choice.type", _TOOL_CHOICES)
-    named = {"name": a_text(choice.get("name"), "tool_choice.name")} if kind == "function" else None
+    choice = require_object(asked["tool_choice"], "tool_choice")
+    kind = require_choice(choice.get("type"), "tool_choice.type", _TOOL_CHOICES)
+    named = {"name": require_text(choice.get("name"), "tool_choice.name")} if kind == "function" else None
     chat["tool_choice"] = {"type": "function", "function": named} if named else kind
     if choice.get("disable_parallel_tool_use") is True:
         chat["parallel_tool_calls"] = False
@@ -148,11 +159,11 @@ def _tools(asked: Json) -> Json:
 
 
 def _tool(entry: object, field: str) -> Json:
-    tool = an_object(entry, field)
+    tool = require_object(entry, field)
     if tool.get("type", "custom") not in ("custom", None):
         raise UntranslatableError(f"{field}.type")
-    schema = an_object(tool.get("input_schema"), f"{field}.input_schema")
-    function: Json = {"name": a_text(tool.get("name"), f"{field}.name"), "parameters": schema}
+    schema = require_object(tool.get("input_schema"), f"{field}.input_schema")
+    function: Json = {"name": require_text(tool.get("name"), f"{field}.name"), "parameters": schema}
     if tool.get("description") is not None:
         function["description"] = tool["description"]
     return {"type": "function", "function": function}

@@ -11,8 +11,8 @@ import orjson
 
 from proxy.accounting.metering import Reported
 from proxy.dialects import sse
-from proxy.dialects.failures import is_failure, tells_failure
-from proxy.dialects.usage import Meter
+from proxy.dialects.failures import is_failure, reports_failure
+from proxy.dialects.usage import UsageMeter
 from proxy.dialects.whole_answers import MAX_BODY_BYTES
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
@@ -50,7 +50,7 @@ class Translation(Protocol):
         ...
 
 
-class TranslatedStream:
+class TranslatingStreamReader:
     """Events of the target's dialect in, events of the caller's out."""
 
     __slots__ = ("_framer", "_translation", "failed")
@@ -66,7 +66,7 @@ class TranslatedStream:
         return self._translation.reported
 
     def feed(self, data: bytes) -> bytes:
-        if self._framer.between and sse.is_one_frame(data):
+        if self._framer.at_boundary and sse.is_one_frame(data):
             return self._piece(data, sse.FRAME)
         return b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
 
@@ -94,20 +94,20 @@ class TranslatedStream:
             raise UpstreamCutError("an event is not JSON") from None
         if not isinstance(event, dict):
             return b""
-        self.failed = self.failed or tells_failure(event)
+        self.failed = self.failed or reports_failure(event)
         try:
             return self._translation.event(event)
         except orjson.JSONEncodeError:  # it reads deeper than it writes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
 
 
-class TranslatedBody:
+class TranslatingBodyReader:
     """A whole answer of the target's dialect in, one of the caller's out."""
 
     __slots__ = ("_held", "_meter", "_size", "_told", "_translate", "failed")
     streams = False
 
-    def __init__(self, translate: Callable[[Json], Json], meter: Meter) -> None:
+    def __init__(self, translate: Callable[[Json], Json], meter: UsageMeter) -> None:
         self._translate = translate
         self._meter = meter
         self._held: list[bytes] = []
@@ -141,7 +141,7 @@ class TranslatedBody:
         if self.failed:  # no answer could be made of it
             self._told = raw
             return
-        self._meter.see(answer)
+        self._meter.observe(answer)
         told = self._tell(answer, outline)
         self._told = told if outline is None else (yield from outline.restored_body(told).join_in_slices())
 

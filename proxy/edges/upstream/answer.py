@@ -15,7 +15,7 @@ HELD_BYTES = 65_536
 """With more than this unread, the upstream is not listened to until its answer was read (backpressure)."""
 
 
-class Exchange(Protocol):
+class AnsweringConnection(Protocol):
     """The connection that the answer comes over, for as long as it does."""
 
     loop: asyncio.AbstractEventLoop
@@ -29,7 +29,7 @@ class Exchange(Protocol):
         ...
 
 
-class Answer:
+class HttpAnswer:
     """`UpstreamAnswer`: the head is here once the exchange was awaited, the body comes as it is read."""
 
     __slots__ = (
@@ -50,7 +50,7 @@ class Answer:
         "waiter",
     )
 
-    def __init__(self, call: UpstreamCall, exchange: Exchange) -> None:
+    def __init__(self, call: UpstreamCall, exchange: AnsweringConnection) -> None:
         self.method = call.method  # not the call itself: its body may be large, and a stream lives long
         self.deadline = call.deadline
         self.idle_timeout_s = call.idle_timeout_s
@@ -65,7 +65,7 @@ class Answer:
         self.failure: UpstreamError | None = None
         self.waiter: asyncio.Future[bool] | None = None
         self.taker: Callable[[bytes], bool] | None = None  # while it is poured
-        self.exchange: Exchange | None = exchange  # until the connection has nothing more for this answer
+        self.exchange: AnsweringConnection | None = exchange  # until the connection has nothing more for this answer
 
     async def read(self) -> bytes:
         """What has come since the last read; waits when nothing has. b"" at the end."""

@@ -2,7 +2,7 @@
 
 Keeps connections per (origin, reach), each origin within its own cap, so that a slow upstream cannot starve another.
 Redirects are answers like any other. A request goes out twice only where the first cannot have been received
-(`Connection._may_repeat`). Egress alone decides what may be dialled.
+(`UpstreamConnection._may_repeat`). Egress alone decides what may be dialled.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from policy.hosts import Reach
-from proxy.edges.upstream.answer import Answer
-from proxy.edges.upstream.connection import Connection, Shared, StaleConnectionError
+from proxy.edges.upstream.answer import HttpAnswer
+from proxy.edges.upstream.connection import SharedState, StaleConnectionError, UpstreamConnection
 from proxy.edges.upstream.egress import Egress, Origin
 from proxy.exchange import UpstreamCall, UpstreamTimeoutError, UpstreamUnreachableError
 
@@ -27,12 +27,12 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 KNOWN_ROUTES = 1024
-SWEEPS = 11
+SWEEPS_PER_IDLE_TIME = 11
 """So many looks at what is idle in the time that a connection may be."""
-CLOSED_AT_ONCE = 64
+CLOSED_PER_STEP = 64
 """What a burst has left behind is closed in parts of a millisecond or two, not in one that every caller would feel."""
-NEXT_PART_S = 0.05
-MANY = 128
+NEXT_STEP_S = 0.05
+BURST_CONNECTIONS = 128
 """A worker that closes so many has had a burst of calls, and it is over."""
 
 
@@ -45,21 +45,21 @@ class PoolLimits:
 
 
 class HttpUpstream:
-    """`UpstreamClient` over real sockets. One per event loop. `after_a_burst`: told when many connections have gone."""
+    """`UpstreamClient` over real sockets. One per event loop. `on_burst_end`: told when many connections have gone."""
 
     def __init__(
-        self, egress: Egress, limits: PoolLimits | None = None, after_a_burst: Callable[[], object] = lambda: None
+        self, egress: Egress, limits: PoolLimits | None = None, on_burst_end: Callable[[], object] = lambda: None
     ) -> None:
         self._egress = egress
         self._limits = limits or PoolLimits()
-        self._after_a_burst = after_a_burst
+        self._on_burst_end = on_burst_end
         self._closed_lately = 0
         self._pools: dict[tuple[str, Reach], _Pool] = {}
         self._routes: dict[str, _Route] = {}
-        self._shared: Shared | None = None
+        self._shared: SharedState | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def send(self, call: UpstreamCall) -> Answer:
+    async def send(self, call: UpstreamCall) -> HttpAnswer:
         """Send `call`, wait for the head of its answer.
 
         Raises UpstreamUnreachableError, UpstreamResetError or UpstreamTimeoutError.
@@ -106,9 +106,9 @@ class HttpUpstream:
             raise UpstreamUnreachableError("the upstream's URL is malformed")
         scheme, v6, name, port = match.groups()
         if self._shared is None:
-            self._shared = Shared(asyncio.get_running_loop())
+            self._shared = SharedState(asyncio.get_running_loop())
         if self._sweep is None:
-            self._sweep = self._shared.loop.call_later(self._limits.idle_s / SWEEPS, self._sweep_pools)
+            self._sweep = self._shared.loop.call_later(self._limits.idle_s / SWEEPS_PER_IDLE_TIME, self._sweep_pools)
         origin = Origin(scheme, (v6 or name).lower(), int(port) if port else None, reach)
         return _Pool(origin, self._egress, self._limits, self._shared)
 
@@ -117,17 +117,17 @@ class HttpUpstream:
         self._sweep = None
         closed = 0
         for key, pool in list(self._pools.items()):
-            closed += pool.expire(CLOSED_AT_ONCE - closed)
+            closed += pool.expire(CLOSED_PER_STEP - closed)
             if pool.is_empty:
                 del self._pools[key]
                 self._routes.clear()
         self._closed_lately += closed
         if not closed:
-            if self._closed_lately >= MANY:
-                self._after_a_burst()
+            if self._closed_lately >= BURST_CONNECTIONS:
+                self._on_burst_end()
             self._closed_lately = 0
         if (self._pools or self._closed_lately) and self._shared is not None:
-            wait_s = NEXT_PART_S if closed == CLOSED_AT_ONCE else self._limits.idle_s / SWEEPS
+            wait_s = NEXT_STEP_S if closed == CLOSED_PER_STEP else self._limits.idle_s / SWEEPS_PER_IDLE_TIME
             self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
 
 
@@ -156,16 +156,16 @@ class _Pool:
         "host",
     )
 
-    def __init__(self, origin: Origin, egress: Egress, limits: PoolLimits, shared: Shared) -> None:
+    def __init__(self, origin: Origin, egress: Egress, limits: PoolLimits, shared: SharedState) -> None:
         self._origin = origin
         self._egress = egress
         self._per_origin = limits.per_origin
         self._idle_s = limits.idle_s
         self._shared = shared
-        self._free: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._free: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
         self._slots_taken = 0
-        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self._waiting: deque[asyncio.Future[UpstreamConnection | None]] = deque()
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         self.host = host if origin.port is None else f"{host}:{origin.port}"
 
@@ -173,7 +173,7 @@ class _Pool:
     def is_empty(self) -> bool:
         return not self._slots_taken and not self._waiting
 
-    def take(self) -> Connection | None:
+    def take(self) -> UpstreamConnection | None:
         """A kept connection that is still good."""
         while self._free:
             connection = self._free.pop()
@@ -182,12 +182,12 @@ class _Pool:
             connection.drop()
         return None
 
-    async def take_later(self, deadline: float) -> Connection:
+    async def take_later(self, deadline: float) -> UpstreamConnection:
         """A new connection, or at the cap the next one to become free."""
         if self._slots_taken < self._per_origin:
             self._slots_taken += 1
             return await self._connect(deadline)
-        turn: asyncio.Future[Connection | None] = self._shared.loop.create_future()
+        turn: asyncio.Future[UpstreamConnection | None] = self._shared.loop.create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(max(0.0, deadline - perf_counter())):
@@ -199,12 +199,12 @@ class _Pool:
             raise
         return connection or await self._connect(deadline)
 
-    async def take_fresh(self, deadline: float) -> Connection:
+    async def take_fresh(self, deadline: float) -> UpstreamConnection:
         """A new connection even at the cap: in place of the stale one that was just lost."""
         self._slots_taken += 1
         return await self._connect(deadline)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """`connection` has finished an exchange: it goes to whoever waits longest, or back to the pool."""
         turn = self._next_turn() if self._waiting else None
         if turn is not None:
@@ -212,7 +212,7 @@ class _Pool:
         else:
             self._free.append(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: UpstreamConnection) -> None:
         """`connection` is closing. Idempotent."""
         if connection in self._open:
             self._open.remove(connection)
@@ -234,11 +234,11 @@ class _Pool:
         for connection in list(self._open):
             connection.drop()
 
-    async def _connect(self, deadline: float) -> Connection:
+    async def _connect(self, deadline: float) -> UpstreamConnection:
         """A new connection on a slot that is already counted."""
         try:
             connection = await self._egress.connect(
-                self._origin, lambda sock: Connection(self, self._shared, sock), deadline
+                self._origin, lambda sock: UpstreamConnection(self, self._shared, sock), deadline
             )
         except BaseException:
             self._free_slot()
@@ -256,14 +256,14 @@ class _Pool:
         else:
             self._slots_taken -= 1
 
-    def _next_turn(self) -> "asyncio.Future[Connection | None] | None":
+    def _next_turn(self) -> "asyncio.Future[UpstreamConnection | None] | None":
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 return turn
         return None
 
-    def _give_up(self, turn: "asyncio.Future[Connection | None]") -> None:
+    def _give_up(self, turn: "asyncio.Future[UpstreamConnection | None]") -> None:
         """Who waited has gone; what it had been given in the meantime goes on to the next."""
         if not turn.done() or turn.cancelled():
             turn.cancel()

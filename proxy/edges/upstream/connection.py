@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from proxy.edges.upstream.answer import HELD_BYTES, Answer
+from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
 from proxy.exchange import (
     UpstreamCall,
     UpstreamCutError,
@@ -49,14 +49,14 @@ class _BrokenHttpError(Exception):
     """What came is well-formed enough for the parser, but not for us."""
 
 
-class Home(Protocol):
+class OwningPool(Protocol):
     """Where a connection belongs: told when it is free again, and when it is no more."""
 
-    def release(self, connection: "Connection") -> None: ...
-    def forget(self, connection: "Connection") -> None: ...
+    def release(self, connection: "UpstreamConnection") -> None: ...
+    def forget(self, connection: "UpstreamConnection") -> None: ...
 
 
-class Shared:
+class SharedState:
     """What all connections of one client share: the read buffer, and the header names seen so far, decoded."""
 
     __slots__ = ("buffer", "loop", "names")
@@ -74,7 +74,7 @@ class Shared:
         return name
 
 
-class Connection(asyncio.BufferedProtocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection and the one exchange on it. Free of exchanges it waits in its home's pool."""
 
     __slots__ = (
@@ -84,10 +84,10 @@ class Connection(asyncio.BufferedProtocol):
         "_given_bytes",
         "_heard",
         "_heard_at",
-        "_home",
         "_interim",
         "_parser",
         "_paused",
+        "_pool",
         "_reusable",
         "_shared",
         "_silent_bytes",
@@ -102,14 +102,14 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(self, home: Home, shared: Shared, sock: socket.socket) -> None:
-        self._home = home
+    def __init__(self, pool: OwningPool, shared: SharedState, sock: socket.socket) -> None:
+        self._pool = pool
         self._shared = shared
         self._sock = sock
         self.loop = shared.loop
         self.transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: Answer | None = None
+        self._answer: HttpAnswer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._exchanges = 0
@@ -124,11 +124,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what the pool does with it -----------------------------------------------------------------------------------
 
-    async def exchange(self, call: UpstreamCall, head: bytes) -> Answer:
+    async def exchange(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
         """Send a request and wait for the head of its answer. The connection must be free."""
         if self.transport.is_closing():  # closed since it was handed out: nothing would ever be heard of it
             raise StaleConnectionError("the connection was closed before it was used")
-        answer = self._answer = Answer(call, self)
+        answer = self._answer = HttpAnswer(call, self)
         self._exchanges += 1
         self._heard = self._reusable = False
         self._silent_bytes = 0
@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def drop(self) -> None:
         """Close at once; what is still unsent stays so."""
-        self._home.forget(self)
+        self._pool.forget(self)
         self.transport.abort()
 
     def abandon(self) -> None:
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
             self.listen()
         if self._reusable and self._unsent is None and not self._stopped_writing and not self._truncated:
             self.freed_at = self._heard_at
-            self._home.release(self)
+            self._pool.release(self)
         else:
             self.drop()
 
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         answer = self._answer
         if answer is None:
-            self._home.forget(self)
+            self._pool.forget(self)
         elif answer.status and not any(name in ("content-length", "transfer-encoding") for name, _ in answer.headers):
             answer.complete = True
             self._end()
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._home.forget(self)
+        self._pool.forget(self)
         if self._answer is not None:
             self._break_off("the connection to the upstream broke off")
         self._unsent = None

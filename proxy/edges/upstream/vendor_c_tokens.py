@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
 
-class UpstreamClient(Protocol):
+class TokenRequestSender(Protocol):
     """The way out."""
 
     async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
@@ -68,7 +68,7 @@ class VendorCTokens:
     """One per event loop. `clock`: monotonic seconds, as `UpstreamCall.deadline` has them."""
 
     def __init__(
-        self, upstream: UpstreamClient, endpoints: TokenEndpoints, clock: Callable[[], float] = time.perf_counter
+        self, upstream: TokenRequestSender, endpoints: TokenEndpoints, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._upstream = upstream
         self._endpoints = endpoints

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from policy.hosts import EgressRules, Reach
-from proxy.edges.upstream.answer import Answer
-from proxy.edges.upstream.client import CLOSED_AT_ONCE, MANY, HttpUpstream, PoolLimits
+from proxy.edges.upstream.answer import HttpAnswer
+from proxy.edges.upstream.client import BURST_CONNECTIONS, CLOSED_PER_STEP, HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
 from proxy.exchange import (
     UpstreamCall,
@@ -42,7 +42,7 @@ async def opened(upstream: ScriptedUpstream) -> AsyncIterator[Open]:
     clients: list[HttpUpstream] = []
 
     def open_client(limits: PoolLimits | None = None, **egress: Any) -> HttpUpstream:
-        rules, told = egress.pop("rules", EgressRules()), egress.pop("after_a_burst", lambda: None)
+        rules, told = egress.pop("rules", EgressRules()), egress.pop("on_burst_end", lambda: None)
         clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, told))
         return clients[-1]
 
@@ -63,7 +63,7 @@ def call(
     return UpstreamCall(url, method, headers, body, time.perf_counter() + within_s, idle_timeout_s, Reach.OPERATOR)
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: HttpAnswer) -> bytes:
     pieces = []
     while piece := await answer.read():
         pieces.append(piece)
@@ -543,13 +543,15 @@ async def test_connections_idle_for_too_long_are_closed(upstream: ScriptedUpstre
     await upstream.until(lambda: upstream.open_connections == 0)
 
 
-@pytest.mark.parametrize(("count", "is_burst"), [(MANY + CLOSED_AT_ONCE, True), (MANY // 2, False)])
+@pytest.mark.parametrize(
+    ("count", "is_burst"), [(BURST_CONNECTIONS + CLOSED_PER_STEP, True), (BURST_CONNECTIONS // 2, False)]
+)
 async def test_when_a_burst_has_gone_that_is_told_once(
     upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
 ) -> None:
     """The moment to give memory back. They close in parts, and the pool is gone when it is told."""
     told: list[str] = []
-    client = opened(PoolLimits(idle_s=1), after_a_burst=lambda: told.append("gone"))
+    client = opened(PoolLimits(idle_s=1), on_burst_end=lambda: told.append("gone"))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
     calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(count)]

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy.hosts import Reach
-from proxy.edges.upstream.answer import HELD_BYTES, Answer
-from proxy.edges.upstream.connection import HEAD_BYTES, READ_BYTES, Connection, Shared
+from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
+from proxy.edges.upstream.connection import HEAD_BYTES, READ_BYTES, SharedState, UpstreamConnection
 from proxy.exchange import UpstreamCall, UpstreamCutError, UpstreamError
 
 T = TypeVar("T")
@@ -55,10 +55,10 @@ class Pool:
         self.released = 0
         self.forgotten = False
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         self.released += 1
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: UpstreamConnection) -> None:
         self.forgotten = True
 
 
@@ -66,14 +66,14 @@ class Rig:
     """One connection with one exchange under way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.shared = Shared(loop)
+        self.shared = SharedState(loop)
         self.pool, self.transport = Pool(), Transport()
-        self.connection = Connection(self.pool, self.shared, cast("Any", None))
+        self.connection = UpstreamConnection(self.pool, self.shared, cast("Any", None))
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
         self.asking = self.ask()
         assert step(self.asking) is None
 
-    def ask(self) -> Coroutine[Any, Any, Answer]:
+    def ask(self) -> Coroutine[Any, Any, HttpAnswer]:
         call = UpstreamCall("http://h/", "POST", {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
         return self.connection.exchange(call, b"POST / HTTP/1.1\r\n\r\n")
 
@@ -271,9 +271,9 @@ class Taker:
 
 
 class Pouring:
-    """`Answer.pour`, run by hand. `now()`: what it came to, None while it waits."""
+    """`HttpAnswer.pour`, run by hand. `now()`: what it came to, None while it waits."""
 
-    def __init__(self, answer: Answer, take: Callable[[bytes], bool]) -> None:
+    def __init__(self, answer: HttpAnswer, take: Callable[[bytes], bool]) -> None:
         self.answer = answer
         self.take = take
         self.again()

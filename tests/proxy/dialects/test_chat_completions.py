@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects import streams, whole_answers
-from proxy.dialects.registry import ask, reader
+from proxy.dialects.registry import answer_reader, build_request
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
 from tests.proxy.dialects.talk import (
@@ -54,21 +54,21 @@ def as_slug(payload: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_model_is_the_targets_and_the_rest_is_the_callers() -> None:
     raw = b'{ "temperature": 1.0,\n "model":"acme/fast" , "messages":[]}'
-    asked = ask(received(raw), VENDOR_B, "sk-1")
+    asked = build_request(received(raw), VENDOR_B, "sk-1")
     assert asked.body == raw.replace(b"acme/fast", b"gpt-x")
     assert asked.headers == {"content-type": "application/json", "authorization": "Bearer sk-1"}
-    assert asked.below("https://api.example.com") == "https://api.example.com/v1/chat/completions"
+    assert asked.url_at("https://api.example.com") == "https://api.example.com/v1/chat/completions"
 
 
 def test_a_platform_target_without_a_model_name_gets_the_slug_and_no_credential() -> None:
-    asked = ask(received(HELLO), PLATFORM, None)
+    asked = build_request(received(HELLO), PLATFORM, None)
     assert asked.body == orjson.dumps(HELLO)
     assert asked.headers == {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("base", ["https://h/v1", "https://h/v1/", "https://h", "https://h/"])
 def test_a_base_url_with_and_without_the_version_leads_to_the_same_place(base: str) -> None:
-    assert ask(received(HELLO), VENDOR_B, "k").below(base) == "https://h/v1/chat/completions"
+    assert build_request(received(HELLO), VENDOR_B, "k").url_at(base) == "https://h/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_base_url_with_and_without_the_version_leads_to_the_same_place(base: s
     [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False, "x": 1}}],
 )
 def test_usage_is_asked_for_when_the_caller_did_not(options: dict[str, Any]) -> None:
-    body = orjson.loads(bytes(ask(received(STREAMED | options), VENDOR_B, "k").body))
+    body = orjson.loads(bytes(build_request(received(STREAMED | options), VENDOR_B, "k").body))
     assert body == STREAMED | {
         "model": "gpt-x",
         "stream_options": (options.get("stream_options") or {}) | {"include_usage": True},
@@ -85,20 +85,20 @@ def test_usage_is_asked_for_when_the_caller_did_not(options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": False}, STREAMED_WITH_USAGE])
 def test_usage_is_not_asked_for_otherwise(body: dict[str, Any]) -> None:
-    assert orjson.loads(bytes(ask(received(body), VENDOR_B, "k").body)) == body | {"model": "gpt-x"}
+    assert orjson.loads(bytes(build_request(received(body), VENDOR_B, "k").body)) == body | {"model": "gpt-x"}
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
 def test_siblings_that_know_no_stream_options_are_not_given_any(path: str) -> None:
     body = {"model": SLUG, "input": "x", "stream": True}
-    asked = ask(received(body, path), VENDOR_B, "k")
+    asked = build_request(received(body, path), VENDOR_B, "k")
     assert orjson.loads(bytes(asked.body)) == body | {"model": "gpt-x"}
     assert asked.path == path
 
 
 def test_stream_options_that_are_no_object_are_refused() -> None:
     with pytest.raises(UntranslatableError, match="stream_options"):
-        ask(received(STREAMED | {"stream_options": 1}), VENDOR_B, "k")
+        build_request(received(STREAMED | {"stream_options": 1}), VENDOR_B, "k")
 
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
         b'{"id":"c1","model":"gpt-x-2026", "choices":[{"message":{"content":"\\"model\\":1"}}],"usage":%s}'
         % orjson.dumps(USAGE)
     )
-    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:20]) == answer.feed(raw[20:]) == b""
     assert answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
     assert answer.reported.tokens == Tokens(10, 3, 4)
@@ -117,7 +117,7 @@ def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'{"model":', b'{"no":"model"}', b"null", b"\xff"])
 def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
-    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     assert read(answer, [raw]) == raw
     assert answer.reported.tokens is None
 
@@ -126,7 +126,7 @@ def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
     ("status", "headers"), [(404, JSON), (500, JSON), (429, SSE), (200, [("content-type", "audio/mpeg")]), (301, JSON)]
 )
 def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, headers: list[tuple[str, str]]) -> None:
-    answer = reader(received(HELLO), VENDOR_B, status, headers)
+    answer = answer_reader(received(HELLO), VENDOR_B, status, headers)
     assert answer.feed(b'{"model":"a",') == b""
     assert answer.feed(b'"error":{}}') == b'{"model":"a",'
     assert answer.end() == b'"error":{}}'
@@ -157,7 +157,7 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
     ],
 )
 def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
-    answer = reader(received(HELLO), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     read(answer, [orjson.dumps({"model": "m", "usage": usage})])
     assert answer.reported.tokens == tokens
 
@@ -173,7 +173,7 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
         b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"%b":%b}}\n\n'
         % (member, figure),
     ]
-    seen, answer = [], reader(received(STREAMED), VENDOR_B, 200, SSE)
+    seen, answer = [], answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     for frame in frames:
         answer.feed(frame)
         seen.append(answer.reported.tokens)
@@ -183,7 +183,7 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
 
 
 def test_the_bound_of_what_is_believed_is_a_setting() -> None:
-    answer = reader(received(HELLO), VENDOR_B, 200, JSON, 100)
+    answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON, 100)
     read(answer, [orjson.dumps({"model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 101}})])
     assert (answer.reported.tokens, answer.reported.rejected) == (None, "completion_tokens is not between 0 and 100")
 
@@ -194,14 +194,14 @@ def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[in
     mark, usage = b"\xef\xbb\xbf", {"prompt_tokens": 3, "completion_tokens": 2}
     chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}
     asked = received(STREAMED | {"stream_options": {"include_usage": True}})
-    answer = reader(asked, VENDOR_B, 200, SSE)
+    answer = answer_reader(asked, VENDOR_B, 200, SSE)
     told = read(answer, cut(mark + frames(chunk), places))
     assert told == mark + frames(chunk | {"model": SLUG})
     assert answer.reported.tokens == Tokens(3, 2)
 
 
 def test_embeddings_report_their_input_alone() -> None:
-    answer = reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
     read(answer, [b'{"model":"m","data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'])
     assert answer.reported.tokens == Tokens(8, 0)
 
@@ -212,7 +212,7 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
     raw = (
         b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
     )
-    answer = whole_answers.Body(SLUG, OpenAiMeter(), limit=100_000)
+    answer = whole_answers.BodyReader(SLUG, OpenAiMeter(), limit=100_000)
     out, held = b"", 0
     for at in range(0, len(raw), 10_000):
         out += answer.feed(raw[at : at + 10_000])
@@ -226,21 +226,21 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
 
 
 def test_a_stream_is_what_it_would_have_been_without_our_asking() -> None:
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
     assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
     assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_a_stream_whose_caller_asked_for_usage_keeps_it() -> None:
-    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
     assert answer.reported.tokens == Tokens(10, 3, 4)
 
 
 def test_frames_leave_at_once_and_the_final_one_waits() -> None:
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
     assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
@@ -251,12 +251,12 @@ def test_frames_leave_at_once_and_the_final_one_waits() -> None:
 
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n", b""])
 def test_however_a_stream_ends(last: bytes) -> None:
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert read(answer, [frames(chunk("a"), done=False), last]) == frames(as_slug(chunk("a")), done=False) + last
 
 
 def test_usage_in_an_unfinished_last_frame_counts() -> None:
-    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     read(answer, [frames(chunk(None, usage=USAGE), done=False).rstrip()])
     assert answer.reported.tokens == Tokens(10, 3, 4)
 
@@ -264,7 +264,7 @@ def test_usage_in_an_unfinished_last_frame_counts() -> None:
 def test_the_last_report_wins_and_one_beside_content_stays() -> None:
     early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 0}
     sent = [chunk("a", usage=early), chunk("b", usage=late)]
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
     assert answer.reported.tokens == Tokens(10, 0, 4)
 
@@ -296,20 +296,20 @@ def test_the_last_report_wins_and_one_beside_content_stays() -> None:
     ],
 )
 def test_odd_frames(sent: bytes, passed: bytes) -> None:
-    assert read(reader(received(STREAMED), VENDOR_B, 200, SSE), [sent]) == passed
+    assert read(answer_reader(received(STREAMED), VENDOR_B, 200, SSE), [sent]) == passed
 
 
 def test_a_frame_that_opens_like_the_others_and_names_the_model_twice() -> None:
     ordinary = frames(chunk("a"), done=False)
     odd = ordinary.replace(b"}\n\n", b',"model":"gpt-x-2026"}\n\n')
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     out = read(answer, [ordinary, odd, ordinary])
     assert b"gpt-x" not in out
     assert payloads(out) == [as_slug(chunk("a"))] * 3
 
 
 def test_two_final_frames_wait_together() -> None:
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert answer.feed(b"data: [DONE]\n\n") == answer.feed(frames(chunk("late"))) == b""
     assert answer.end() == b"data: [DONE]\n\n" + frames(as_slug(chunk("late")))
 
@@ -330,7 +330,7 @@ def test_any_cutting_gives_the_same_output_and_tokens(
     sent: list[Any], places: list[int], body: dict[str, Any], done: bool
 ) -> None:
     stream = frames(*sent, done=done)
-    whole, pieces = (reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
+    whole, pieces = (answer_reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
     out = read(whole, [stream])
     assert read(pieces, cut(stream, places)) == out
     assert pieces.reported.tokens == whole.reported.tokens
@@ -347,7 +347,7 @@ def test_any_cutting_gives_the_same_output_and_tokens(
 @given(st.lists(st.binary(max_size=30), max_size=20), CUTS)
 def test_hostile_bytes_do_no_harm(scraps: list[bytes], places: list[int]) -> None:
     stream = b"\n".join([b"data: ", *scraps, b'data: {"model":"m","usage":{"prompt_tokens":1}}', b""])
-    whole, pieces = (reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
+    whole, pieces = (answer_reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
     assert read(whole, [stream]) == read(pieces, cut(stream, places))
 
 
@@ -355,7 +355,7 @@ def test_hostile_bytes_do_no_harm(scraps: list[bytes], places: list[int]) -> Non
 def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
     big = chunk("x" * 5_000_000, usage=USAGE)
     stream = frames(big, chunk("b"))
-    answer = reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     out, most = b"", 0
     for at in range(0, len(stream), step):
         out += answer.feed(stream[at : at + step])
@@ -366,7 +366,7 @@ def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
 
 
 def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
-    answer = reader(received(STREAMED), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     out = answer.feed(b"data: [DONE]\n\n") + b"".join(
         answer.feed(b"data: " + b"x" * 9_994 + b"\n\n") for _ in range(1000)
     )
@@ -378,7 +378,7 @@ def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
 
 def test_completions_stream_like_chat() -> None:
     body = {"model": SLUG, "prompt": "x", "stream": True}
-    answer = reader(received(body, "/v1/completions"), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(body, "/v1/completions"), VENDOR_B, 200, SSE)
     text = {"id": "c", "object": "text_completion", "model": "m", "choices": [{"text": "a", "index": 0}]}
     assert read(answer, [frames(text, text | {"choices": [], "usage": USAGE})]) == frames(as_slug(text))
     assert answer.reported.tokens == Tokens(10, 3, 4)
@@ -387,7 +387,7 @@ def test_completions_stream_like_chat() -> None:
 def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
     vectors = ",".join(["[" + ",".join(["0.25"] * 100_000) + "]"] * 8)
     raw = f'{{"object":"list","data":[{vectors}],"model":"m","usage":{{"prompt_tokens":7,"total_tokens":7}}}}'.encode()
-    answer = reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    answer = answer_reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:1000]) + answer.feed(raw[1000:]) == b""
     assert answer.end() == raw.replace(b'"model":"m"', b'"model":"' + SLUG.encode() + b'"')
     assert answer.reported.tokens == Tokens(7, 0)
@@ -395,7 +395,7 @@ def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
 
 def test_embeddings_report_input_alone() -> None:
     body = {"model": SLUG, "input": "x"}
-    answer = reader(received(body, "/v1/embeddings"), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(body, "/v1/embeddings"), VENDOR_B, 200, JSON)
     sent = {
         "object": "list",
         "data": [{"embedding": [0.5]}],
@@ -408,8 +408,8 @@ def test_embeddings_report_input_alone() -> None:
 
 def test_a_target_may_be_any_chat_provider() -> None:
     custom = Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h/api/v1")
-    asked = ask(received(HELLO, CHAT), custom, "k")
-    assert asked.below(custom.base_url or "") == "https://h/api/v1/chat/completions"
+    asked = build_request(received(HELLO, CHAT), custom, "k")
+    assert asked.url_at(custom.base_url or "") == "https://h/api/v1/chat/completions"
 
 
 DELTA = b'data: {"id":"c1","model":"gpt-x-2026","choices":[{"delta":{"content":"a"}}]'
@@ -490,7 +490,7 @@ def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], jo
     plain = [DELTA + (b"}\n\n" if asked else b',"usage":null}\n\n')] * 2
     seen = []
     for pieces in (at_once, cut(b"".join(frames), range(10_000))):
-        one = reader(request, VENDOR_B, 200, SSE)
+        one = answer_reader(request, VENDOR_B, 200, SSE)
         passed = b"".join(one.feed(piece) for piece in [*plain, *pieces])
         seen.append((passed, one.end(), one.reported.tokens, one.failed))
     assert seen[0] == seen[1]
@@ -498,7 +498,7 @@ def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], jo
 
 def test_of_deltas_with_a_plain_text_each_is_told_as_if_it_were_the_first() -> None:
     request = received(STREAMED)
-    one = reader(request, VENDOR_B, 200, SSE)
+    one = answer_reader(request, VENDOR_B, 200, SSE)
     told = [one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")]
     as_slugs = OPENING.replace(b"gpt-x-2026", b"acme/fast")
     assert told == [as_slugs + text + ENDING for text in (b"a", b"b", b"", b"c c", b"\\n")]

@@ -7,7 +7,7 @@ import pytest
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.dialects.registry import reader
+from proxy.dialects.registry import answer_reader
 from tests.proxy.dialects.talk import received
 
 SLUG = "acme/chat"
@@ -40,7 +40,7 @@ EVENTS = [
 @pytest.mark.parametrize(("path", "target", "event"), EVENTS)
 @pytest.mark.parametrize("after", [b"", frame(DELTA)], ids=["first", "later"])
 def test_an_event_that_tells_of_a_failure(path: str, target: Target, event: Any, after: bytes) -> None:
-    answer = reader(received({"model": SLUG, "stream": True}, path), target, 200, SSE)
+    answer = answer_reader(received({"model": SLUG, "stream": True}, path), target, 200, SSE)
     if after and path == CHAT and target is VENDOR_B:
         answer.feed(after)
         assert not answer.failed
@@ -59,7 +59,7 @@ def test_an_event_that_tells_of_a_failure(path: str, target: Target, event: Any,
     ],
 )
 def test_an_event_that_does_not(event: Any) -> None:
-    answer = reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, 200, SSE)
+    answer = answer_reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, 200, SSE)
     answer.feed(frame(event))
     assert not answer.failed
 
@@ -80,7 +80,7 @@ def test_an_event_that_does_not(event: Any) -> None:
 )
 @pytest.mark.parametrize("target", [VENDOR_A, VENDOR_B])
 def test_a_body(body: Any, failed: bool, target: Target) -> None:
-    answer = reader(received({"model": SLUG}, CHAT), target, 200, JSON)
+    answer = answer_reader(received({"model": SLUG}, CHAT), target, 200, JSON)
     answer.feed(orjson.dumps(body))
     told = answer.end()
     assert answer.failed is failed

@@ -9,7 +9,7 @@ from hypothesis import given
 from policy.billing import Tokens
 from proxy.accounting.metering import tokens_so_far
 from proxy.dialects import registry
-from proxy.dialects.registry import ask, dialect_of, reader
+from proxy.dialects.registry import answer_reader, build_request, dialect_of
 from tests.proxy.dialects.talk import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
 
 HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -44,8 +44,8 @@ def test_paths() -> None:
 
 
 def test_asking_with_the_targets_model_and_credential() -> None:
-    asked = ask(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
-    assert asked.below("https://api.example/") == "https://api.example/v1/messages"
+    asked = build_request(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
+    assert asked.url_at("https://api.example/") == "https://api.example/v1/messages"
     assert orjson.loads(bytes(asked.body)) == HELLO | {"model": "claude-x"}
     assert asked.headers == {
         "content-type": "application/json",
@@ -61,7 +61,7 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
         ("anthropic-beta", "b"),
         ("x-api-key", "tg_k"),
     ]
-    asked = ask(received(HELLO, MESSAGES, sent), VENDOR_A, "sk-ant")
+    asked = build_request(received(HELLO, MESSAGES, sent), VENDOR_A, "sk-ant")
     assert asked.headers == {
         "content-type": "application/json",
         "anthropic-version": "2024-01-01",
@@ -100,7 +100,7 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
     ],
 )
 def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens | None) -> None:
-    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     assert read(answer, [events(*story("claude-x-2026", first, last))]) == events(*story(SLUG, first, last))
     assert answer.reported.tokens == tokens
 
@@ -108,27 +108,27 @@ def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens
 @given(CUTS)
 def test_any_cutting_gives_the_same(places: list[int]) -> None:
     first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
-    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     assert read(answer, cut(events(*story("m", first, last)), places)) == events(*story(SLUG, first, last))
     assert answer.reported.tokens == Tokens(13, 7, 3)
 
 
 def test_message_stop_waits() -> None:
     *before, stop = story("m", {"input_tokens": 1}, {"output_tokens": 2})
-    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     answer.feed(events(*before))
     assert answer.feed(events(stop)) == b""
     assert answer.end() == events(stop)
 
 
 def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_out() -> None:
-    answer = reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     steps = [
         events(start("m", {"input_tokens": 50, "output_tokens": 1})),
         events(*[text("sixteen letters.")] * 20),
         events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
     ]
-    counted = registry.delivered(received(STREAMED, MESSAGES), answer)
+    counted = registry.delivered_counter(received(STREAMED, MESSAGES), answer)
     seen = []
     for step in steps:
         counted.add(answer.feed(step))
@@ -139,7 +139,7 @@ def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_ou
 def test_a_body() -> None:
     body = {"id": "msg", "type": "message", "model": "m", "content": [{"type": "tool_use", "input": {"model": "own"}}]}
     usage = {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}
-    answer = reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)
+    answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)
     sent = orjson.dumps(body | {"usage": usage})
     assert orjson.loads(read(answer, [sent])) == body | {"model": SLUG, "usage": usage}
     assert answer.reported.tokens == Tokens(10, 2, 6)

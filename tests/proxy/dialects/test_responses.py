@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from policy.billing import Tokens
-from proxy.dialects.registry import reader
+from proxy.dialects.registry import answer_reader
 from tests.proxy.dialects.talk import CUTS, JSON, SLUG, SSE, VENDOR_B, cut, events, read, received
 
 PATH = "/v1/responses"
@@ -35,7 +35,7 @@ def story(model: str) -> list[dict[str, Any]]:
 
 @given(CUTS)
 def test_a_stream(places: list[int]) -> None:
-    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     assert read(answer, cut(events(*story("m")), places)) == events(*story(SLUG))
     assert answer.reported.tokens == Tokens(9, 4, 2)
 
@@ -43,7 +43,7 @@ def test_a_stream(places: list[int]) -> None:
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "response.failed"])
 def test_the_last_event_waits(last: str) -> None:
     created, delta, completed = story("m")
-    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     assert answer.feed(events(created, delta)) == events(*story(SLUG)[:2])
     assert answer.feed(events(completed | {"type": last})) == b""
     assert answer.reported.tokens == Tokens(9, 4, 2)
@@ -52,7 +52,7 @@ def test_the_last_event_waits(last: str) -> None:
 
 def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
     completed = {"type": "response.completed", "response": response("m", image="x" * 6_000_000, usage=USAGE)}
-    answer = reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     sent = events(completed)
     out = b"".join(answer.feed(sent[at : at + 65_536]) for at in range(0, len(sent), 65_536))
     assert 4_000_000 < len(out) < len(sent) - 1000
@@ -61,6 +61,6 @@ def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
 
 
 def test_a_body() -> None:
-    answer = reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
+    answer = answer_reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
     assert orjson.loads(read(answer, [orjson.dumps(response("m", usage=USAGE))])) == response(SLUG, usage=USAGE)
     assert answer.reported.tokens == Tokens(9, 4, 2)

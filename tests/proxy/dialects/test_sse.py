@@ -48,11 +48,11 @@ def test_one_frame_is_told_without_a_framer(stream: bytes, more: bytes) -> None:
     framer = sse.Framer()
     pieces = framer.split(stream)
     if sse.is_one_frame(stream):
-        assert (pieces, framer.between) == ([(stream, sse.FRAME)], True)
+        assert (pieces, framer.at_boundary) == ([(stream, sse.FRAME)], True)
     elif b"\r" not in stream:
-        assert [kind for _, kind in pieces] != [sse.FRAME] or not framer.between
+        assert [kind for _, kind in pieces] != [sse.FRAME] or not framer.at_boundary
     framer.split(more)
-    assert framer.between == (not framer.rest())
+    assert framer.at_boundary == (not framer.rest())
 
 
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from policy.billing import Tokens
-from proxy.dialects.registry import reader
+from proxy.dialects.registry import answer_reader
 from proxy.dialects.translation.messages_answer import FINISH_REASONS
 from proxy.exchange import UpstreamCutError, UpstreamResetError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
@@ -173,7 +173,7 @@ def sayings(draw: st.DrawFn) -> list[Said]:
 
 @given(sayings(), CUTS, st.booleans())
 def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], with_usage: bool) -> None:
-    answer = reader(received(WITH_USAGE if with_usage else CHAT_ASK), VENDOR_A, 200, SSE + DATED)
+    answer = answer_reader(received(WITH_USAGE if with_usage else CHAT_ASK), VENDOR_A, 200, SSE + DATED)
     told = read(answer, cut(events(*messages_story(said, "tool_use")), places))
     text, calls, reasons = heard_in_chat(told)
     assert text == "".join(part for part in said if isinstance(part, str))
@@ -188,14 +188,14 @@ def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], wit
 
 def test_done_waits_and_everything_else_does_not() -> None:
     *before, stop = messages_story(["hello"])
-    answer = reader(received(WITH_USAGE), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(WITH_USAGE), VENDOR_A, 200, SSE)
     assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 1]
     assert answer.feed(events(stop)) == b""
     assert [p if p == "[DONE]" else p["choices"] for p in payloads(answer.end())] == [[], "[DONE]"]
 
 
 def test_a_stream_that_was_cut_is_not_closed() -> None:
-    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
     assert b"[DONE]" not in read(answer, [events(*messages_story(["hello"])[:-1])])
 
 
@@ -203,7 +203,7 @@ def test_pings_errors_and_thoughts() -> None:
     start, *_ = messages_story([])
     thought = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm, " * 10}}
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
     answer.feed(events(start))
     assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
     assert answer.feed(b": comment\n\n") == b": comment\n\n"
@@ -214,7 +214,7 @@ def test_pings_errors_and_thoughts() -> None:
 
 def test_a_tool_whose_input_comes_at_once() -> None:
     block = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
-    answer = reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
+    answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
     told = read(
         answer, [events({"type": "content_block_start", "index": 0, "content_block": block}, {"type": "message_stop"})]
     )
@@ -224,7 +224,7 @@ def test_a_tool_whose_input_comes_at_once() -> None:
 def test_a_long_tool_input_told_in_chat() -> None:
     given = {"text": 'say "hi"\n' * (AT_ONCE_BYTES // 8)}
     message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}
-    answer = reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON)
+    answer = answer_reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON)
     told = orjson.loads(read(answer, [orjson.dumps(message)]))
     assert orjson.loads(told["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
 
@@ -245,7 +245,7 @@ def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
         "content": content,
         "stop_reason": stop_reason,
     }
-    answer = reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON + DATED)
+    answer = answer_reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON + DATED)
     told = read(answer, [orjson.dumps(message | {"usage": SPLIT})])
     completion = chat_types.ChatCompletion.model_validate_json(told, strict=True)
     choice = completion.choices[0]
@@ -263,7 +263,7 @@ def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
 
 @given(sayings(), CUTS)
 def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> None:
-    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
     told = read(answer, cut(frames(*chat_story(said, "tool_calls")), places))
     content, closing = heard_in_messages(told)
     assert content == said
@@ -279,7 +279,7 @@ def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> 
 
 
 def test_the_last_two_events_wait() -> None:
-    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
     told = b"".join(answer.feed(frames(chunk, done=False)) for chunk in chat_story(["hi"]))
     assert [payload["type"] for payload in payloads(told)][-1] == "content_block_stop"
     assert answer.feed(b"data: [DONE]\n\n") == b""
@@ -291,7 +291,7 @@ def test_the_last_two_events_wait() -> None:
     [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_story([])[-2], done=False), True)],
 )
 def test_a_chat_stream_is_closed_where_upstream_closed_it(ending: bytes, closed: bool) -> None:
-    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
     told = read(answer, [frames(*chat_story(["hi"])[:2], done=False), ending])
     assert (b"message_stop" in told) is closed
 
@@ -300,7 +300,7 @@ def test_a_chat_stream_is_closed_where_upstream_closed_it(ending: bytes, closed:
 def test_an_index_that_is_no_number_does_no_harm(index: Any) -> None:
     call = {"index": index, "id": "t", "function": {"name": "f", "arguments": "{}"}}
     chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call, call]}, "finish_reason": "stop"}]}
-    told = read(reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE), [frames(chunk)])
+    told = read(answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE), [frames(chunk)])
     assert heard_in_messages(told)[0] == [("t", "f", "{}{}")]
     start = {
         "type": "content_block_start",
@@ -308,12 +308,12 @@ def test_an_index_that_is_no_number_does_no_harm(index: Any) -> None:
         "content_block": {"type": "tool_use", "id": "t", "name": "f"},
     }
     delta = {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
-    told = read(reader(received(CHAT_ASK), VENDOR_A, 200, SSE), [events(start, delta, {"type": "message_stop"})])
+    told = read(answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE), [events(start, delta, {"type": "message_stop"})])
     assert heard_in_chat(told)[1] == [("t", "f", "{}")]
 
 
 def test_an_error_in_a_chat_stream() -> None:
-    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
     told = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, done=False)))
     assert told == [{"type": "error", "error": {"type": "api_error", "message": "oh"}}]
 
@@ -321,7 +321,7 @@ def test_an_error_in_a_chat_stream() -> None:
 def test_which_stop_sequence_it_was_when_the_server_says() -> None:
     *_, last, usage = chat_story([])
     last["choices"][0]["stop_reason"] = "END"
-    answer = reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
+    answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
     _, closing = heard_in_messages(read(answer, [frames(last, usage)]))
     assert closing["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
@@ -354,7 +354,7 @@ def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: s
         "choices": [choice],
         "usage": CHAT_USAGE,
     }
-    answer = reader(received(MESSAGES_ASK | {"stream": False}, MESSAGES), VENDOR_B, 200, JSON)
+    answer = answer_reader(received(MESSAGES_ASK | {"stream": False}, MESSAGES), VENDOR_B, 200, JSON)
     told = read(answer, [orjson.dumps(completion)])
     message = messages_types.Message.model_validate_json(told, strict=True)
     assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
@@ -372,11 +372,11 @@ WAYS = [(CHAT_ASK, "/v1/chat/completions", VENDOR_A), (MESSAGES_ASK, MESSAGES, V
 def test_what_cannot_be_translated_is_the_upstreams_fault(body: Any, path: str, target: Any) -> None:
     for raw in (b"", b"<html>", b"[1]"):
         with pytest.raises(UpstreamResetError):
-            read(reader(received(body, path), target, 200, JSON), [raw])
+            read(answer_reader(received(body, path), target, 200, JSON), [raw])
     with pytest.raises(UpstreamCutError):
-        read(reader(received(body, path), target, 200, SSE), [b"data: {oops\n\n"])
+        read(answer_reader(received(body, path), target, 200, SSE), [b"data: {oops\n\n"])
     with pytest.raises(UpstreamCutError):
-        read(reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
+        read(answer_reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
 
 
 def test_an_answer_that_is_nested_too_deeply_is_the_upstreams_fault() -> None:
@@ -385,17 +385,19 @@ def test_an_answer_that_is_nested_too_deeply_is_the_upstreams_fault() -> None:
     block = b'{"type":"tool_use","id":"t","name":"f","input":%b}' % nested
     whole = b'{"type":"message","role":"assistant","stop_reason":"tool_use","content":[%b]}' % block
     with pytest.raises(UpstreamResetError):
-        read(reader(received(CHAT_ASK | {"stream": False}, "/v1/chat/completions"), VENDOR_A, 200, JSON), [whole])
+        read(
+            answer_reader(received(CHAT_ASK | {"stream": False}, "/v1/chat/completions"), VENDOR_A, 200, JSON), [whole]
+        )
     event = b'data: {"type":"content_block_start","index":0,"content_block":%b}\n\n' % block
     with pytest.raises(UpstreamCutError):
-        read(reader(received(CHAT_ASK, "/v1/chat/completions"), VENDOR_A, 200, SSE), [event])
+        read(answer_reader(received(CHAT_ASK, "/v1/chat/completions"), VENDOR_A, 200, SSE), [event])
 
 
 @pytest.mark.parametrize(("body", "path", "target"), WAYS)
 def test_an_error_under_a_200_and_one_under_its_own_status_pass(body: Any, path: str, target: Any) -> None:
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}'
     for status in (200, 529):
-        assert read(reader(received(body, path), target, status, JSON), [error]) == error
+        assert read(answer_reader(received(body, path), target, status, JSON), [error]) == error
 
 
 JUNK = st.recursive(
@@ -431,6 +433,6 @@ JUNK = st.recursive(
 def test_hostile_events_do_no_harm(junk: list[Any], way: Any, streamed: bool) -> None:
     body, path, target = way
     if streamed:
-        payloads(read(reader(received(body, path), target, 200, SSE), [frames(*junk)]))
+        payloads(read(answer_reader(received(body, path), target, 200, SSE), [frames(*junk)]))
     elif junk and isinstance(junk[0], dict):
-        orjson.loads(read(reader(received(body, path), target, 200, JSON), [orjson.dumps(junk[0])]))
+        orjson.loads(read(answer_reader(received(body, path), target, 200, JSON), [orjson.dumps(junk[0])]))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.endpoints import Target
-from proxy.dialects.registry import ask, check
-from proxy.dialects.translation.chat_request import messages_request
-from proxy.dialects.translation.messages_request import chat_request
+from proxy.dialects.registry import build_request, translate_request
+from proxy.dialects.translation.chat_request import to_messages_request
+from proxy.dialects.translation.messages_request import to_chat_request
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
@@ -27,11 +27,11 @@ TOOL = {"name": "weather", "description": "d", "input_schema": WEATHER}
 
 
 def to_messages(**chat: Any) -> dict[str, Any]:
-    return messages_request({"model": SLUG, "messages": [USER]} | chat, "claude-x")
+    return to_messages_request({"model": SLUG, "messages": [USER]} | chat, "claude-x")
 
 
 def to_chat(**asked: Any) -> dict[str, Any]:
-    return chat_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked, "gpt-x", "max_tokens")
+    return to_chat_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked, "gpt-x", "max_tokens")
 
 
 # --- Chat Completions → Messages ----------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def to_chat(**asked: Any) -> dict[str, Any]:
 
 def test_a_chat_call_to_a_messages_target() -> None:
     body = {"model": SLUG, "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
-    asked = ask(received(body), VENDOR_A, "sk-ant")
+    asked = build_request(received(body), VENDOR_A, "sk-ant")
     assert asked.path == "/v1/messages"
     assert asked.headers["x-api-key"] == "sk-ant"
     assert orjson.loads(bytes(asked.body)) == {
@@ -203,7 +203,7 @@ def test_a_conversation_with_tools_and_images() -> None:
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
 def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
     with pytest.raises(UntranslatableError, match=f"nothing like {path}"):
-        ask(received({"model": SLUG, "input": "x"}, path), VENDOR_A, "k")
+        build_request(received({"model": SLUG, "input": "x"}, path), VENDOR_A, "k")
 
 
 # --- Messages → Chat Completions ----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
 )
 def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
     body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
-    asked = ask(received(body, MESSAGES), target, "sk-1")
+    asked = build_request(received(body, MESSAGES), target, "sk-1")
     assert (asked.path, asked.headers["authorization"]) == (path, "Bearer sk-1")
     assert orjson.loads(bytes(asked.body)) == {
         "model": model,
@@ -404,13 +404,15 @@ def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tupl
     path, target = way
     request = received(body | {"model": SLUG}, path)
     try:
-        asked = ask(request, target, "k")
+        asked = build_request(request, target, "k")
     except UntranslatableError:
         with pytest.raises(UntranslatableError):
-            check(request, target)
+            translate_request(request, target)
         return
     assert orjson.loads(bytes(asked.body))["model"] == target.target_model
-    assert ask(request, target, "k", check(request, target)) == asked  # what was checked is what is sent
+    assert (
+        build_request(request, target, "k", translate_request(request, target)) == asked
+    )  # what was checked is what is sent
 
 
 # --- Requests that are read in slices -------------------------------------------------------------------------------
@@ -423,7 +425,9 @@ def asked_in_slices(body: dict[str, Any], path: str, target: Target) -> dict[str
     request = received(raw, path)
     request.json, request.outline = at_once(parse_in_slices(raw))
     assert request.outline is not None
-    asked: dict[str, Any] = orjson.loads(bytes(ask(request, target, None, check(request, target)).body))
+    asked: dict[str, Any] = orjson.loads(
+        bytes(build_request(request, target, None, translate_request(request, target)).body)
+    )
     return asked
 
 
@@ -452,4 +456,4 @@ def test_too_long_tool_input_is_refused() -> None:
 def test_too_deep_tool_input_is_refused() -> None:
     deep = orjson.Fragment(b"[" * 300 + b"]" * 300)
     with pytest.raises(UntranslatableError, match="deeply"):
-        check(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)
+        translate_request(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)

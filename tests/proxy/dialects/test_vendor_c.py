@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from policy.endpoints import VendorCConfig
 from policy.service_accounts import ServiceAccountError
 from proxy.dialects import vendor_c
-from proxy.dialects.registry import ask
+from proxy.dialects.registry import build_request
 from proxy.exchange import UpstreamUnreachableError
 from proxy.settings import settings_from
 from tests.proxy.dialects.talk import SLUG, VENDOR_C, received
@@ -43,7 +43,7 @@ def decoded(segment: str) -> bytes:
 
 
 def test_the_call_goes_below_project_and_location() -> None:
-    asked = ask(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
+    asked = build_request(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
     assert asked.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
     assert asked.headers["authorization"] == "Bearer ya29.token"
     assert orjson.loads(bytes(asked.body))["model"] == "gem-x"
@@ -51,13 +51,13 @@ def test_the_call_goes_below_project_and_location() -> None:
 
 def test_the_secret_itself_never_goes_out_as_a_token() -> None:
     with pytest.raises(UpstreamUnreachableError) as caught:
-        ask(received({"model": SLUG}), VENDOR_C, secret(FIELDS))
+        build_request(received({"model": SLUG}), VENDOR_C, secret(FIELDS))
     assert "PRIVATE" not in str(caught.value)
 
 
 def test_names_cannot_leave_their_place_in_the_path() -> None:
     odd = VendorCConfig("../../admin", "x/y?z#")
-    assert vendor_c.path(odd, "/v1/chat/completions") == (
+    assert vendor_c.api_path(odd, "/v1/chat/completions") == (
         "/v1/projects/..%2F..%2Fadmin/locations/x%2Fy%3Fz%23/endpoints/openapi/chat/completions"
     )
 
@@ -67,7 +67,7 @@ def test_names_cannot_leave_their_place_in_the_path() -> None:
     [("https://{location}-ai.example", "https://eu-west1-ai.example"), ("http://127.0.0.1:9/", "http://127.0.0.1:9")],
 )
 def test_the_base_url_follows_the_location(setting: str, host: str) -> None:
-    url = ask(received({"model": SLUG}), VENDOR_C, "k").below(setting)
+    url = build_request(received({"model": SLUG}), VENDOR_C, "k").url_at(setting)
     assert url == f"{host}/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
 
 
@@ -79,7 +79,7 @@ def test_the_default_is_the_vendors_host_for_each_location(location: str, host: 
     required = {"TOLLGATE_INTERNAL_TOKEN": "t", "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode()}
     settings = settings_from(required | {"TOLLGATE_REDIS_URL": "redis://x"})
     target = replace(VENDOR_C, vendor_c_config=VendorCConfig("my-project", location))
-    url = ask(received({"model": SLUG}), target, "k").below(settings.vendors.vendor_c)
+    url = build_request(received({"model": SLUG}), target, "k").url_at(settings.vendors.vendor_c)
     assert url.startswith(f"https://{host}/v1/projects/my-project/locations/{location}/")
 
 

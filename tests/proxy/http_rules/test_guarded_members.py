@@ -23,7 +23,7 @@ NAMES = ("model", "stream", "stream_options", "metadata", *COUNTS)
 
 def refusal(body: dict[str, Any]) -> str:
     with pytest.raises(MalformedRequestError) as refused:
-        guarded_members.check(body)
+        guarded_members.check_members(body)
     return str(refused.value)
 
 
@@ -53,10 +53,10 @@ def test_an_object_that_is_none_is_refused(name: str, value: object) -> None:
 
 
 def test_null_counts_as_absent_and_right_types_pass() -> None:
-    guarded_members.check(dict.fromkeys(NAMES))
-    guarded_members.check({"stream_options": {"include_usage": None}})
+    guarded_members.check_members(dict.fromkeys(NAMES))
+    guarded_members.check_members({"stream_options": {"include_usage": None}})
     right = {"stream": False, "metadata": {"Model": 1}, "n": 2, "max_tokens": 0, "messages": "the vendor's to say"}
-    guarded_members.check(right | {"stream_options": {"include_usage": True, "x": {"Include_usage": 1}}})
+    guarded_members.check_members(right | {"stream_options": {"include_usage": True, "x": {"Include_usage": 1}}})
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_more_names_than_can_be_looked_at_in_no_time_are_refused() -> None:
     assert refusal(names) == "the body holds more than 1000 members"
     assert refusal({"stream_options": names}) == "stream_options holds more than 1000 members"
     names.popitem()
-    guarded_members.check(names)
+    guarded_members.check_members(names)
 
 
 def test_what_resembles_nothing_passes() -> None:
-    guarded_members.check(
+    guarded_members.check_members(
         {"models": 1, "Messages": 1, "model ": 1, "a\nmodel": 1, "model\n": 1, "m\u00f6del": 1, "x" * 10**6: 1}
     )
 
@@ -123,7 +123,7 @@ def test_any_mixture_of_lookalikes_is_refused(data: st.DataObject) -> None:
     )
     body = others | {drawn: None}
     if drawn == name:
-        guarded_members.check({drawn: None})
+        guarded_members.check_members({drawn: None})
     elif name == "include_usage":
         assert "stream_options.include_usage" in refusal({"stream_options": body})
     else:
@@ -132,4 +132,4 @@ def test_any_mixture_of_lookalikes_is_refused(data: st.DataObject) -> None:
 
 @given(st.dictionaries(st.text(alphabet="abcdelmnostru_\n", max_size=12), st.none()))
 def test_names_in_lower_case_ascii_are_never_refused(body: dict[str, None]) -> None:
-    guarded_members.check(body)
+    guarded_members.check_members(body)

@@ -5,12 +5,18 @@ from collections.abc import Mapping
 import pytest
 
 from proxy.accounting.reservations import LimitStatus
-from proxy.http_rules.headers import forwarded, kept_request_id, passed, rate_lines, span
+from proxy.http_rules.headers import (
+    duration_text,
+    forwarded_headers,
+    rate_limit_lines,
+    returned_headers,
+    valid_request_id,
+)
 from tests.fakes.wire import FakeIncoming
 
 
 def going(incoming: FakeIncoming, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    return forwarded(incoming, "r-1", own or {})
+    return forwarded_headers(incoming, "r-1", own or {})
 
 
 def test_nothing_of_the_callers_credentials_or_hops_goes_upstream() -> None:
@@ -60,17 +66,17 @@ def test_of_an_answer_only_the_allowed_fields_pass() -> None:
         ("connection", "cache-control"),
         ("cache-control", "no-cache"),
     ]
-    assert passed(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
+    assert returned_headers(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
 
 
 @pytest.mark.parametrize("good", ["a", "A-1_~!", "x" * 128])
 def test_a_request_id_of_visible_ascii_is_kept(good: str) -> None:
-    assert kept_request_id(good) == good
+    assert valid_request_id(good) == good
 
 
 @pytest.mark.parametrize("bad", [None, "", "x" * 129, "a b", "a\tb", "é", "a\x7f", "a\n"])
 def test_any_other_is_not(bad: str | None) -> None:
-    assert kept_request_id(bad) is None
+    assert valid_request_id(bad) is None
 
 
 def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_nothing() -> None:
@@ -78,10 +84,10 @@ def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_noth
         "x-ratelimit-limit-requests: 10\r\nx-ratelimit-remaining-requests: 3\r\nx-ratelimit-reset-requests: 1.5s\r\n"
     )
     tokens = "x-ratelimit-limit-tokens: 100\r\nx-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 1m0s\r\n"
-    assert rate_lines(LimitStatus(10, 3, 1500), LimitStatus(100, -5, 60_000)) == requests + tokens
-    assert rate_lines(LimitStatus(10, 3, 1500), None) == requests
-    assert rate_lines(None, LimitStatus(100, -5, 60_000)) == tokens
-    assert rate_lines(None, None) == ""
+    assert rate_limit_lines(LimitStatus(10, 3, 1500), LimitStatus(100, -5, 60_000)) == requests + tokens
+    assert rate_limit_lines(LimitStatus(10, 3, 1500), None) == requests
+    assert rate_limit_lines(None, LimitStatus(100, -5, 60_000)) == tokens
+    assert rate_limit_lines(None, None) == ""
 
 
 @pytest.mark.parametrize(
@@ -97,4 +103,4 @@ def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_noth
     ],
 )
 def test_spans_are_written_as_the_vendors_write_them(ms: int, text: str) -> None:
-    assert span(ms) == text
+    assert duration_text(ms) == text

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http_rules.masking import HIDDEN, MAX_ESCAPES, TooManyEscapesError, masked
-from proxy.http_rules.upstream_errors import without
+from proxy.http_rules.masking import HIDDEN, MAX_ESCAPES, TooManyEscapesError, mask
+from proxy.http_rules.upstream_errors import without_secrets
 
 CREDENTIAL = 'sk/a+b=c&d~é"q\\🔑 %41'
 PLAIN = "sk-proj/a+b=c.d_e"
@@ -46,19 +46,19 @@ def _utf16(text: str) -> list[int]:
 @pytest.mark.parametrize("secret", [CREDENTIAL, PLAIN], ids=["any characters", "visible ascii"])
 def test_a_credential_is_hidden_in_every_form(secret: str, form: str) -> None:
     text = f'{{"error": "the key {escaped(secret)[form]} is \\u0062ad, at %62\\/"}}'.encode()
-    assert masked(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
+    assert mask(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
 
 
 def test_every_occurrence_is_hidden_and_the_rest_is_as_it_came() -> None:
     secret = b"a/b"
     text = rb'a\/b a/b a\\\/b \u0061/b%61%2Fb a%252fb "a\/c" \u00e9 a\u002Fba\/b' + b"\\"
     want = rb'# # # ### "a\/c" \u00e9 ##' + b"\\"
-    assert masked(text, secret) == want.replace(b"###", b"## #").replace(b"#", HIDDEN)
+    assert mask(text, secret) == want.replace(b"###", b"## #").replace(b"#", HIDDEN)
 
 
 def test_a_host_is_hidden_too() -> None:
     body = rb'{"error": "http:\/\/up.example.com\u003a8443\/v1 and up%2Eexample.com%3A8443"}'
-    assert without(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
+    assert without_secrets(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
 
 
 # Nobody knows how many backslashes escape others, so those at either end may stay: they tell nothing of the rest.
@@ -74,12 +74,12 @@ def test_any_text_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataO
         by_json = "".join(f"\\u{unit:04x}" for unit in _utf16(character))
         forms.append(data.draw(st.sampled_from([by_url, by_json])))
     text = f"<{''.join(forms)}>".encode()
-    assert masked(text, secret.encode()) == b"<[hidden]>"
+    assert mask(text, secret.encode()) == b"<[hidden]>"
 
 
 @given(st.binary(max_size=60), st.binary(min_size=1, max_size=4))
 def test_text_that_does_not_mean_the_secret_is_left_as_it_is(text: bytes, secret: bytes) -> None:
-    hidden = masked(text, secret)
+    hidden = mask(text, secret)
     assert hidden == text or HIDDEN in hidden
     if b"\\" not in text and b"%" not in text:
         assert hidden == text.replace(secret, HIDDEN)
@@ -88,9 +88,9 @@ def test_text_that_does_not_mean_the_secret_is_left_as_it_is(text: bytes, secret
 def test_a_body_of_nothing_but_escapes_is_not_searched_and_not_passed_on() -> None:
     body = b"%41" * (MAX_ESCAPES + 1)
     with pytest.raises(TooManyEscapesError):
-        masked(body, b"AB")
-    assert without(body, "AB") == b""
-    assert without(body[:-3], "AB") == body[:-3]
+        mask(body, b"AB")
+    assert without_secrets(body, "AB") == b""
+    assert without_secrets(body[:-3], "AB") == body[:-3]
 
 
 HOSTILE = {
@@ -118,7 +118,7 @@ def test_memory_is_bounded_by_the_text_and_the_bound_on_escapes() -> None:
     text = b"\\u0061" * MAX_ESCAPES + b"x" * (1 << 20)
     tracemalloc.start()
     try:
-        masked(text, b"secret")
+        mask(text, b"secret")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -130,6 +130,6 @@ def _cost_s(text: bytes, secret: bytes) -> float:
     costs = []
     for _ in range(3):
         started = time.process_time()
-        without(text, secret.decode())  # what is not worth searching is refused by a count
+        without_secrets(text, secret.decode())  # what is not worth searching is refused by a count
         costs.append(time.process_time() - started)
     return min(costs)

@@ -12,7 +12,7 @@ _QUOTE, _LF, _CR = b'"\n\r'
 """As numbers, because `in` then costs a tenth."""
 
 
-class Delta:
+class DeltaPattern:
     """A delta around its text, as it comes and as the caller is told of it."""
 
     __slots__ = ("_ending", "_ending_bytes", "_ending_told", "_opening", "_opening_bytes", "_opening_told")
@@ -48,11 +48,11 @@ class Delta:
         return text
 
 
-NONE = Delta(b"\0", b"", b"\0", b"")
+MATCHES_NOTHING = DeltaPattern(b"\0", b"", b"\0", b"")
 """No frame is like this one."""
 
 
-def found_in(frame: bytes, told: bytes, known: int, known_told: int) -> Delta | None:
+def learn_from(frame: bytes, told: bytes, known: int, known_told: int) -> DeltaPattern | None:
     """What deltas like `frame` have in common; None where it has no plain text.
 
     `told`: the same for the caller. They are alike from `known` and `known_told` on, to the text's end at least.
@@ -62,4 +62,4 @@ def found_in(frame: bytes, told: bytes, known: int, known_told: int) -> Delta | 
         return None
     start, end = match.span(1)
     shift = known_told - known
-    return Delta(frame[:start], told[: start + shift], frame[end:], told[end + shift :])
+    return DeltaPattern(frame[:start], told[: start + shift], frame[end:], told[end + shift :])
