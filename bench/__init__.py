@@ -1,1 +1,4 @@
-"""What we claim, measured beside the peers in one run: programs pinned to cores, CPU time per request as the unit."""
+"""Benchmarks: what we claim, measured beside the peers in one run. Programs are pinned to cores; the unit is CPU time.
+
+`run.py` is `make bench`, `soak.py` the second half of `make soak`. How to measure single changes: bench/NOTES.md.
+"""

@@ -1,4 +1,4 @@
-"""Large bodies: CPU of a 400 kB prompt beside the peers', and the memory that bodies of 100 MB take."""
+"""Large bodies: the CPU of a 400 kB prompt beside the peers', and the memory that 99 MB bodies take."""
 
 import http.client
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ SECONDS = 5
 
 
 def measure_prompts(subjects: Sequence[Subject], upstream: Upstream, found: Findings, scratch: Path) -> None:
-    """CPU of prompts of 400 kB over eight connections."""
+    """Measure the CPU of 400 kB prompts over eight connections."""
     for subject in subjects:
         if subject.is_python_or_node:
             continue
@@ -34,9 +34,9 @@ def measure_prompts(subjects: Sequence[Subject], upstream: Upstream, found: Find
 
 
 def measure_huge_bodies(subject: Subject, found: Findings) -> None:
-    """How far bodies of 99 MB, one after another, raise the high-water mark of the memory.
+    """Measure by how much two 99 MB bodies, one after the other, raise the memory high-water mark.
 
-    As read, as parsed, as sent: a few copies of one body are the bound, and the next one finds their room.
+    The first may cost a few copies (as read, as parsed, as sent); the second should reuse their memory.
     """
     print(f"  {subject.name:18} bodies of 99 MB", flush=True)
     marks = [_high_water_mib(subject.proxy_pids())]
@@ -67,6 +67,6 @@ def _high_water_mib(pids: Sequence[int]) -> float:
 
 
 def _status(pid: int) -> Mapping[str, int]:
-    """The figures of /proc/PID/status that are in kB."""
+    """The values of /proc/PID/status that are in kB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

@@ -1,4 +1,4 @@
-"""What a run finds: samples per gateway and number of connections, memory, streams, and single facts by name."""
+"""The results of a run: samples per gateway and number of connections, memory, streams, and single facts by name."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,16 +9,16 @@ from bench.load import Load
 GOVERNED, OPEN, BARE = "tollgate_governed", "tollgate_open", "tollgate_bare"
 OURS = (GOVERNED, OPEN, BARE)
 COMPARED_AT = 64
-"""Connections at which the goals are looked at."""
+"""Connections at which the goals are evaluated."""
 
 
 class NotMeasuredError(Exception):
-    """This run did not get as far, or was not asked to."""
+    """This run has no figure for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: the load's view, and CPU µs per request of each part. A peer is all `worker`."""
+    """One measurement: the load's figures, and CPU µs per request of each part. A peer counts as `worker` only."""
 
     load: Load
     worker_us: float
@@ -33,7 +33,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Figures:
-    """All that was measured of one gateway."""
+    """Everything measured of one gateway."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class Figures:
     streams: dict[str, float] = field(default_factory=dict)
 
     def median(self, connections: int, of: Callable[[Sample], float]) -> float:
-        """The median of the rounds."""
+        """The median over the rounds. Raises `NotMeasuredError` if there are none."""
         taken = self.samples.get(connections)
         if not taken:
             raise NotMeasuredError(self.name)
@@ -63,7 +63,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Findings:
-    """All of one run. `missing`: what could not be measured, and why. `took`: seconds by part, in order."""
+    """Everything measured in one run. `missing`: what was not, and why. `took`: seconds per part, in order."""
 
     machine: str
     tools: Sequence[str]

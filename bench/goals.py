@@ -1,4 +1,7 @@
-"""The goals of issue "Fast", each held against what this run has found: computed here, never written by hand."""
+"""The performance goals, each compared with the results of a run. The report is computed here, never written by hand.
+
+Points: 2 calls, 3 streams, 4 large bodies, 5 policy at scale, 6 several workers.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from bench.figures import BARE, COMPARED_AT, GOVERNED, Findings, NotMeasuredErro
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One claim. `measure` raises `NotMeasuredError` where the run has no figure for it."""
+    """One claim and its limit. `measure` raises `NotMeasuredError` where the run has no figure for it."""
 
     point: int
     claim: str
@@ -18,7 +21,7 @@ class Goal:
     at_least: bool = False
 
     def line(self, found: Findings) -> str:
-        """Goal, measured, held or not."""
+        """The report's line: goal, measured value, held or not."""
         aim = f"{self.point}. {self.claim}: goal {'≥' if self.at_least else '≤'} {_figure(self.limit)}{self.unit}"
         try:
             measured = self.measure(found)
@@ -83,18 +86,20 @@ GOALS = (
     Goal(3, "streams among them that broke off", 0, "", _stream("broken")),
     Goal(3, "streams among them that were refused", 0, "", _stream("refused")),
     Goal(3, "memory of an open stream", 30, " KiB", _stream("kib_per_stream")),
-    Goal(3, "of that memory not given back afterwards", 10, " %", _stream("kept_percent")),
+    Goal(3, "share of that memory still held afterwards", 10, " %", _stream("kept_percent")),
     Goal(4, "CPU of a 400 kB prompt / nginx's", 3, "", _ratio("prompt_us tollgate_governed", "prompt_us nginx")),
-    Goal(4, "memory that a body of 99 MB takes, in bodies", 5, "", _fact("huge_body_times")),
-    Goal(4, "memory that the next such body takes on top, in bodies", 0.1, "", _fact("next_huge_body_times")),
-    Goal(5, "memory of a reader that has met many keys, above an empty one", 64, " MiB", _fact("reader_grown_mib")),
+    Goal(4, "memory that a 99 MB body takes, in bodies", 5, "", _fact("huge_body_times")),
+    Goal(4, "further memory that the next such body takes, in bodies", 0.1, "", _fact("next_huge_body_times")),
+    Goal(
+        5, "memory of a reader that has looked up many keys, above an empty one", 64, " MiB", _fact("reader_grown_mib")
+    ),
     Goal(5, "memory of a worker on the full replica, above a small one", 64, " MiB", _fact("worker_grown_mib")),
     Goal(5, "start to first answer, warm replica", 3, " s", _fact("start_s")),
     Goal(5, "CPU of a refresh with 100 changes, full / empty", 2, "", _fact("refresh_ratio")),
     Goal(5, "cold look-up of a key at p99", 200, " µs", _fact("cold_p99_us")),
     Goal(
         6,
-        "CPU of a governed call, 2 workers of one proxy / of one each of 2 proxies",
+        "CPU of a governed call, 1 proxy with 2 workers / 2 proxies with 1 worker each",
         1.1,
         "",
         _ratio("workers_us together", "workers_us apart"),

@@ -1,4 +1,4 @@
-"""Load: wrk for small completions. Bounded in connections and seconds, loopback only."""
+"""Load by wrk, bounded in connections and seconds, on loopback only."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ _UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6, "m": 60e6}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as each connection repeats it."""
+    """The request that every connection repeats."""
 
     port: int
     path: str
@@ -22,13 +22,13 @@ class Call:
 
     @property
     def model(self) -> str:
-        """The model that the call names, as its gateway knows it."""
+        """The model that the call names."""
         return self.body.split('"', 4)[3]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What wrk saw. Latencies in microseconds."""
+    """What wrk measured."""
 
     requests: int
     rate_per_s: float
@@ -37,9 +37,9 @@ class Load:
 
 
 def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, script_end: Sequence[str] = ()) -> Load:
-    """Call as fast as `connections` allow for `seconds`; any answer that is not 2xx is an error, never a figure.
+    """Send calls for `seconds`, as fast as `connections` allow. Raises `BenchError` if any answer is not 2xx.
 
-    `script_end`: lines of Lua that make of the one call something else.
+    `script_end`: lines of Lua that change the call.
     """
     script = scratch / "call.lua"
     lines = [
@@ -61,7 +61,7 @@ def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, script_en
 def parse(text: str) -> Load:
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)|Socket errors: .*", text)
     if bad:
-        raise BenchError(f"the load saw failures: {bad[0]}")
+        raise BenchError(f"calls failed: {bad[0]}")
     count = re.search(r"(\d+) requests in", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     if not count or not rate or not int(count[1]):

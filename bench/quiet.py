@@ -1,6 +1,6 @@
-"""Measures only while the machine is quiet: CPU that nobody here used rejects a measurement, and it is repeated.
+"""Measures only on a quiet machine: a measurement is rejected and repeated if other programs used CPU during it.
 
-A figure taken beside a compiler is worse than none; a machine that stays busy ends the run.
+A machine that stays busy ends the run.
 """
 
 import os
@@ -14,18 +14,18 @@ from bench.programs.processes import BenchError, cpu_s, machine_cpu_s
 BUSY_SHARE = 0.10
 TRIES = 5
 PAUSE_S = 5
-"""Between tries: what keeps a machine busy often ends by itself."""
+"""Pause between tries: other load often ends by itself."""
 
 Result = TypeVar("Result")
 Watched = Mapping[str, Callable[[], list[int]]]
 
 
 class BusyError(BenchError):
-    """The machine stayed busy; nothing measured on it would mean anything"""
+    """The machine stayed busy; figures would be meaningless"""
 
 
 def undisturbed(act: Callable[[], Result], watched: Watched) -> tuple[Result, dict[str, float]]:
-    """What `act` returned, and the CPU seconds of each watched part meanwhile. The parts must not overlap."""
+    """Run `act`. Returns its result and the CPU seconds of each watched part; the parts must not overlap."""
     for turn in range(TRIES):
         if turn:
             time.sleep(PAUSE_S)
@@ -41,12 +41,12 @@ def undisturbed(act: Callable[[], Result], watched: Watched) -> tuple[Result, di
             if isinstance(outcome, BenchError):
                 raise outcome
             return outcome, used
-        print(f"    rejected: other programs used {foreign_s:.1f} s of CPU in {took_s:.0f} s; again", flush=True)
+        print(f"    rejected: other programs used {foreign_s:.1f} s of CPU in {took_s:.0f} s; repeating", flush=True)
     raise BusyError(f"{BusyError.__doc__} ({TRIES} tries, each with over {BUSY_SHARE:.0%} of a core used by others)")
 
 
 def _try(act: Callable[[], Result]) -> Result | BenchError:
-    """A failure on a busy machine says no more than a figure would: 50 ms without a turn are an answer of 503."""
+    """Keep a failure for later: on a busy machine it means nothing (50 ms without CPU make a call a 503)."""
     try:
         return act()
     except BenchError as error:
@@ -54,6 +54,6 @@ def _try(act: Callable[[], Result]) -> Result | BenchError:
 
 
 def _own_s() -> float:
-    """CPU seconds of this process and of the children that have ended."""
+    """CPU seconds of this process and of its ended children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return cpu_s([os.getpid()]) + children.ru_utime + children.ru_stime

@@ -1,4 +1,4 @@
-"""The findings of a run as they are shown: on the terminal, and in bench/RESULTS.md for the full run."""
+"""Renders the results of a run: on the terminal, and for a full run in bench/RESULTS.md."""
 
 import datetime
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ _STREAM_COLUMNS = {
     "frames": "chunks",
     "cpu_us_per_frame": "CPU µs per chunk",
     "kib_per_stream": "KiB per stream",
-    "kept_percent": "not given back %",
+    "kept_percent": "still held %",
     "first_byte_p50_us": "first byte p50 µs",
     "first_byte_p99_us": "p99 µs",
 }
 
 
 def write_report(found: Findings, path: Path | None) -> None:
-    """Print the report; write it to `path` as well unless that is None."""
+    """Print the report, and write it to `path` if there is one."""
     text = "\n".join(_lines(found, full=path is not None)) + "\n"
     print(text)
     if path is not None:
@@ -41,19 +41,22 @@ def write_report(found: Findings, path: Path | None) -> None:
 
 
 def _lines(found: Findings, *, full: bool) -> list[str]:
-    lines = ["# What was measured", ""]
-    lines += [f"{datetime.date.today()}, {found.machine}. One pinned core for each proxy.", ""]
-    lines += ['## Goals (issue "Fast")', "", *_goals(found, full=full), ""]
+    lines = ["# Benchmark results", ""]
+    lines += [
+        f"{datetime.date.today()}, {found.machine}. Each proxy has one pinned core. See also [NOTES.md](NOTES.md).",
+        "",
+    ]
+    lines += ["## Goals", "", *_goals(found, full=full), ""]
     figures = [one for one in found.figures.values() if one.samples]
     for connections in sorted(figures[0].samples):
         measured = [one for one in figures if one.samples.get(connections)]
         lines += [f"## {connections} connections, small chat completions, per request", ""]
         lines += _table(_HEAD, [_row(one, connections) for one in measured])
         lines += ["", *_ratios(measured, connections), ""]
-    lines += ["## Memory of the proxy's processes, and what they do when idle", "", *_memory(figures), ""]
+    lines += ["## Memory and idle CPU of the proxy's processes", "", *_memory(figures), ""]
     lines += _streams(figures)
     if found.notes:
-        lines += ["## More", "", *(f"- {note}" for note in found.notes), ""]
+        lines += ["## Further measurements", "", *(f"- {note}" for note in found.notes), ""]
     lines += ["## Versions", "", *(f"- {tool}" for tool in found.tools)]
     lines += [f"- {one.name}: {one.version}" for one in figures]
     lines += [f"- {name}: NOT MEASURED: {why}" for name, why in found.missing.items()]
@@ -62,7 +65,7 @@ def _lines(found: Findings, *, full: bool) -> list[str]:
 
 
 def _goals(found: Findings, *, full: bool) -> list[str]:
-    """One line per goal; a short run tells only of what it looked at."""
+    """One line per goal; a short run shows only the goals that it measured."""
     return [f"- {goal.line(found)}" for goal in GOALS if full or goal.is_measured(found)]
 
 
@@ -80,7 +83,7 @@ def _row(one: Figures, connections: int) -> list[str]:
 
 
 def _per_core(sample: Sample) -> float:
-    """What the proxy could do if it alone set the pace: some peers are faster than the load can ask."""
+    """Requests per second that one core of the proxy could serve: some peers are faster than the load generator."""
     return 1e6 / sample.proxy_us
 
 

@@ -1,7 +1,7 @@
 """`make bench` and `make bench-quick`: the same work through Tollgate and its peers, one pinned core each, in one run.
 
-A measurement on a busy machine is rejected and repeated; figures are medians over interleaved rounds. The exit status
-is 1 when the machine stayed busy or Tollgate itself failed; a goal that is not held is a finding, not a failure.
+A measurement on a busy machine is rejected and repeated. Figures are medians over interleaved rounds. Exit status 1
+means that the machine stayed busy or that Tollgate failed. A missed goal is a result, not a failure.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from bench.figures import BARE, COMPARED_AT, GOVERNED, OURS, Figures, Findings, 
 from bench.load import Call, run_wrk
 from bench.programs.gateway import start_gateway
 from bench.programs.peers import CHAT, PEERS, chat_body
-from bench.programs.processes import BenchError, cpu_s, leave_nothing_behind, rss_mib
+from bench.programs.processes import BenchError, cpu_s, rss_mib, treat_sigterm_as_interrupt
 from bench.programs.subjects import Subject, Upstream, own, start_all, start_upstream
 from bench.quiet import BusyError, undisturbed
 from bench.report import write_report
@@ -37,12 +37,12 @@ RESULTS = Path("bench/RESULTS.md")
 ENVOY = "envoy"
 ROUNDS = 3
 IDLE_S = 90
-"""Longer than any of them keeps what it may need again: connections to the upstream, above all."""
+"""Longer than any gateway keeps idle upstream connections."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What all parts of one run share."""
+    """The state that all parts of a run share."""
 
     scratch: Path
     upstream: Upstream
@@ -51,7 +51,7 @@ class Run:
 
     @contextlib.contextmanager
     def part(self, name: str, *, needed: bool = False) -> Iterator[None]:
-        """Say what comes, and how long it took. A part that fails is told of in the report, unless it is `needed`."""
+        """Print the part's name and duration. A failure is noted in the report, or raised if the part is `needed`."""
         print(f"== {name}", flush=True)
         started = time.monotonic()
         try:
@@ -68,7 +68,7 @@ class Run:
 
     @contextlib.contextmanager
     def leaving_out(self, subject: Subject, doing: str) -> Iterator[None]:
-        """A peer that fails at something is told of, and left out from there on; Tollgate must not fail."""
+        """Note a peer's failure in the report and leave the peer out from then on. Tollgate's own failure is raised."""
         try:
             yield
         except BusyError:
@@ -76,7 +76,7 @@ class Run:
         except BenchError as error:
             if subject.name in OURS:
                 raise
-            print(f"  {subject.name}: not measured any further: {error}", flush=True)
+            print(f"  {subject.name}: not measured further: {error}", flush=True)
             self.found.missing[subject.name] = f"failed at {doing}: {error}"
             self.subjects.remove(subject)
 
@@ -85,16 +85,16 @@ class Run:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, print, and write the results of a full run."""
+    """Run and print; write bench/RESULTS.md after a full run. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="bench.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Tollgate, nginx and Envoy only, under two minutes")
     options = parser.parse_args(argv)
-    leave_nothing_behind()
+    treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as scratch, ExitStack() as stack:
             found = _run(stack, Path(scratch), quick=options.quick)
     except BenchError as error:
-        print(f"bench: {error}; nothing is reported", file=sys.stderr)
+        print(f"bench: {error}; no report", file=sys.stderr)
         return 1
     write_report(found, None if options.quick else RESULTS)
     failed = [name for name in found.missing if name not in PEERS and not name.startswith("streams of ")]
@@ -146,7 +146,7 @@ def _further_parts(run: Run) -> None:
 
 
 def _completions(run: Run, connections: Sequence[int], seconds: int) -> None:
-    """Small completions, in interleaved rounds."""
+    """Measure small completions, in interleaved rounds."""
     for count in connections:
         with run.part(f"{count} connections", needed=True):
             for turn in range(ROUNDS):
@@ -158,7 +158,7 @@ def _completions(run: Run, connections: Sequence[int], seconds: int) -> None:
 
 
 def _warm_up(run: Run) -> None:
-    """Pools, caches, lazily compiled code; a peer may need a moment for its first call."""
+    """Fill pools and caches, and compile what is compiled lazily."""
     for subject in list(run.subjects):
         with run.leaving_out(subject, "the warm-up"):
             measure(subject, run.upstream, 16, 5 if subject.is_python_or_node else 2, run.scratch)
@@ -173,7 +173,7 @@ def _take_sample(run: Run, subject: Subject, count: int, seconds: int) -> None:
 
 
 def measure(subject: Subject, upstream: Upstream, connections: int, seconds: int, scratch: Path) -> Sample:
-    """One load, with the CPU that each part used for it."""
+    """Run one load. Returns its figures with the CPU µs per call of each part."""
     load, used = undisturbed(
         lambda: run_wrk(subject.call, connections, seconds, scratch),
         {**subject.parts, "upstream": upstream.program.pids},
@@ -189,8 +189,8 @@ def _note_memory_after(run: Run) -> None:
 
 
 def _measure_idle(run: Run) -> None:
-    """What each proxy burns while nobody calls, and what memory it still has after all that load."""
-    print(f"  nobody calls for {IDLE_S} s", flush=True)
+    """Measure the CPU of each proxy without calls, and the memory that it still holds after the load."""
+    print(f"  no calls for {IDLE_S} s", flush=True)
     before = {subject.name: cpu_s(subject.proxy_pids()) for subject in run.subjects}
     time.sleep(IDLE_S)
     for subject in run.subjects:
@@ -201,17 +201,16 @@ def _measure_idle(run: Run) -> None:
 
 
 def _measure_workers(run: Run) -> None:
-    """Two workers must cost no more per call than two proxies of one worker each: nothing is done twice but calls.
+    """Compare one proxy of two workers with two proxies of one worker: a call must cost the same.
 
-    The traffic per worker is the same, as for an operator who adds a worker and a core for it. Here both share one
-    core, and saturate it: each finds the other's data in the caches. Two proxies do so as well, so their quotient
-    leaves that out; one worker by itself is told of beside.
+    The traffic per worker is the same in both. Here all share one saturated core and so each other's caches, in both
+    cases, so the ratio leaves that out. One worker alone is reported for comparison.
     """
     with ExitStack() as stack:
         one, other, both = (
             _start_apart(run, stack, name, workers) for name, workers in (("one", 1), ("other", 1), ("both", 2))
         )
-        sides = {"1 worker by itself": [one], "2 proxies of 1 worker": [one, other], "1 proxy of 2 workers": [both] * 2}
+        sides = {"1 worker alone": [one], "2 proxies of 1 worker": [one, other], "1 proxy of 2 workers": [both] * 2}
         costs: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(ROUNDS):
             for name, subjects in sides.items():
@@ -236,7 +235,7 @@ def _start_apart(run: Run, stack: ExitStack, name: str, workers: int) -> Subject
 
 
 def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
-    """CPU µs per call of the proxies behind `subjects`, each with a load of its own, all at once; one may be twice."""
+    """CPU µs per call of the proxies behind `subjects`, each under its own load, all at once. One may occur twice."""
 
     def load(number: int) -> int:
         place = run.scratch / f"load-{number}"
@@ -277,14 +276,14 @@ def _machine() -> str:
     if sys.base_prefix == "/usr":
         built = "the distribution's build"  # Debian's is optimised, though its configuration does not say so
     else:
-        is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # see decision 0010
+        is_optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))  # decision 0028
         built = f"configured {'with' if is_optimised else 'without'} --enable-optimizations"
     python = f"Python {platform.python_version()} of {sys.base_prefix} ({built})"
     return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}, {python}"
 
 
 def _tools() -> list[str]:
-    """What else has a say in the figures. wrk's `-v` exits with 1, and says its version all the same."""
+    """Versions of what else affects the figures. `wrk -v` exits with 1 and prints its version anyway."""
     asked = {"Tollgate's commit": ["git", "describe", "--always", "--dirty"], "load": ["wrk", "-v"]}
     asked["Redis"] = ["redis-server", "--version"]
     told = []

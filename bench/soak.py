@@ -1,9 +1,9 @@
-"""Ten minutes of governed calls by ever more groups: memory and CPU per call must stay flat.
+"""Ten minutes of governed calls by more and more groups: memory and CPU per call must stay flat.
 
-`python -m bench.soak [SECONDS]`, a part of `make soak`. In the first third of the time group after group is met for the
-first time, each with an entity label of its own; from then on nothing new comes. Each slice of time also looks at the
-same one key, which was there from the start: what it costs must not depend on the uptime, nor on whom else the workers
-have met. Exit status 1 when anything grew, or when the machine stayed busy.
+`python -m bench.soak [SECONDS]`, a part of `make soak`. In the first third new groups keep calling, each with an
+entity label of its own; then no new ones come. Each slice of time also measures one key that was there from the start:
+its cost must depend neither on the uptime nor on the other groups. Exit status 1 if anything grew, or if the machine
+stayed busy.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from bench.figures import GOVERNED
 from bench.load import Call, run_wrk
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.peers import CHAT, chat_body
-from bench.programs.processes import BenchError, leave_nothing_behind, rss_mib
+from bench.programs.processes import BenchError, rss_mib, treat_sigterm_as_interrupt
 from bench.programs.subjects import Subject, Upstream, own, start_upstream
 from bench.quiet import undisturbed
 
@@ -27,7 +27,7 @@ SLICES = 30
 ROOTS, LEAVES = 50, 20
 """Trees, and groups with a key in each."""
 CONNECTIONS, DELAY_MS = 32, 20
-"""At most 1 600 calls a second: ten minutes of all that a core can do would be 2 GB of events."""
+"""At most 1 600 calls a second: ten minutes at full speed would make 2 GB of events."""
 CPU_GROWTH, MEMORY_GROWTH, SLACK_MIB = 1.15, 1.05, 2.0
 PROXY = ("worker", "supervisor")
 _HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker, supervisor, Redis, control"
@@ -35,10 +35,9 @@ _HEAD = " slice groups   CPU µs a call: many keys, one key, Redis   MiB: worker
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one stretch of time showed: CPU µs per call, of many keys and of the one; memory by part.
+    """One slice of time: CPU µs per call of many keys and of the one key, and memory per part.
 
-    Memory is what the part itself has filled: its share of a library's pages is another whenever a program, whosever,
-    begins or ends.
+    Memory is anonymous memory only: the share of a library's pages changes whenever any program starts or ends.
     """
 
     groups: int
@@ -49,7 +48,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """A running gateway under watch. `keys`: one for each group."""
+    """A running gateway under measurement. `keys`: one per group."""
 
     gateway: Gateway
     subject: Subject
@@ -58,7 +57,7 @@ class Soak:
     scratch: Path
 
     def slice(self, groups: int, seconds: int) -> Slice:
-        """Calls by the first `groups` groups, then by the one key; at least a second each."""
+        """Measure calls by the first `groups` groups, then by the one key, for at least a second each."""
         one_s = max(1, seconds // 4)
         many_us = self._cost_us(max(1, seconds - one_s), every_key(self.keys[:groups]))
         one_us = self._cost_us(one_s, every_key([]))
@@ -74,7 +73,7 @@ class Soak:
 
 
 def every_key(keys: Sequence[str]) -> list[str]:
-    """Lua for wrk: each key in its turn (without any: the call's own), and a breath before each call."""
+    """Lua for wrk: the keys in turn (if none: the call's own), and a delay before each call."""
     lines = [f"function delay() return {DELAY_MS} end"]
     if keys:
         named = ", ".join(f'"{key}"' for key in keys)
@@ -92,18 +91,18 @@ def every_key(keys: Sequence[str]) -> list[str]:
 
 
 def make_groups(gateway: Gateway) -> list[str]:
-    """Trees of two levels with four limits on each path; the keys, one of each tree in turn."""
+    """Create trees of two levels with four limits on each path. Returns the keys, one of each tree in turn."""
     api, keys = gateway.api, []
     roots = [api.group(f"soak-{tree}", [("REQUEST", "MINUTE")], None) for tree in range(ROOTS)]
     kinds = [("TOKEN", "MINUTE"), ("REQUEST", "SECOND"), ("REQUEST", "DAY")]
     for leaf in range(LEAVES):
-        print(f"  {leaf * ROOTS} of {LEAVES * ROOTS} groups made", flush=True)
+        print(f"  {leaf * ROOTS} of {LEAVES * ROOTS} groups created", flush=True)
         keys += [api.mint(api.group(f"soak-{tree}-{leaf}", kinds, root)) for tree, root in enumerate(roots)]
     return keys
 
 
 def run(seconds: int, scratch: Path, stack: ExitStack) -> list[Slice]:
-    """All slices, in order."""
+    """Run the soak. Returns all slices, in order."""
     upstream = start_upstream(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch)
     gateway = start_gateway(upstream.direct.port, scratch)
     stack.callback(gateway.program.stop)
@@ -129,8 +128,8 @@ def proxy_us(costs: Mapping[str, float]) -> float:
 def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
     """One line per claim, and whether it held. CPU is compared from the start, memory once all groups are known.
 
-    By then what is kept of groups is as large as it may be: a worker's rows of policy, plans and lanes (`CACHE_WEIGHT`,
-    `PLANS_KEPT`, `_LANES_KEPT` in proxy/edges), and in control nothing at all.
+    By then all caches of groups have reached their bounds: a worker's rows of policy, plans and lanes (`CACHE_WEIGHT`,
+    `PLANS_KEPT`, `_LANES_KEPT` in proxy/edges); control caches none.
     """
     third = len(slices) // 3
     early, middle, late = slices[:third], slices[third : 2 * third], slices[-third:]
@@ -153,8 +152,8 @@ def verdicts(slices: Sequence[Slice]) -> list[tuple[str, bool]]:
 
 
 def main(seconds: int = SOAK_S) -> int:
-    """Exit status 0 when all was flat."""
-    leave_nothing_behind()
+    """Returns the exit status: 0 if everything stayed flat."""
+    treat_sigterm_as_interrupt()
     try:
         with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as scratch, ExitStack() as stack:
             found = verdicts(run(seconds, Path(scratch), stack))

@@ -1,1 +1,1 @@
-"""The programs that are measured: gateways, peers, upstreams, load generators' subjects."""
+"""The programs that are measured: Tollgate, its peers, the bare Tollgate, the mock upstream."""

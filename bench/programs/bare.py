@@ -1,10 +1,9 @@
-"""The same call without limits, metering, metrics and journal: what a goal of issue "Fast" compares the product with.
+"""A Tollgate without limits, metering, metrics and journal: what they add to a call is measured against it.
 
-`python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` puts the production parts together as `proxy/worker/app.py`
-does: server, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the very same key
-and slug work. Counters admit all, the journal writes nothing, no usage is read, and nothing is booked or counted; nor
-is there a supervisor, whose work here is the journal's and the metrics'. All else is done as always: the answer bears
-the slug as its `model`, and the access log has its line.
+`python -m bench.programs.bare PORT UPSTREAM_PORT DATA_DIR` assembles the production parts as `proxy/worker/app.py`
+does: server, pipeline, upstream client, and the replica of a running `tollgate up` at DATA_DIR, so the same key and
+slug work. Counters admit everything, the journal writes nothing, no usage is read, nothing is billed or counted, and
+there is no supervisor. The rest is as in the product: the answer's `model` is the slug, the access log gets its line.
 """
 
 import asyncio
@@ -64,7 +63,7 @@ class NoCounters:
 
 
 class NoJournal:
-    """Writes nothing down."""
+    """Writes nothing."""
 
     def open(self, call: OpenCall) -> None:
         pass
@@ -110,7 +109,7 @@ class NoMeter:
 
 
 class UnmeteredAnswers:
-    """Requests are shaped and answers renamed as always; what they cost is not looked for. Made for whole answers."""
+    """Shapes requests and renames answers as in the product, without reading usage. For answers that are no stream."""
 
     def translate_request(self, request: Received, target: Target) -> Json | None:
         return registry.translate_request(request, target)
@@ -132,19 +131,19 @@ class UnmeteredAnswers:
         return registry.delivered_counter(request, reader)
 
 
-class NoBooks(Settle):
-    """Calls end without being booked: there are no books."""
+class SettleNothing(Settle):
+    """Ends calls without journal, settlement and metrics."""
 
     def book(self, call: Call) -> None:
         pass
 
 
 class BarePipeline(Pipeline):
-    """The path up to its last step."""
+    """The pipeline with `settle` reduced to nothing."""
 
     def __init__(self, dependencies: PipelineDependencies) -> None:
         super().__init__(dependencies)
-        self._settle = NoBooks(
+        self._settle = SettleNothing(
             SettleDependencies(
                 dependencies.journal,
                 dependencies.counters,

@@ -1,7 +1,7 @@
-"""Tollgate itself for the bench: `tollgate up` in a scratch directory, one worker, set up through its public API.
+"""Starts Tollgate for a benchmark: `tollgate up` in a scratch directory, one worker, set up through its public API.
 
 Two slugs lead to the mock upstream: `bench/governed` (a key three levels down a CASCADING tree with four limits) and
-`bench/open` (a key of a group without limits). Metering, metrics and the journal are on for both, as always.
+`bench/open` (a key of a group without limits). Both are metered, counted and journaled.
 """
 
 import json
@@ -53,7 +53,7 @@ class Gateway:
 
 
 def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gateway:
-    """Start, wait for `ready`, create the policy, and pin: the proxy on its core, all else on the other."""
+    """Start, wait for `ready`, create the policy, and pin the proxy to its core and everything else to the other."""
     names = ("proxy", "control", "admin")
     ports = dict(zip(names, free_ports("127.0.0.1", len(names)), strict=True))
     data = scratch / "tollgate"
@@ -68,7 +68,9 @@ def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gatewa
         keys = _set_up(Api(f"http://127.0.0.1:{ports['control']}", api_key))
     except (BenchError, OSError, subprocess.SubprocessError) as error:
         program.stop()
-        raise BenchError(f"tollgate did not come up: {error}; it said: {log.read_text()[-300:].strip()}") from error
+        raise BenchError(
+            f"tollgate did not start: {error}; its last output: {log.read_text()[-300:].strip()}"
+        ) from error
     calls = {
         name: Call(ports["proxy"], CHAT, chat_body(f"bench/{name}"), {"authorization": f"Bearer {key}"})
         for name, key in keys.items()
@@ -113,7 +115,7 @@ class Api:
             except urllib.error.HTTPError as error:
                 if error.code != 429:
                     raise BenchError(f"POST {path} was answered {error.code}: {error.read().decode()[:300]}") from error
-                time.sleep(float(error.headers["retry-after"]))  # a key may ask 100 times a second
+                time.sleep(float(error.headers["retry-after"]))  # 100 requests a second per key
 
     def group(self, name: str, kinds: Sequence[tuple[str, str]], parent: str | None) -> str:
         hierarchy = {"parent_group_id": parent} if parent else {"limit_enforcement": "CASCADING"}

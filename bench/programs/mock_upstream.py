@@ -1,12 +1,12 @@
-"""A chat-completions upstream that costs little: fixed answers over a bare asyncio.Protocol under uvloop.
+"""A cheap Chat Completions upstream: fixed answers from a bare asyncio.Protocol on uvloop.
 
-`python -m bench.programs.mock_upstream PORT [CHUNKS] [INTERVAL_MS]`. A request whose body asks to stream gets CHUNKS
-frames, one every INTERVAL_MS, then usage and [DONE]; a prompt that holds `[9 frames every 50 ms]` says so for itself.
+`python -m bench.programs.mock_upstream PORT [CHUNKS] [INTERVAL_MS]`. A request that asks to stream gets CHUNKS
+frames, one every INTERVAL_MS, then usage and [DONE]; a prompt that contains `[9 frames every 50 ms]` sets its own pace.
 Any other request gets one small completion.
 
-Each stream keeps the beat it began with, as streams of many callers do: upstream is not one machine. Counted from the
-last frame instead, as it was, beats fall into step whenever this process hesitates, and stay so: with 500 streams at
-10 frames a second a frame was one of 10 sent at once in the first second, and one of 30 in the ninth; now of 8 to 10.
+Frames are due at fixed times from the start of their stream, because real streams come from many machines and are not
+in step. Timed from the previous frame, streams fall into step whenever this process pauses: with 500 streams at 10
+frames a second, 10 frames were sent at once in the first second and 30 in the ninth; now it is 8 to 10.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class MockUpstream(asyncio.Protocol):
             self._transport.write(_ANSWER)
 
     def _tick(self, left: int, due: float) -> None:
-        """`due`: when this frame was to go, by the loop's clock; the next one is due one interval later."""
+        """`due`: when this frame was due, by the loop's clock. The next is due one interval later."""
         if self._transport is None:
             return
         self._transport.write(_DELTA if left else _LAST)

@@ -1,7 +1,7 @@
-"""The peers, each forwarding the same call to the same mock upstream: nginx, Envoy, LiteLLM, Portkey.
+"""Starts the peers: nginx, Envoy, LiteLLM and Portkey, each forwarding the same call to the same mock upstream.
 
-Python and Node peers live in environments of their own below `.bench/`, made on first use; the Python ones on the same
-interpreter as Tollgate. A peer that cannot be installed or started is reported with the reason, never skipped silently.
+Python and Node peers have environments of their own below `.bench/`, created on first use; the Python ones use the same
+interpreter as Tollgate. A peer that cannot be installed or started is reported with the reason.
 """
 
 import shutil
@@ -16,9 +16,9 @@ from bench.programs.processes import PROXY_CORE, BenchError, Program, answers, f
 
 HOME = Path(".bench")
 PIP = Path(".venv/bin/pip")
-"""`make install` made it; the environments here need none of their own."""
+"""The pip that `make install` provides; the peers' environments have none."""
 CHAT = "/v1/chat/completions"
-_LITELLM_KEY = "sk-bench-4f1c7a9e0b2d4c68a5e3f7b19d0c2e46"  # it refuses to start without one, or with a weak one
+_LITELLM_KEY = "sk-bench-4f1c7a9e0b2d4c68a5e3f7b19d0c2e46"  # LiteLLM does not start without one, or with a weak one
 
 
 def chat_body(model: str, *, stream: bool = False, prompt_bytes: int = 60, ending: str = "") -> str:
@@ -30,7 +30,7 @@ def chat_body(model: str, *, stream: bool = False, prompt_bytes: int = 60, endin
 
 @dataclass(slots=True)
 class Peer:
-    """A running gateway, all of whose processes are the proxy, and how it is called."""
+    """A running peer and how to call it. All of its processes count as the proxy."""
 
     name: str
     version: str
@@ -65,7 +65,7 @@ def start_envoy(upstream_port: int, scratch: Path) -> Peer:
 
 
 def start_litellm(upstream_port: int, scratch: Path) -> Peer:
-    """LiteLLM's proxy without limits: the least it can do."""
+    """LiteLLM's proxy without limits: its cheapest configuration."""
     python = _python_home("litellm", ["litellm[proxy]"])
     port = free_port()
     conf = scratch / "litellm.yaml"
@@ -81,7 +81,7 @@ def start_litellm(upstream_port: int, scratch: Path) -> Peer:
 
 
 def start_portkey(upstream_port: int, scratch: Path) -> Peer:
-    """Portkey's gateway on Node; its streams need @hono/node-server 1.14.1 (peers' known trap)."""
+    """Portkey's gateway on Node. Its streams work only with @hono/node-server 1.14.1."""
     npm = shutil.which("npm") or _missing("npm")
     home = HOME / "portkey"
     if not (home / "node_modules").exists():
@@ -115,7 +115,7 @@ PEERS: dict[str, Callable[[int, Path], Peer]] = {
 
 
 def _python_home(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of the peer's own environment, installed on first use, and anew for another interpreter."""
+    """The interpreter of the peer's environment: created on first use, and again for another base interpreter."""
     home, base = HOME / name, f"{sys.base_prefix} {sys.version}"
     python, stamp = home / "bin/python", home / ".installed"
     if not stamp.exists() or stamp.read_text() != base:
@@ -133,7 +133,7 @@ def _run(argv: Sequence[str], peer: str) -> None:
 
 
 def _missing(what: str) -> str:
-    raise BenchError(f"{what} is not on this machine")
+    raise BenchError(f"{what} is not installed")
 
 
 def _await_port(port: int, program: Program) -> None:

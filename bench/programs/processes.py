@@ -1,6 +1,6 @@
-"""Start programs on a chosen core, in a process group of their own, and read what they cost: CPU time and memory.
+"""Starts programs on a chosen core, in a process group of their own, and reads their CPU time and memory.
 
-CPU is user plus system time of a process and all its descendants, from /proc (10 ms ticks: measure for seconds).
+CPU is user plus system time from /proc, in ticks of 10 ms: measure for seconds.
 """
 
 import os
@@ -20,12 +20,12 @@ PROXY_CORE, OTHER_CORE = 0, 1
 
 
 class BenchError(Exception):
-    """The run cannot go on; the text says why."""
+    """The run cannot continue; the text says why."""
 
 
 @dataclass(slots=True)
 class Program:
-    """A started program and everything it forks."""
+    """A started program and all its descendants."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -34,7 +34,7 @@ class Program:
         return descendants(self.popen.pid)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL after ten seconds; by process group, so nothing stays behind."""
+        """Send SIGTERM, and after ten seconds SIGKILL to the process group."""
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
@@ -44,8 +44,8 @@ class Program:
                 self.popen.wait()
 
 
-def leave_nothing_behind() -> None:
-    """SIGTERM ends this process as ^C does: what it has started, in sessions of their own, is stopped first."""
+def treat_sigterm_as_interrupt() -> None:
+    """Treat SIGTERM like Ctrl-C, so that started programs are stopped before this process ends."""
 
     def leave(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -68,13 +68,13 @@ def start(name: str, argv: Sequence[str], core: int, log: Path, env: Mapping[str
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and all processes below it."""
+    """`pid` and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             children = (task / "children").read_text().split()
         except OSError:
-            continue  # the thread ended while we looked
+            continue  # the thread has ended
         for child in children:
             found.extend(descendants(int(child)))
     return found
@@ -88,7 +88,7 @@ def pin(pids: Sequence[int], core: int) -> None:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU seconds used so far by `pids` (not by their children)."""
+    """CPU seconds used so far by `pids`, without their children."""
     return sum(_stat_ticks(pid) for pid in pids) / _TICKS_PER_S
 
 
@@ -101,7 +101,7 @@ def _stat_ticks(pid: int) -> int:
 
 
 def rss_mib(pids: Sequence[int], kind: str = "Pss") -> float:
-    """Proportional memory of `pids` in MiB: shared pages are counted once. `kind`: `Pss_Anon` leaves files out."""
+    """Memory of `pids` in MiB, shared pages divided among their users. `kind`: `Pss_Anon` leaves file pages out."""
     total_kib = 0
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -121,12 +121,12 @@ def machine_cpu_s() -> float:
 
 
 def free_port() -> int:
-    """One that nobody listens on now; for several at once, `free_ports` itself."""
+    """A port without a listener. For several at once call `free_ports`."""
     return free_ports("127.0.0.1", 1)[0]
 
 
 def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = 120, every_s: float = 0.1) -> None:
-    """Poll until `ready()`; `BenchError` naming `what` when it takes longer than `timeout_s`."""
+    """Poll until `ready()` is true. Raises `BenchError` naming `what` after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > end:

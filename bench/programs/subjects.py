@@ -1,4 +1,4 @@
-"""What is measured side by side: Tollgate's two slugs, its bare twin, and the peers that could be started."""
+"""Starts what is measured side by side: Tollgate's two slugs, the bare Tollgate, and the peers."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ Find = Callable[[], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One row of the tables: a call to repeat, and the processes that serve it, by part (`worker` at least)."""
+    """One row of the tables: a call to repeat, and the processes that serve it, by part (at least `worker`)."""
 
     name: str
     version: str
@@ -30,13 +30,13 @@ class Subject:
 
     @property
     def is_python_or_node(self) -> bool:
-        """Whether it is a peer for which large loads would only be waited for."""
+        """Whether the peer is too slow for large loads."""
         return self.name in ("litellm", "portkey")
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The mock upstream. `direct`: a call to it without any gateway."""
+    """The mock upstream. `direct`: a call to it without a gateway."""
 
     program: Program
     direct: Call
@@ -55,7 +55,7 @@ def start_upstream(stack: ExitStack, direct: Callable[[int], Call], scratch: Pat
 def start_all(
     stack: ExitStack, upstream: Upstream, scratch: Path, wanted: Sequence[str]
 ) -> tuple[list[Subject], dict[str, str]]:
-    """Tollgate, its bare twin and the wanted peers; and, of those that cannot be installed or started, why."""
+    """Start Tollgate, the bare Tollgate and the wanted peers. Also returns why a peer could not be started."""
     port = upstream.direct.port
     gateway = start_gateway(port, scratch)
     stack.callback(gateway.program.stop)
@@ -75,7 +75,7 @@ def start_all(
 
 
 def own(gateway: Gateway, name: str, call: Call) -> Subject:
-    """Tollgate, by one of its slugs."""
+    """Tollgate, called by one of its slugs."""
 
     def part(which: str) -> Find:
         return lambda: gateway.pids(which)

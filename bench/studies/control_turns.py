@@ -1,9 +1,9 @@
-"""How long control lets other callers wait while one caller asks for the largest groups there may be (decision 0018).
+"""How long other callers of control wait while one caller asks for the largest groups allowed (decision 0018).
 
-`python -m bench.studies.control_turns [--rounds N] [--postgres]`. A real `tollgate control`, on SQLite if nothing else
-is said; groups of 1000 models with four limits each on five CASCADING levels; bodies as bad as the bounds allow; a
-proxy's largest batch of events and page of policy. Another process asks for `/healthz` a thousand times a second
-meanwhile; printed is the longest that an answer took, in ms, in each round.
+`python -m bench.studies.control_turns [--rounds N] [--postgres]`. Runs a real `tollgate control`, on SQLite by default,
+with groups of 1000 models with four limits each on five CASCADING levels, bodies at the bounds, and a proxy's largest
+batch of events and page of policy. Another process asks for `/healthz` a thousand times a second. Prints the longest
+wait for it in ms, for each call and round.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from bench.programs.processes import (
     Program,
     answers,
     free_port,
-    leave_nothing_behind,
     start,
+    treat_sigterm_as_interrupt,
     wait_until,
 )
 from control.api.internal_events import MAX_EVENTS
@@ -54,7 +54,7 @@ Act = Callable[[], Any]
 
 
 class Client:
-    """Raw HTTP/1.1 on one connection, so that the client costs next to nothing."""
+    """Raw HTTP/1.1 on one connection, so that the client costs almost nothing."""
 
     def __init__(self, port: int, key: str = "") -> None:
         self._key = key
@@ -62,7 +62,7 @@ class Client:
         self._answers = self._socket.makefile("rb")
 
     def ask(self, method: str, path: str, body: bytes = b"", expected: bytes = b"200") -> bytes:
-        """The body of the answer; `BenchError` when it has another status than expected."""
+        """The body of the answer. Raises `BenchError` for any status other than `expected`."""
         head = f"{method} {path} HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer {self._key}\r\n"
         if method in ("POST", "PATCH"):
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -83,7 +83,7 @@ class Client:
 
 
 def ping(port: int, orders: Connection) -> None:
-    """A process: from one order to the next, ask and keep the longest time, which it sends back in seconds."""
+    """Runs as a process: between two orders, ask repeatedly, then send back the longest wait in seconds."""
     os.sched_setaffinity(0, {OTHER_CORE})
     client = Client(port)
     while orders.recv():
@@ -100,7 +100,7 @@ def ping(port: int, orders: Connection) -> None:
 
 @contextmanager
 def control(folder: Path, redis_url: str, database: str) -> Iterator[tuple[int, str]]:
-    """A running control plane: its port, and the management key of a workspace that owns `acme`."""
+    """Run a control plane; yields its port and the management key of a workspace that owns `acme`."""
     port = free_port()
     key = b64encode(bytes(32)).decode()
     env = {
@@ -128,7 +128,7 @@ def group(entity: str, parent: str = "") -> bytes:
 
 
 def tree(client: Client) -> list[str]:
-    """Five levels at the bound; their ids, from the root on."""
+    """Create five levels at the bound; returns their ids, from the root down."""
     ids = [""]
     for level in range(LEVELS):
         ids.append(json.loads(client.ask("POST", GROUPS, group(f"level {level}", ids[-1])))["id"])
@@ -136,7 +136,7 @@ def tree(client: Client) -> list[str]:
 
 
 def at_once(port: int, key: str, count: int, path: str) -> None:
-    """`count` callers that ask for the same at the same time."""
+    """Send the same request from `count` callers at the same time."""
     clients = [Client(port, key) for _ in range(count)]
     threads = [threading.Thread(target=client.ask, args=("GET", path)) for client in clients]
     for thread in threads:
@@ -148,7 +148,7 @@ def at_once(port: int, key: str, count: int, path: str) -> None:
 
 
 def bad_bodies() -> dict[str, bytes]:
-    """As long to read, or to say what is wrong with, as the bounds allow."""
+    """Bodies that take as long to read, or to reject, as the bounds allow."""
     unknown = b"{%s}" % b",".join(b'"field%d":1' % n for n in range(99))
     parts = {
         "33 000 faults": b",".join([unknown] * 330),
@@ -161,7 +161,7 @@ def bad_bodies() -> dict[str, bytes]:
 
 
 def batch(value: Any) -> bytes:
-    """As much as a proxy sends at once: a thousand events, with a megabyte of metadata."""
+    """The largest batch that a proxy sends: a thousand events, with a megabyte of metadata."""
     metadata = {f"name {n}": value for n in range(25)}
     return json.dumps({"events": [_event(metadata) for _ in range(MAX_EVENTS)]}).encode()
 
@@ -184,7 +184,7 @@ def _event(metadata: dict[str, str]) -> dict[str, Any]:
 
 
 def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:
-    """What is called, in order; the last one deletes the tree."""
+    """The calls to measure, in order; the last one deletes the tree."""
     proxy = Client(port, INTERNAL_TOKEN)
     root, deepest = f"{GROUPS}/{ids[0]}", f"{GROUPS}/{ids[-1]}"
     more, raised = group("more", ids[-2]), json.dumps({"models": full_models(threshold=10_000)}).encode()
@@ -207,7 +207,7 @@ def acts(client: Client, port: int, key: str, ids: list[str]) -> dict[str, Act]:
 
 
 def measure(port: int, key: str, rounds: int) -> dict[str, list[float]]:
-    """The longest wait for `/healthz` in ms during each act, round by round."""
+    """The longest wait for `/healthz` in ms during each call, round by round."""
     orders, theirs = multiprocessing.Pipe()
     pinger = multiprocessing.Process(target=ping, args=(port, theirs), daemon=True)
     pinger.start()
@@ -227,7 +227,7 @@ def measure(port: int, key: str, rounds: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    leave_nothing_behind()
+    treat_sigterm_as_interrupt()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--postgres", action="store_true")

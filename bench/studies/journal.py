@@ -1,7 +1,7 @@
-"""What billing costs: the journal on the hot path, the shipper behind it, ingest and pages on both databases.
+"""What billing costs: the journal on the hot path, the shipper, ingest and pages on both databases.
 
-`python -m bench.studies.journal [--calls N] [--events N] [--page-events N]`. CPU of this process unless it says
-otherwise.
+`python -m bench.studies.journal [--calls N] [--events N] [--page-events N]`. Figures are CPU of this process unless
+they say otherwise.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What limits cost: Redis' CPU per call and Python's CPU per check, each beside what else one would do, in one run.
+"""What limits cost: Redis' CPU per call and Python's CPU per take, each beside the usual alternatives, in one run.
 
-`python -m bench.studies.limits`. Redis: its own account (`commandstats`) of an empty script, of `take.lua`, of plain
-fixed windows (a counter per limit and minute), and of `settle.lua`, for 2, 4, 10 and 20 limits; settlements alone and,
-per settlement, 16 in a batch. Python: process CPU at 16 checks in flight. `python -m bench.studies.limits_overload` is
-the companion that shows what the limits let through.
+`python -m bench.studies.limits`. Redis, as it counts itself (`commandstats`): an empty script, `take.lua`, plain fixed
+windows (a counter per limit and minute) and `settle.lua`, for 2, 4, 10 and 20 limits; settlements alone and, per
+settlement, 16 in a batch. Python: process CPU with 16 takes in flight. What the limits admit:
+`python -m bench.studies.limits_overload`.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ return 1
 
 
 def plan_of(shape: str) -> Plan:
-    """Limits that refuse nothing, one level for 2 and 4, five levels for 10 and 20."""
+    """Limits that refuse nothing: one level for 2 and 4 limits, five levels for 10 and 20."""
     levels, kinds = SHAPES[shape]
     groups = [f"grp_01JD0000000000000000000{level}" for level in range(levels)]
     bounds = tuple(Bound(Limit(*kind, ROOMY), group, group) for group in groups for kind in kinds)
@@ -63,7 +63,7 @@ def plan_of(shape: str) -> Plan:
 
 
 def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
-    """The arguments of the n-th batch of settlements, each by 100 tokens less than was reserved."""
+    """Makes the arguments of the n-th batch of settlements, each for 100 tokens less than reserved."""
     held = {bound.counting_group: [b.limit for b in plan.bounds if b.counting_group == bound.counting_group]
             for bound in plan.bounds}  # fmt: skip
     tokens = [(group, [limit for limit in limits if limit.type is LimitType.TOKEN]) for group, limits in held.items()]
@@ -80,7 +80,7 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
 
 
 def taking(plan: Plan) -> Callable[[int], list[Any]]:
-    """The arguments of the n-th take, the ones before it answered."""
+    """Makes the arguments of the n-th take; all earlier ones are answered."""
 
     def arguments(call: int) -> list[Any]:
         stamp = STAMP._replace(number=call + 1, answered_through=call)
@@ -94,8 +94,8 @@ def always(arguments: list[Any]) -> Callable[[int], list[Any]]:
 
 
 def redis_us(client: "redis.Redis", script: str, key: str, arguments: Callable[[int], list[Any]]) -> float:
-    """CPU µs per call by Redis' own account: the lower quartile of many short slices, so that a busy machine's
-    preemptions do not count and the dearer call that opens an entry each second does."""
+    """CPU µs per call as Redis counts it: the lower quartile of many short slices, so that preemptions by other
+    programs are left out, while the dearer first call of each second counts."""
     raw: Any = client
     sha = raw.script_load(script)
     slices = []
@@ -135,7 +135,7 @@ def report_redis(server: RedisServer) -> None:
 
 
 async def python_us(check: Callable[[], Awaitable[Any]]) -> float:
-    """CPU µs of this process per check, `IN_FLIGHT` at a time: the best of the rounds."""
+    """CPU µs of this process per take, `IN_FLIGHT` at a time: the best of the rounds."""
 
     async def caller(times: int) -> None:
         for _ in range(times):
@@ -156,7 +156,7 @@ async def report_python(server: RedisServer) -> None:
     scripts = Scripts.load()
     print(f"\nPython: CPU µs per check of 4 limits, {IN_FLIGHT} in flight, uvloop")
 
-    patient = RedisClientOptions(deadline_s=5)  # a busy machine must not end the bench
+    patient = RedisClientOptions(deadline_s=5)  # a busy machine must not fail the benchmark
     pipelined = RedisClient(RedisAddress.parse(server.url), patient)
     await pipelined.start()
     request = (b"EVALSHA", scripts.take.sha, b"1", plans[0].key.encode(), *arguments)

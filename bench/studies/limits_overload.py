@@ -1,9 +1,9 @@
-"""TOKEN limits under three times overload, in simulated time: reserved and settled as laid down, beside the usual way.
+"""TOKEN limits at three times overload, in simulated time: reserve and settle, beside charging afterwards.
 
 `python -m bench.studies.limits_overload [MINUTES]`. The rules are `policy/limits/admission.py` and
 `proxy/accounting/output_estimates.py`, which the tests hold to the scripts. A call's true tokens count at its
-admission. Utilisation: tokens let through per minute, as a part of the threshold; worst minute: the most in any rolling
-minute, as a multiple of it.
+admission. Utilisation: tokens admitted per minute, as a fraction of the threshold. Worst minute: the most in any
+rolling minute, as a multiple of it.
 """
 
 import heapq
@@ -24,14 +24,14 @@ from proxy.accounting.output_estimates import OutputEstimates
 OVERLOAD = 3.0
 MEAN_INPUT, MEAN_OUTPUT = 600, 400
 TOKENS_PER_S = 60
-"""How fast an answer is generated: it decides how late the truth comes."""
+"""How fast an answer is generated, and so how long a call holds its reservation."""
 WARM_UP_MS = 120_000
 LEASE_MS = 1_240_000
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A call that is offered, and what it will turn out to cost. `burst`: how many come at once."""
+    """A call that is offered, and what it will cost."""
 
     at_ms: int
     input: int
@@ -48,7 +48,7 @@ class Arrival:
 
 
 def arrivals(threshold: int, minutes: int, burst: int, chance: random.Random) -> Iterator[Arrival]:
-    """Calls of skewed sizes at `OVERLOAD` times the threshold; two in three name a cap, most of them a generous one."""
+    """Calls of skewed sizes at `OVERLOAD` times the threshold, `burst` at once. Two in three name a cap."""
     gap_ms = 60_000 * (MEAN_INPUT + MEAN_OUTPUT) * burst / (OVERLOAD * threshold)
     at_ms = 0.0
     while at_ms < minutes * 60_000 + WARM_UP_MS:
@@ -61,7 +61,7 @@ def arrivals(threshold: int, minutes: int, burst: int, chance: random.Random) ->
 
 
 class Reserving:
-    """As laid down: the estimate is reserved, and settled to the truth at the end."""
+    """Tollgate's rule: reserve the estimate, and settle the true count at the end."""
 
     def __init__(self, threshold: int) -> None:
         self._limit = Limit(LimitType.TOKEN, Unit.MINUTE, threshold)
@@ -71,7 +71,7 @@ class Reserving:
         self._number = 0
 
     def offer(self, call: Arrival) -> Callable[[], None] | None:
-        """None: refused; else what is to be done when the call ends."""
+        """None if refused, else what to do when the call ends."""
         estimate = call.input + self._output_estimates.expected_output("g", "s", call.cap)
         decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
         if not decision.admitted:
@@ -86,7 +86,7 @@ class Reserving:
 
 
 class ChargingAfterwards:
-    """As most gateways do: look at what has been charged, and charge when the answer is through."""
+    """The usual rule: compare with what has been charged, and charge when the answer is complete."""
 
     def __init__(self, threshold: int) -> None:
         self._bounds = (Bound(Limit(LimitType.TOKEN, Unit.MINUTE, threshold), "g", "g"),)
@@ -105,7 +105,7 @@ class Result:
 
 
 def simulate(way: Reserving | ChargingAfterwards, calls: Iterator[Arrival], threshold: int) -> Result:
-    """Offer the calls in order, ending those that are due."""
+    """Offer the calls in order, and end those that are due."""
     ends: list[tuple[int, int, Callable[[], None]]] = []
     passed: list[Arrival] = []
     for number, call in enumerate(calls):

@@ -1,6 +1,6 @@
-"""What counting costs: CPU per call in a worker and in the supervisor, and per scrape, by number of entities.
+"""What metrics cost: CPU per call in a worker and in the supervisor, and per scrape, by number of entities.
 
-`python -m bench.studies.meters_cost`; prints prometheus-client's multiprocess mode beside it.
+`python -m bench.studies.meters_cost`. Prints prometheus-client's multiprocess mode for comparison.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ FLUSH_EVERY = 1000
 
 
 class Line:
-    """Stands for the socketpair: encodes, decodes, adds up, and times its other end."""
+    """In place of the socketpair: encodes, decodes, adds up, and times the supervisor's part."""
 
     congested = False
 

@@ -1,8 +1,8 @@
-"""What a machine pays for policy at scale: 10 000 endpoints, 100 000 groups, 1 000 000 keys (issue "Fast", point 5).
+"""What policy costs at scale: 10 000 endpoints, 100 000 groups, 1 000 000 keys.
 
 `python -m bench.studies.policy_scale [--keys N] [--folder DIR] [--facts FILE]`, a part of `make bench`. Prints:
-building the replica, memory of a reader after it has met many keys, cold look-ups, the cost of a refresh with 100
-changes, and a real proxy's start to its first answer.
+the time to build the replica, the memory of a reader after many keys, cold look-ups, the cost of a refresh with 100
+changes, and the time from a real proxy's start to its first answer.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def slug_of(number: int) -> str:
 
 
 def group_row(number: int, revision: int = 1) -> Row:
-    """Trees of three levels: 1 root, 9 below it, 90 leaves; each names four slugs, with four limits."""
+    """Trees of three levels: 1 root, 9 groups below it, 90 leaves; each names four slugs with four limits."""
     place = number % 100
     parent = None if place == 0 else number - place + (0 if place < 10 else place % 9 + 1)
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 1000), Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
@@ -84,7 +84,7 @@ def rows(keys: int) -> Iterator[Row]:
 
 
 class PagedFeed:
-    """Control's answers, made as they are asked for and sent through JSON as on the wire."""
+    """Control's answers, generated on demand and passed through JSON as on the wire."""
 
     def __init__(self, source: Iterator[Row], version: ReplicaVersion, *, reset: bool) -> None:
         self._source, self._version, self._reset = source, version, reset
@@ -105,7 +105,7 @@ async def follow(replica: PolicyReplica, feed: PagedFeed) -> tuple[float, float]
 
 
 def refresh_cost_ms(path: Path, revision: int) -> float:
-    """The median CPU of a refresh with 100 changes: 60 keys, 40 groups; twenty times."""
+    """The median CPU of twenty refreshes with 100 changes each: 60 keys, 40 groups."""
     replica = PolicyReplica(path)
     spent: list[float] = []
     for turn in range(20):
@@ -118,7 +118,7 @@ def refresh_cost_ms(path: Path, revision: int) -> float:
 
 
 def read_much(path: Path, keys: int) -> None:
-    """A reader's life: many distinct keys, their plans and endpoints; prints memory and cold look-ups as JSON."""
+    """Look up many keys with their plans and endpoints; print memory and cold look-up times as JSON."""
     directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
     if not keys:
         print(json.dumps({"rss_mib": rss_mib()}))
@@ -143,12 +143,12 @@ def read_much(path: Path, keys: int) -> None:
 
 
 def plan_us(path: Path, keys: int) -> float:
-    """A whole cold path: key, group, its ancestors, endpoint and plan, in a directory that holds nothing yet."""
+    """The median time of a cold look-up: key, group, ancestors, endpoint and plan, in an empty directory."""
     spent: list[float] = []
     for turn in range(200):
         number = random.Random(turn).randrange(keys)
         directory = SnapshotDirectory(path, (), FixedGeneration(), NoConfirmer())
-        directory.workspace("nobody")  # the file is open; nothing else is known
+        directory.workspace("nobody")  # opens the file, loads nothing
         wanted, slug = digest(number), slug_of(number % GROUPS // 100 * 7)
         started = time.perf_counter()
         caller = directory.key_holder(wanted)
@@ -262,7 +262,7 @@ def measure_start(folder: Path, big: Path) -> dict[str, float]:
 
 
 def tell(line: str) -> None:
-    """A line as soon as it is known: the whole takes a minute and more."""
+    """Print without delay: the whole run takes more than a minute."""
     print(line, flush=True)
 
 
@@ -279,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--facts", type=Path, help="write the figures there as well, as JSON")
+    parser.add_argument("--facts", type=Path, help="also write the figures to this file, as JSON")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.read is not None:

@@ -1,4 +1,4 @@
-"""What streams cost a gateway: CPU of a chunk, memory while thousands are open, and how late the first byte is."""
+"""What streams cost a gateway: CPU per chunk, memory while thousands are open, and the delay of the first byte."""
 
 import json
 import statistics
@@ -18,15 +18,15 @@ from bench.quiet import undisturbed
 
 MANY, FEW = 2000, 100
 FRAMES, INTERVAL_MS = 100, 100
-"""Ten seconds, so that all are open together."""
+"""Ten seconds, so that all streams are open at once."""
 ROUNDS = 3
 BEHIND = 500
-"""Streams that stay open while the first bytes of others are timed: 5 000 chunks a second."""
+"""Streams that stay open in the background, at 5 000 chunks a second, while first bytes of others are timed."""
 STARTS, GAP_MS = 1500, 2
 
 
 def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
-    """Many streams at once through each gateway."""
+    """Measure many streams at once through each gateway."""
     for subject in subjects:
         count = FEW if subject.is_python_or_node else MANY
         print(f"  {subject.name:18} {count:4} streams at once", flush=True)
@@ -58,7 +58,7 @@ def _measure_flood(subject: Subject, upstream: Upstream, count: int) -> dict[str
 
 
 def note_what_was_kept(subjects: Sequence[Subject], found: Findings) -> None:
-    """How much of what open streams took a gateway still has, now that it was left alone for a while."""
+    """Record how much of the open streams' memory each gateway still holds after a pause."""
     for subject in subjects:
         streams = found.figures[subject.name].streams
         if streams:
@@ -72,11 +72,10 @@ def _workers_mib(subject: Subject) -> float:
 
 
 def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: Findings) -> None:
-    """How much later than by a direct connection the first byte comes, at p50 and p99, under load, in turn with it.
+    """Measure how much later than over a direct connection the first byte arrives, at p50 and p99, under load.
 
-    The streams behind keep a beat each (bench/programs/mock_upstream.py), for every gateway. An engine that sends a
-    frame of each of its streams at the same moment is not what is asked here: that is a herd, and its size would be the
-    figure.
+    Background streams are not in step (bench/programs/mock_upstream.py): an engine that sends a frame of every stream
+    at the same moment is another case, in which the number of streams would be the figure.
     """
     added: dict[str, list[tuple[float, float]]] = {subject.name: [] for subject in subjects}
     for turn in range(ROUNDS):
@@ -106,16 +105,23 @@ def measure_first_bytes(subjects: Sequence[Subject], upstream: Upstream, found: 
 
 
 def _flood(call: Call, count: int, frames: int = FRAMES) -> Mapping[str, Any]:
-    return {"form": "flood", "ways": [_way(call, frames, INTERVAL_MS)], "count": count}
+    return {"form": "flood", "routes": [_route(call, frames, INTERVAL_MS)], "count": count}
 
 
 def _in_turn(direct: Call, call: Call) -> Mapping[str, Any]:
-    short = [_way(direct, 3, 20), _way(call, 3, 20)]
-    background = _way(call, FRAMES, INTERVAL_MS)
-    return {"form": "paced", "ways": short, "background": background, "open": BEHIND, "count": STARTS, "gap_ms": GAP_MS}
+    short = [_route(direct, 3, 20), _route(call, 3, 20)]
+    background = _route(call, FRAMES, INTERVAL_MS)
+    return {
+        "form": "paced",
+        "routes": short,
+        "background": background,
+        "open": BEHIND,
+        "count": STARTS,
+        "gap_ms": GAP_MS,
+    }
 
 
-def _way(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
+def _route(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
     body = chat_body(call.model, stream=True, ending=f" [{frames} frames every {interval_ms} ms]")
     asked = replace(call, body=body)
     headers = dict(asked.headers)
@@ -123,7 +129,7 @@ def _way(call: Call, frames: int, interval_ms: int) -> Mapping[str, Any]:
 
 
 def _run(plan: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
-    """Run `bench.studies.streams` as a process of its own on the load's core, and `meanwhile` once a second."""
+    """Run `bench.studies.streams` as a process on the load's core, and call `meanwhile` once a second."""
     argv = ["taskset", "-c", str(OTHER_CORE), sys.executable, "-m", "bench.studies.streams"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
         asked: bytes | None = json.dumps(plan).encode()

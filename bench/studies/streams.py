@@ -1,9 +1,8 @@
-"""Watch streams from the caller's side: `python -m bench.studies.streams`, a plan in JSON on standard input, one line
-out.
+"""Measures streams from the caller's side: `python -m bench.studies.streams`, a JSON plan on stdin, one line out.
 
-`flood` opens many at once and keeps them open together. `paced` starts streams at a steady rate, in turn by each of
-several ways, while others stay open by the last of them. A stall is a gap between two reads of one stream that is
-longer than the upstream's pace by 250 ms.
+`flood` opens many streams and keeps them open together. `paced` starts streams at a steady rate, in turn over several
+routes, while others stay open in the background. A stall is a gap between two reads of one stream that exceeds the
+upstream's interval by 250 ms.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class Watch:
 
 
 class StreamClient(asyncio.Protocol):
-    """Sends one request when connected and notes when bytes come."""
+    """Sends one request when connected, and records when bytes arrive."""
 
     def __init__(self, request: bytes, watch: Watch) -> None:
         self._request, self._watch = request, watch
@@ -71,15 +70,15 @@ class StreamClient(asyncio.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Where to ask, the bytes to send, and the pace asked for."""
+class Route:
+    """A gateway's port, the request to send, and the interval of frames that it asks for."""
 
     port: int
     request: bytes
     interval_s: float
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> "Way":
+    def of(cls, plan: Mapping[str, Any]) -> "Route":
         body = plan["body"].encode()
         head = f"POST {plan['path']} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in plan["headers"].items())
@@ -87,38 +86,38 @@ class Way:
         return cls(plan["port"], request, plan["interval_ms"] / 1000)
 
     async def open(self) -> Watch:
-        """Connect and ask; the stream then runs by itself."""
+        """Connect and send the request; the stream then runs by itself."""
         watch = Watch(self.interval_s + STALL_S)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: StreamClient(self.request, watch), "127.0.0.1", self.port)
         return watch
 
 
-async def flood(way: Way, count: int) -> dict[str, float]:
-    """`count` streams, opened at a thousand a second: how many can be open is asked, not how steep a start may be."""
+async def flood(route: Route, count: int) -> dict[str, float]:
+    """Open `count` streams, a thousand a second: the question is how many can be open, not how fast they open."""
     watches = []
     for _ in range(count):
-        watches.append(await way.open())
+        watches.append(await route.open())
         await asyncio.sleep(FLOOD_GAP_S)
     await _all_ended(watches)
     return summary(watches)
 
 
-async def paced(ways: Sequence[Way], background: Way, plan: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Start `count` streams by each way in turn, one each `gap_ms`, while `open` others run; one summary per way."""
+async def paced(routes: Sequence[Route], background: Route, plan: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Start `count` streams per route in turn, one every `gap_ms`, while `open` others run. One summary per route."""
     others = [await background.open() for _ in range(plan["open"])]
     await asyncio.sleep(0.5)
-    watches: list[list[Watch]] = [[] for _ in ways]
+    watches: list[list[Watch]] = [[] for _ in routes]
     due = time.perf_counter()
 
     async def ask(place: int) -> None:
-        watches[place].append(await ways[place].open())
+        watches[place].append(await routes[place].open())
 
     asking = []
-    for number in range(plan["count"] * len(ways)):
+    for number in range(plan["count"] * len(routes)):
         due += plan["gap_ms"] / 1000
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        asking.append(asyncio.create_task(ask(number % len(ways))))
+        asking.append(asyncio.create_task(ask(number % len(routes))))
     await asyncio.gather(*asking)
     await _all_ended([*others, *(watch for some in watches for watch in some)])
     return [summary(some) for some in watches]
@@ -131,7 +130,7 @@ async def _all_ended(watches: Sequence[Watch]) -> None:
 
 
 def summary(watches: Sequence[Watch]) -> dict[str, float]:
-    """The figures of one run; streams that broke off are counted, not hidden."""
+    """The figures of one run. Streams that broke off are counted."""
     firsts = sorted(watch.first_read_at - watch.asked_at for watch in watches if watch.first_read_at)
     return {
         "streams": len(watches),
@@ -146,7 +145,7 @@ def summary(watches: Sequence[Watch]) -> dict[str, float]:
 
 
 def _at_once(watches: Sequence[Watch]) -> int:
-    """The most streams that were between their first and their last byte at one time."""
+    """The largest number of streams between first and last byte at one time."""
     turns = sorted([(watch.first_read_at, 1) for watch in watches] + [(watch.last_read_at, -1) for watch in watches])
     most = running = 0
     for _, change in turns:
@@ -156,10 +155,10 @@ def _at_once(watches: Sequence[Watch]) -> int:
 
 
 async def _follow(plan: Mapping[str, Any]) -> object:
-    ways = [Way.of(way) for way in plan["ways"]]
+    routes = [Route.of(route) for route in plan["routes"]]
     if plan["form"] == "flood":
-        return await flood(ways[0], plan["count"])
-    return await paced(ways, Way.of(plan["background"]), plan)
+        return await flood(routes[0], plan["count"])
+    return await paced(routes, Route.of(plan["background"]), plan)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""CPU per exchange of our upstream client beside aiohttp's, in one process, in one run.
+"""CPU per exchange of our upstream client and of aiohttp's, in one process, in one run.
 
-`python -m bench.programs.upstream [seconds]`: a cheap server in a child process; this process does nothing but
+`python -m bench.studies.upstream_client [seconds]`: a cheap server in a child process; this process does nothing but
 exchanges, 16 at a time, of a small chat completion (plain, and a stream of 20 events), alternating between the clients
 so that a busy moment of the machine hits both. Prints the median CPU µs per exchange of each.
 """
