@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,9 +155,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[Sources], list[str]]
 
 
-def read_sources(root: Path) -> Sources:
+def read_sources(root: Path, packages: Sequence[str] = PACKAGES) -> Sources:
     modules: Sources = {}
-    for path in sorted(file for package in PACKAGES for file in (root / package).rglob("*.py")):
+    for path in sorted(file for package in packages for file in (root / package).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
@@ -302,6 +302,85 @@ def pure_is_pure(sources: Sources) -> list[str]:
     ]
 
 
+# --- libraries ----------------------------------------------------------------------------------------------------
+
+NAMED_TUPLE = frozenset(("_asdict", "_fields", "_make", "_replace"))
+"""Documented, and with an underscore only so that no field can have the name."""
+DOCUMENTED = frozenset(("os._exit",))
+INNER = frozenset(
+    (
+        *("__code__", "__closure__", "__defaults__", "__globals__", "__kwdefaults__", "__mangled__", "__wrapped__"),
+        *("ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_globals", "f_locals", "gi_code", "gi_frame"),
+    )
+)
+"""How the interpreter stores functions, coroutines and frames."""
+REFLECTION = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
+
+
+def libraries_keep_their_privates(sources: Sources) -> list[str]:
+    """No private module, attribute or code object of a library. A name with an underscore that we use, we defined: in
+    the same module, or in a class of ours that the module's class extends."""
+    return [problem for module in sources.values() for problem in private_uses(module, own_names(module, sources))]
+
+
+def private_uses(module: Module, own: set[str]) -> Iterator[str]:
+    for line, name in module.imports:
+        if any(is_private(part) for part in name.split(".")) and name.split(".")[0] not in PACKAGES:
+            yield module.at(line, f"{name} is private")
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Attribute(attr=name) if is_foreign(name, own) and ast.unparse(node) not in DOCUMENTED:
+                yield module.at(node, f"{ast.unparse(node)} is not ours")
+            case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if function in REFLECTION:
+                for text in (argument.value for argument in node.args if isinstance(argument, ast.Constant)):
+                    if isinstance(text, str) and any(is_foreign(part, own) for part in text.split(".")):
+                        yield module.at(node, f"{function} of {text}, which is not ours")
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def is_foreign(name: str, own: set[str]) -> bool:
+    return name in INNER or (is_private(name) and name not in own | NAMED_TUPLE)
+
+
+def own_names(module: Module, sources: Sources) -> set[str]:
+    """What the module defines, and what the modules define of ours that its classes extend."""
+    bases = {ast.unparse(base).rpartition(".")[2] for node in classes(module) for base in node.bases}
+    extended = [
+        other
+        for line, target in our_imports(module, sources)
+        if (other := sources.get(target)) and bases & {node.name for node in classes(other)}
+    ]
+    return set[str]().union(*(defined_names(one) for one in (module, *extended)))
+
+
+def classes(module: Module) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+
+
+def defined_names(module: Module) -> set[str]:
+    """Functions, classes, assigned names, slots, and what methods assign to `self`. To assign a name to any other
+    object is no definition."""
+    found: set[str] = set()
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+                continue
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                found.add(name)
+    for node in classes(module):
+        slots = [
+            one.value for one in node.body if isinstance(one, ast.Assign) and "__slots__" in ast.unparse(one.targets[0])
+        ]
+        found |= {str(text.value) for one in slots for text in ast.walk(one) if isinstance(text, ast.Constant)}
+    return found
+
+
 # --- sizes and forms ----------------------------------------------------------------------------------------------
 
 
@@ -432,6 +511,7 @@ RULES: tuple[Rule, ...] = (
     only_edges_touch_the_world,
     only_edges_touch_the_disk,
     pure_is_pure,
+    libraries_keep_their_privates,
     modules_are_short,
     no_function_is_huge,
     most_functions_are_short,
@@ -485,6 +565,21 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
     (only_edges_touch_the_disk, {"proxy/a.py": "p.write_text('y')"}, "proxy/a.py:1"),
     (pure_is_pure, {"policy/a.py": "import time"}, "policy/a.py:1"),
     (pure_is_pure, {"proxy/dialects/a.py": "from asyncio import sleep"}, "proxy/dialects/a.py:1"),
+    (
+        libraries_keep_their_privates,
+        {"proxy/a.py": "import lib\nlib.thing._messages"},
+        "proxy/a.py:2: lib.thing._messages",
+    ),
+    (libraries_keep_their_privates, {"proxy/a.py": "import lib\nlib.thing._messages = 1"}, "proxy/a.py:2"),
+    (libraries_keep_their_privates, {"proxy/a.py": "class A(lib.B):\n    def f(self): self._task"}, "proxy/a.py:2"),
+    (libraries_keep_their_privates, {"proxy/a.py": "class A(lib.B):\n    def f(self): super()._g()"}, "proxy/a.py:2"),
+    (libraries_keep_their_privates, {"proxy/a.py": "x = lib.B.run.__code__"}, "__code__"),
+    (libraries_keep_their_privates, {"proxy/a.py": "getattr(x, 'cr_code', None)"}, "cr_code"),
+    (libraries_keep_their_privates, {"proxy/a.py": "setattr(lib, '_x', 1)"}, "_x"),
+    (libraries_keep_their_privates, {"proxy/a.py": "from lib._inner import x"}, "lib._inner.x is private"),
+    (libraries_keep_their_privates, {"proxy/a.py": "from lib import _x"}, "lib._x is private"),
+    (libraries_keep_their_privates, {"proxy/a.py": "import _thread"}, "_thread is private"),
+    (libraries_keep_their_privates, {"proxy/a.py": "x._b", "proxy/b.py": "class B:\n    _b = 1"}, "proxy/a.py:1"),
     (modules_are_short, {"policy/a.py": "x = 1\n" * 401}, "401 lines"),
     (no_function_is_huge, {"policy/a.py": LONG}, "f has 62 lines"),
     (most_functions_are_short, {"policy/a.py": LONG}, "policy/a.py:1"),
@@ -520,6 +615,24 @@ def test_every_rule_has_a_breach() -> None:
 def test_methods_do_not_count_self_and_commands_are_exempt() -> None:
     source = "class A:\n    def m(self, a, b, c, d, e): ...\n@cli.command()\ndef up(a, b, c, d, e, f): ..."
     assert parameters_are_few({"control.a": Module("control.a", "a.py", source, False)}) == []
+
+
+def test_names_of_our_own_are_no_breach(tmp_path: Path) -> None:
+    (tmp_path / "proxy").mkdir()
+    (tmp_path / "proxy/a.py").write_text(
+        "class A:\n    __slots__ = ('_s',)\n    _c = 1\n    def _m(self, other):\n        self._x = other._x, other._s"
+        "\ndef f(a):\n    return a._c, a._m(a), a._replace(b=1), os._exit(1), getattr(a, '_x'), a.__class__\n"
+    )
+    (tmp_path / "proxy/b.py").write_text("from proxy.a import A\nclass B(A):\n    def g(self): return self._x\n")
+    assert libraries_keep_their_privates(read_sources(tmp_path)) == []
+
+
+def test_bench_and_tests_use_no_private_name_that_is_not_ours(ours: Sources) -> None:
+    """They may look into our own parts, wherever these stand."""
+    others = read_sources(ROOT, ("bench", "tests"))
+    own = set[str]().union(*(defined_names(module) for module in (*ours.values(), *others.values())))
+    problems = [problem for module in others.values() for problem in private_uses(module, own)]
+    assert not problems, "\n" + "\n".join(problems)
 
 
 def main() -> int:
