@@ -153,8 +153,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.closed(self)
         if self._lingering is not None:
             self._lingering.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # a cancelled task holds its traceback, and that holds this connection
+        if task is not None:
+            task.cancel()
         self._parser.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -274,13 +275,13 @@ class Connection(asyncio.BufferedProtocol):
         """Answer the requests one after the other, until one ends the connection."""
         queue = self._queue
         while True:
+            self._read_on()
             if not queue:
                 self._request_came = self._loop.create_future()
                 await self._request_came
             self._exchange = exchange = queue.popleft()
             self._head_since = 0.0
-            if queue or self._held:
-                self._read_on()
+            if queue:
                 await asyncio.sleep(0)  # requests sent all at once take turns with the other connections'
             await self._answer(exchange)
             if not exchange.keep_alive:
@@ -295,6 +296,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.began()
         try:
             await self._server.handle(exchange, exchange)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
         except Exception:
             # The pipeline answers for whatever goes wrong in it. What it lets through is a bug: nobody else would log.
             log.exception("Request failed outside of the pipeline; closing its connection. This is a bug of Tollgate.")
@@ -307,13 +311,13 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once if all that came was read. Otherwise send FIN first and read on for a while: closing with
         bytes unread resets the connection, and the answer could be lost (RFC 9112 9.6)."""
         transport = self.transport
+        self._exchange = None
         if transport is None or transport.is_closing():
             return
-        if exchange.complete and not self._is_full() and not self._ignoring:
+        if exchange.complete and not self._ignoring and not self._held and not self._queue:
             transport.close()
             return
         self.half_close()
-        self._exchange = None
         if not transport.is_reading():
             transport.resume_reading()
         self._lingering = self._loop.call_later(self._server.limits.lingering_s, transport.close)

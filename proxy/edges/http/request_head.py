@@ -100,7 +100,7 @@ class RequestHead:
     def resolve_target(self) -> None:
         """Reduce the absolute form, which names the host too, to path and query (RFC 9112 3.2)."""
         if self.method == "CONNECT":  # its target is a host: there is no path
-            self.target = ""
+            self.target = "/"
             return
         if self.target == "*" and self.method == "OPTIONS":
             return

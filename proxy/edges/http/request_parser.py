@@ -75,9 +75,10 @@ class RequestParser:
         self.in_head = self._in_body = self._repeating = self._stopped = False
 
     def close(self) -> None:
-        """Drop httptools' parser. It holds our bound methods: a cycle."""
+        """Parse nothing more, and let go of the listener and of httptools' parser: both hold this parser."""
         self._stopped = True
         self._parser = None
+        del self._listener
 
     def parse(self, data: memoryview) -> None:
         """`data` is not needed any more when this returns."""
@@ -93,20 +94,23 @@ class RequestParser:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade()
+            self._note_line(_NOTHING)
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
+            _raise_bugs(error)
             self._break_off(_fault(error))
             return _NOTHING
-        if self.in_head:
-            self._keep_line(data)
-        elif not self._in_body:
-            self._line = b""
+        self._note_line(data)
         if self._silent_bytes > self._limits.max_line_bytes + self._limits.max_field_bytes:
             self._break_off(request_head.TOO_LONG)
         return _NOTHING
 
-    def _keep_line(self, data: memoryview) -> None:
-        if self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
+    def _note_line(self, data: memoryview) -> None:
+        """Keep what came of a request line; a request that begins with the next bytes has its line there."""
+        if not self.in_head:
+            if not self._in_body:
+                self._line = b""
+        elif self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
             self._line += data
 
     def _ignore_upgrade(self) -> None:
@@ -188,6 +192,13 @@ class RequestParser:
         """The parser accepts other versions, and takes RTSP and ICE for HTTP."""
         line = self._line
         return version in _VERSIONS and (line is None or says_http(line + self._data, head.method, head.target))
+
+
+def _raise_bugs(error: httptools.HttpParserError) -> None:
+    """httptools wraps what a callback raised."""
+    cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
+    if cause is not None and not isinstance(cause, _StopParsingError):
+        raise cause
 
 
 def _fault(error: httptools.HttpParserError) -> str:
