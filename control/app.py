@@ -23,18 +23,19 @@ from control.api import (
 )
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
-from control.api.protocol.cursors import Pages
-from control.api.protocol.dependencies import PARTS, Parts
+from control.api.protocol.cursors import CursorSigner
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
+from control.dependencies import Dependencies
 from control.edges.name_resolution import UpstreamNames
 from control.edges.redis.client import connect
 from control.edges.redis.hints import Hints
 from control.edges.redis.probe import RedisProbe
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
-from control.edges.redis.usage_counters import CountersUnavailableError, UsageCounters
-from control.edges.sql.database import DatabaseAwayError, migrate
+from control.edges.redis.usage_counters import UsageCounters
+from control.edges.sql.database import migrate
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
@@ -43,11 +44,12 @@ from control.edges.telemetry.log_lines import OutageLog
 from control.edges.telemetry.metrics import Metrics
 from control.edges.webhooks.client import WebhookClient
 from control.edges.webhooks.sender import SenderOptions, WebhookSender
-from control.readiness import Readiness
-from control.resources import publisher
-from control.resources.billing_events import Statements
+from control.readiness import ReadinessChecks
+from control.resources import policy_feed
+from control.resources.billing_events import EventReader
+from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.webhook_messages import outbox
-from control.retention import forget_old
+from control.retention import delete_old_records
 from control.settings import Settings
 from control.stopping import cancelled
 from control.throttle import Throttle
@@ -56,13 +58,13 @@ from runtime.http_server import FrontLimits
 
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0
-"""Soon: a control that is often restarted would never come to it."""
+"""Early, so that a control that is restarted often cleans up too."""
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
-"""A webhook message is one process's for this many times as long as its receiver may take."""
+"""How long one process leases a webhook message, in multiples of the receiver's timeout."""
 MIDDLEWARES = (observability.count_answers, render_problems, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
-"""Of the listener. A query may name a thousand keys."""
+"""Of the listener. A query may name a thousand API keys."""
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
 log = logging.getLogger(__name__)
 
@@ -81,24 +83,24 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def build(settings: Settings) -> web.Application:
-    """The control plane on these settings. It migrates the database when it starts."""
+    """The control plane with these settings. It migrates the database when it starts."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
     redis = connect(settings.redis_url) if settings.redis_url else None
     hints = Hints(redis)
     store = Store.at(settings.database_url, hints.tell)
     clock, metrics = EventClock(), Metrics()
     metrics.watch_event_clock(lambda: clock.behind_s)
-    app[PARTS] = Parts(
+    app[DEPENDENCIES] = Dependencies(
         settings=settings,
         store=store,
-        pages=Pages(settings.secret_keys),
+        cursors=CursorSigner(settings.secret_keys),
         throttle=Throttle(RedisWindows(redis) if redis is not None else LocalWindows()),
         names=UpstreamNames(settings.egress_rules),
         metrics=metrics,
         last_used=LastUsed(store),
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
-        statements=Statements(store, settings.event_holdback_s, clock),
-        readiness=Readiness(settings.secret_keys, RedisProbe(redis) if redis is not None else None),
+        events=EventReader(store, settings.event_holdback_s, clock),
+        readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
@@ -121,8 +123,8 @@ def _redis(redis: Redis | None, hints: Hints) -> Lifetime:
 
 
 async def _database(app: web.Application) -> AsyncIterator[None]:
-    """Migrate, then serve. A database that is away is waited for: starting order must not matter."""
-    store = app[PARTS].store
+    """Migrate, then serve. An unreachable database is retried, so that the order of starting does not matter."""
+    store = app[DEPENDENCIES].store
     try:
         await _migrate(store)
         yield
@@ -135,7 +137,7 @@ async def _migrate(store: Store) -> None:
     while True:
         try:
             await migrate(store.engine)
-        except DatabaseAwayError as error:
+        except DatabaseUnavailableError as error:
             outage.begins(
                 f"Database is not reachable: {error.reason}. Retrying every {_MIGRATION_RETRY_S:.0f} s;"
                 " check TOLLGATE_DATABASE_URL and the server"
@@ -147,7 +149,7 @@ async def _migrate(store: Store) -> None:
 
 
 async def _last_used(app: web.Application) -> AsyncIterator[None]:
-    last_used = app[PARTS].last_used
+    last_used = app[DEPENDENCIES].last_used
     task = asyncio.create_task(last_used.write_for_ever())
     yield
     await cancelled(task)
@@ -155,43 +157,47 @@ async def _last_used(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(_tidy_for_ever(app[PARTS]))
+    task = asyncio.create_task(_clean_up_for_ever(app[DEPENDENCIES]))
     yield
     await cancelled(task)
 
 
 async def _collector(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(collect_when_idle(app[PARTS].turns))
+    task = asyncio.create_task(collect_when_idle(app[DEPENDENCIES].turns))
     yield
     await cancelled(task)
 
 
 async def _webhooks(app: web.Application) -> AsyncIterator[None]:
-    parts = app[PARTS]
-    settings = parts.settings
+    dependencies = app[DEPENDENCIES]
+    settings = dependencies.settings
     client = WebhookClient(settings.egress_rules, settings.webhook_timeout_s, settings.egress_ca_file)
     options = SenderOptions(
         poll_interval_s=settings.webhook_poll_interval_s,
         lease_ms=int(settings.webhook_timeout_s * 1000 * LEASE_TIMEOUTS),
         retry_for_ms=int(settings.webhook_retry_for_s * 1000),
     )
-    sender = WebhookSender(parts.store, client, settings.secret_keys, parts.metrics.webhook_delivery, options)
+    sender = WebhookSender(
+        dependencies.store, client, settings.secret_keys, dependencies.metrics.webhook_delivery, options
+    )
     task = asyncio.create_task(sender.run())
     yield
     await cancelled(task)
     await client.close()
 
 
-async def _tidy_for_ever(parts: Parts) -> None:
+async def _clean_up_for_ever(dependencies: Dependencies) -> None:
+    store, settings = dependencies.store, dependencies.settings
     await asyncio.sleep(_FIRST_HOUSEKEEPING_S)
     while True:
         try:
-            await publisher.forget_tombstones(parts.store, parts.settings.tombstone_retention_s)
-            await forget_old(parts.store, parts.settings.event_retention_days)
-            if parts.counters is not None:
-                await parts.counters.prune_markers()
-        except (DatabaseAwayError, CountersUnavailableError) as error:
-            log.warning("not tidied up this hour: %s", type(error).__name__)
-        except Exception:  # a bug must not be the end of all tidying
-            log.exception("tidying up stumbled")
+            await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
+            await delete_old_records(store, settings.event_retention_days)
+            if dependencies.counters is not None:
+                await dependencies.counters.prune_markers()
+        except (DatabaseUnavailableError, UsageUnavailableError) as error:
+            reason = error.reason if isinstance(error, DatabaseUnavailableError) else error.message
+            log.warning("Clean-up of old records skipped (%s); next try in %.0f s", reason, _HOUSEKEEPING_S)
+        except Exception:  # a bug must not end all clean-up
+            log.exception("Clean-up of old records failed; next try in %.0f s", _HOUSEKEEPING_S)
         await asyncio.sleep(_HOUSEKEEPING_S)

@@ -1,6 +1,6 @@
-"""What `/readyz` lists as degraded: control serves all the same, but something that others count on does not work.
+"""What `/readyz` lists as degraded: control serves, but something that others depend on does not work.
 
-The checks are made at most once a second, however often and by whomever they are asked for.
+The checks run at most once a second, however often `/readyz` is asked.
 """
 
 import time
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from control.edges.sql import secret_rows
-from control.edges.sql.store import Connection
+from control.edges.sql.store import Connection, Store, current_revision
 from policy.sealing import SealedWithUnknownKeyError, unseal
 
 KEPT_S = 1.0
-_SECRETS_TRIED = 100
+_SECRETS_CHECKED = 100
 _NO_REDIS = "TOLLGATE_REDIS_URL is not set: no hints, no usage figures, request limits count per process"
 
 
@@ -20,26 +20,29 @@ class Probe(Protocol):
     async def trouble(self, revision: int) -> str: ...
 
 
-class Readiness:
+class ReadinessChecks:
     """`redis`: None where control runs without one. `keys`: of TOLLGATE_SECRET_KEY."""
 
-    def __init__(self, keys: Sequence[bytes], redis: Probe | None) -> None:
+    def __init__(self, store: Store, keys: Sequence[bytes], redis: Probe | None) -> None:
+        self._store = store
         self._keys = keys
         self._redis = redis
         self._degraded: list[str] = []
-        self._made_at_s = float("-inf")
+        self._checked_at_s = float("-inf")
 
-    async def degraded(self, conn: Connection, revision: int) -> list[str]:
-        """One `name: text` for each thing that does not work, as `conn` and Redis tell it."""
-        if time.monotonic() - self._made_at_s > KEPT_S:
-            self._made_at_s = time.monotonic()
-            redis = await self._redis.trouble(revision) if self._redis is not None else _NO_REDIS
-            found = {"redis": redis, "secrets": await self._secrets_trouble(conn)}
-            self._degraded = [f"{name}: {text}" for name, text in found.items() if text]
+    async def degraded(self) -> list[str]:
+        """One `name: text` for each thing that does not work. `DatabaseUnavailableError`: control is not ready."""
+        async with self._store.read() as conn:
+            revision = await current_revision(conn)
+            if time.monotonic() - self._checked_at_s > KEPT_S:
+                self._checked_at_s = time.monotonic()
+                redis = await self._redis.trouble(revision) if self._redis is not None else _NO_REDIS
+                found = {"redis": redis, "secrets": await self._secrets_trouble(conn)}
+                self._degraded = [f"{name}: {text}" for name, text in found.items() if text]
         return self._degraded
 
     async def _secrets_trouble(self, conn: Connection) -> str:
-        newest = await secret_rows.newest(conn, _SECRETS_TRIED)
+        newest = await secret_rows.newest(conn, _SECRETS_CHECKED)
         unopened = sum(not self._opens(record.id, record.ciphertext) for record in newest)
         if not unopened:
             return ""

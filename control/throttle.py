@@ -1,4 +1,4 @@
-"""Limits of the management API per API key: which row of the table a request falls under, and its window.
+"""The management API's request limits per API key: which limit an operation falls under, and the check.
 
 See docs/reference/management-api.md#request-limits.
 """
@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from control.api.protocol.errors import too_many_requests
+from control.resources.errors import RateLimitedError
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """At most `requests` in any `window_ms`; `name` tells the limits apart."""
+    """At most `requests` in any window of `window_ms`. `name` identifies the limit."""
 
     name: str
     requests: int
@@ -37,15 +37,15 @@ def allowance_for(method: str, path: str) -> Allowance:
 
 
 class Windows(Protocol):
-    """Where requests are counted: Redis, so that several control processes count together, or this process."""
+    """Counts requests: in Redis, so that several control processes share the counts, or in this process."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
-        """0 when admitted and counted; otherwise the milliseconds until a request would be, nothing counted."""
+        """0 when the request was admitted and counted. Otherwise the ms until one would be; nothing is counted."""
         ...
 
 
 class Throttle:
-    """Refuses with 429 what is over the limit."""
+    """Raises `RateLimitedError` for a request over its limit."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
@@ -53,4 +53,4 @@ class Throttle:
     async def check(self, key_prefix: str, method: str, path: str) -> None:
         wait_ms = await self._windows.admit(key_prefix, allowance_for(method, path))
         if wait_ms > 0:
-            raise too_many_requests(math.ceil(wait_ms / 1000))
+            raise RateLimitedError(max(1, math.ceil(wait_ms / 1000)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from control.api.protocol.errors import TABLE as DOMAIN_ERRORS
 from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
 from control.operator.cli import tollgate
@@ -70,6 +71,7 @@ def test_every_error_code_of_the_management_api_is_in_its_table() -> None:
         for code in re.findall("`([A-Z_]+)`", codes)
     }
     coded = {(int(status), code) for text in sources("control") for status, code in CODE.findall(text)}
+    coded |= set(DOMAIN_ERRORS.values())
     assert len(coded) > 10
     assert coded <= written
 

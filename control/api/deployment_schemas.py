@@ -1,21 +1,13 @@
-"""The models of the platform operations: what is asked and answered about models, deployments and environments."""
+"""Schemas of the operations on platform models, deployments and environments, and how records become responses."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from control.api.endpoints import ENVIRONMENT_PATTERN
-from control.api.protocol.schemas import (
-    INTEGRAL,
-    AnswerV1,
-    FormV1,
-    IdText,
-    Name,
-    PaginationResponseV1,
-    TimeText,
-    time_text,
-)
-from control.edges.sql.model_rows import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.api.protocol.schemas import INTEGRAL, IdText, Name, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.resources.times import time_text
 
 Status = Literal[
     "BUILDING",
@@ -35,31 +27,31 @@ ReplicaUrl = Annotated[str, Field(min_length=1, max_length=2048, examples=["http
 _EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
 
 
-class CreateModelRequestV1(FormV1):
+class CreateModelRequestV1(RequestV1):
     """A platform model."""
 
     name: Name
 
 
-class CreateDeploymentRequestV1(FormV1):
+class CreateDeploymentRequestV1(RequestV1):
     """A deployment of a model."""
 
     name: Name
 
 
-class SetReplicasRequestV1(FormV1):
+class SetReplicasRequestV1(RequestV1):
     """All replicas of a deployment, by base URL."""
 
     replicas: Annotated[list[ReplicaUrl], Field(max_length=256)]
 
 
-class SetEnvironmentRequestV1(FormV1):
+class SetEnvironmentRequestV1(RequestV1):
     """The deployment that the environment points to."""
 
     deployment_id: IdText
 
 
-class DeploymentLogsRequestV1(FormV1):
+class DeploymentLogsRequestV1(RequestV1):
     """Which log lines."""
 
     start_epoch_millis: _EpochMs | None = None
@@ -72,7 +64,7 @@ class DeploymentLogsRequestV1(FormV1):
     excludes: Annotated[list[Name], Field(max_length=32)] | None = None
 
 
-class ModelV1(AnswerV1):
+class ModelV1(ResponseV1):
     """A platform model."""
 
     id: str
@@ -80,7 +72,7 @@ class ModelV1(AnswerV1):
     created_at: TimeText
 
 
-class DeploymentV1(AnswerV1):
+class DeploymentV1(ResponseV1):
     """A deployment. `environment`: the first one by name that points here."""
 
     id: str
@@ -94,7 +86,7 @@ class DeploymentV1(AnswerV1):
     updated_at: TimeText
 
 
-class EnvironmentV1(AnswerV1):
+class EnvironmentV1(ResponseV1):
     """An environment of a model and the deployment it points to."""
 
     name: str
@@ -104,34 +96,34 @@ class EnvironmentV1(AnswerV1):
     updated_at: TimeText
 
 
-class ModelsResponseV1(AnswerV1):
+class ModelsResponseV1(ResponseV1):
     """One page of models."""
 
     items: list[ModelV1]
     pagination: PaginationResponseV1
 
 
-class DeploymentsResponseV1(AnswerV1):
+class DeploymentsResponseV1(ResponseV1):
     """One page of deployments."""
 
     items: list[DeploymentV1]
     pagination: PaginationResponseV1
 
 
-class EnvironmentsResponseV1(AnswerV1):
+class EnvironmentsResponseV1(ResponseV1):
     """One page of environments."""
 
     items: list[EnvironmentV1]
     pagination: PaginationResponseV1
 
 
-class DeploymentChangedV1(AnswerV1):
+class DeploymentChangedV1(ResponseV1):
     """It was done."""
 
     success: bool
 
 
-class DeploymentRetriedV1(AnswerV1):
+class DeploymentRetriedV1(ResponseV1):
     """Whether a failed deployment is tried again; `reason` says why not."""
 
     retried: bool
@@ -139,7 +131,7 @@ class DeploymentRetriedV1(AnswerV1):
     deployment: DeploymentV1
 
 
-class LogLineV1(AnswerV1):
+class LogLineV1(ResponseV1):
     """One line of a deployment's log; `timestamp` in nanoseconds since the epoch, as text."""
 
     timestamp: str
@@ -149,7 +141,7 @@ class LogLineV1(AnswerV1):
     level: str
 
 
-class DeploymentLogsResponseV1(AnswerV1):
+class DeploymentLogsResponseV1(ResponseV1):
     """Log lines."""
 
     logs: list[LogLineV1]
@@ -158,11 +150,11 @@ class DeploymentLogsResponseV1(AnswerV1):
 EnvironmentName = Annotated[str, Field(pattern=ENVIRONMENT_PATTERN)]
 
 
-def shown_model(record: ModelRecord) -> ModelV1:
+def model_response(record: ModelRecord) -> ModelV1:
     return ModelV1(id=record.id, name=record.name, created_at=time_text(record.created_at_ms))
 
 
-def shown_deployment(record: DeploymentRecord, environment: str | None) -> DeploymentV1:
+def deployment_response(record: DeploymentRecord, environment: str | None) -> DeploymentV1:
     return DeploymentV1.model_validate(
         {
             "id": record.id,
@@ -178,7 +170,7 @@ def shown_deployment(record: DeploymentRecord, environment: str | None) -> Deplo
     )
 
 
-def shown_environment(record: EnvironmentRecord) -> EnvironmentV1:
+def environment_response(record: EnvironmentRecord) -> EnvironmentV1:
     return EnvironmentV1(
         name=record.name,
         model_id=record.model_id,

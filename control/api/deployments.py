@@ -6,49 +6,51 @@ See docs/reference/management-api.md#deployments and docs/reference/management-a
 from dataclasses import replace
 from functools import partial
 
-from control.api import deployment_schemas as forms
-from control.api.deployment_schemas import shown_deployment
-from control.api.models import place_of
-from control.api.protocol.operations import Call, Operation
+from control.api import deployment_schemas as schemas
+from control.api.deployment_schemas import deployment_response
+from control.api.models import deployment_ref
+from control.api.protocol.operations import ApiRequest, Operation
 from control.resources import deployments
-from control.resources.deployments import Place
+from control.resources.deployments import DeploymentRef
 
 
-async def activate(call: Call, environment: str | None = None) -> forms.DeploymentChangedV1:
-    await deployments.activate(call.parts.store, _place(call, environment))
-    return forms.DeploymentChangedV1(success=True)
+async def _post_activate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:
+    await deployments.activate_deployment(request.store, _ref(request, environment))
+    return schemas.DeploymentChangedV1(success=True)
 
 
-async def deactivate(call: Call, environment: str | None = None) -> forms.DeploymentChangedV1:
-    await deployments.deactivate(call.parts.store, _place(call, environment))
-    return forms.DeploymentChangedV1(success=True)
+async def _post_deactivate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:
+    await deployments.deactivate_deployment(request.store, _ref(request, environment))
+    return schemas.DeploymentChangedV1(success=True)
 
 
-async def retry(call: Call, environment: str | None = None) -> forms.DeploymentRetriedV1:
-    retried, record = await deployments.retry(call.parts.store, _place(call, environment))
-    async with call.parts.store.read() as conn:
-        names = await deployments.environments_by_deployment(conn, record.model_id)
+async def _post_retry(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentRetriedV1:
+    retried, record = await deployments.retry_deployment(request.store, _ref(request, environment))
+    names = await deployments.environments_by_deployment(request.store, record.model_id)
     reason = None if retried else f"the deployment has not failed: it is {record.status}"
-    deployment = shown_deployment(record, names.get(record.id))
-    return forms.DeploymentRetriedV1(retried=retried, reason=reason, deployment=deployment)
+    deployment = deployment_response(record, names.get(record.id))
+    return schemas.DeploymentRetriedV1(retried=retried, reason=reason, deployment=deployment)
 
 
-async def logs(call: Call) -> forms.DeploymentLogsResponseV1:
-    """Replicas are the operator's own and do not send their logs here: there are no lines to select from."""
-    async with call.parts.store.read() as conn:
-        await deployments.find_deployment(conn, place_of(call))
-    return forms.DeploymentLogsResponseV1(logs=[])
+async def _post_logs(request: ApiRequest) -> schemas.DeploymentLogsResponseV1:
+    """Always empty: the replicas are the operator's own and do not send their logs here."""
+    await deployments.read_deployment(request.store, deployment_ref(request))
+    return schemas.DeploymentLogsResponseV1(logs=[])
 
 
-def _place(call: Call, environment: str | None) -> Place:
-    """By id, or by the environment that stands in its place in the path."""
-    return replace(place_of(call), environment=environment)
+def _ref(request: ApiRequest, environment: str | None) -> DeploymentRef:
+    """By its id, or by the environment that the path names instead."""
+    return replace(deployment_ref(request), environment=environment)
 
 
 def _verbs(where: str, environment: str | None) -> list[Operation]:
-    changed, retried = forms.DeploymentChangedV1, forms.DeploymentRetriedV1
+    changed, retried = schemas.DeploymentChangedV1, schemas.DeploymentRetriedV1
     what = f"the {environment} deployment" if environment else "a deployment"
-    verbs = (("activate", activate, changed), ("deactivate", deactivate, changed), ("retry", retry, retried))
+    verbs = (
+        ("activate", _post_activate, changed),
+        ("deactivate", _post_deactivate, changed),
+        ("retry", _post_retry, retried),
+    )
     return [
         Operation(
             *("POST", f"{_BASE}/{where}/{verb}", partial(handler, environment=environment)),
@@ -66,8 +68,14 @@ OPERATIONS = (
     *_verbs("production", "production"),
     *_verbs("{deployment_id}", None),
     Operation(
-        *("POST", f"{_BASE}/{{deployment_id}}/logs", logs, "Read a deployment's log", forms.DeploymentLogsResponseV1),
-        body=forms.DeploymentLogsRequestV1,
+        *(
+            "POST",
+            f"{_BASE}/{{deployment_id}}/logs",
+            _post_logs,
+            "Read a deployment's log",
+            schemas.DeploymentLogsResponseV1,
+        ),
+        body=schemas.DeploymentLogsRequestV1,
         errors=(400, 404),
         tag="Models",
     ),

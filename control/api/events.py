@@ -11,17 +11,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from control.api.protocol.encoding import Encoded
-from control.api.protocol.errors import bad_field
 from control.api.protocol.lists import encoded_page
-from control.api.protocol.operations import Call, Operation
-from control.api.protocol.schemas import CURSOR, AnswerV1, PageQueryV1, PaginationResponseV1, TimeText, time_text
-from control.edges.sql.events.rows import Window
-from control.resources.billing_events import Page
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import CURSOR, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
+from control.resources.billing_events import EventPage
+from control.resources.errors import InvalidFieldError
+from control.resources.records import Window
+from control.resources.times import EPOCH, time_text
 from control.time_slices import each
 from policy.billing import EVENT_TYPE
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
 _FORM = re.compile(
     r"(?P<minute>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d)(?P<second>:\d\d([.,](?P<fraction>\d{1,9}))?)?"
@@ -44,7 +44,7 @@ def parse_time_ns(text: str) -> int:
         raise ValueError("not an ISO 8601 time such as 2026-01-31T12:00:00Z")
     zone = (form["zone"] or "Z").replace(" ", "+").upper()
     try:
-        since = datetime.fromisoformat(form["minute"] + (form["second"] or "")[:3] + zone).astimezone(UTC) - _EPOCH
+        since = datetime.fromisoformat(form["minute"] + (form["second"] or "")[:3] + zone).astimezone(UTC) - EPOCH
     except (ValueError, OverflowError):
         raise ValueError("not a time that exists") from None
     return since // timedelta(seconds=1) * _NS_PER_S + int((form["fraction"] or "").ljust(9, "0"))
@@ -77,7 +77,7 @@ class EventsQueryV1(PageQueryV1):
     external_entity_ids: _Values = Field([], description="External ids of groups, one parameter each; none: all.")
 
 
-class GatewayEventTokensV1(AnswerV1):
+class GatewayEventTokensV1(ResponseV1):
     """What the call cost. `inputTokens` counts cached and uncached input."""
 
     inputTokens: int
@@ -85,7 +85,7 @@ class GatewayEventTokensV1(AnswerV1):
     cachedInputTokens: int
 
 
-class GatewayEventV1(AnswerV1):
+class GatewayEventV1(ResponseV1):
     """One call through a slug, to be billed once."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -100,7 +100,7 @@ class GatewayEventV1(AnswerV1):
     tokens: GatewayEventTokensV1
 
 
-class EventsWindowV1(AnswerV1):
+class EventsWindowV1(ResponseV1):
     """What was answered: everything from `start_time` on and before `end_time`, now and for ever.
 
     Events are stamped in whole milliseconds: a border between two of them is told as the later one.
@@ -110,7 +110,7 @@ class EventsWindowV1(AnswerV1):
     end_time: TimeText
 
 
-class GatewayEventsResponseV1(AnswerV1):
+class GatewayEventsResponseV1(ResponseV1):
     """A page of events, by `timestamp`, then `idempotencyKey`."""
 
     items: list[GatewayEventV1]
@@ -118,35 +118,35 @@ class GatewayEventsResponseV1(AnswerV1):
     window: EventsWindowV1
 
 
-async def list_events(call: Call) -> Encoded:
-    query, parts = call.query_as(EventsQueryV1), call.parts
-    workspace_id = call.caller.workspace_id
+async def _list(request: ApiRequest) -> Encoded:
+    query, parts = request.query_as(EventsQueryV1), request.dependencies
+    workspace_id = request.workspace_id
     if query.cursor is not None:
-        pinned = parts.pages.open_cursor(workspace_id, _CURSOR_KIND, query.cursor)
+        pinned = parts.cursors.open(workspace_id, _CURSOR_KIND, query.cursor)
         start_ms, end_ms, keys, entities = pinned["window"]
         window = Window(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities))
-        page = await parts.statements.next_page(window, tuple(pinned["after"]), pinned["limit"])
+        page = await parts.events.next_page(window, tuple(pinned["after"]), pinned["limit"])
     else:
-        page = await parts.statements.first_page(_window_of(workspace_id, query), query.limit)
+        page = await parts.events.first_page(_window_of(workspace_id, query), query.limit)
     answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
     items = await each(page.rows, lambda row: (_event(row).model_dump_json(by_alias=True).encode(),))
-    return encoded_page(items, _pagination(call, page), window=answered)
+    return encoded_page(items, _pagination(request, page), window=answered)
 
 
 def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
     if query.start_time is None:
-        raise bad_field("start_time", "required unless cursor is given")
+        raise InvalidFieldError("start_time", "required unless cursor is given")
     if query.end_time is not None and query.end_time <= query.start_time:
-        raise bad_field("end_time", "must be after start_time")
+        raise InvalidFieldError("end_time", "must be after start_time")
     if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
-        raise bad_field("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
+        raise InvalidFieldError("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
     end_ms = _NO_END_MS if query.end_time is None else _next_ms(query.end_time)
     return Window(
         workspace_id, _next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
     )
 
 
-def _pagination(call: Call, page: Page) -> PaginationResponseV1:
+def _pagination(request: ApiRequest, page: EventPage) -> PaginationResponseV1:
     if page.next is None:
         return PaginationResponseV1(has_more=False)
     window = page.window
@@ -155,7 +155,7 @@ def _pagination(call: Call, page: Page) -> PaginationResponseV1:
         "after": page.next,
         "limit": page.limit,
     }
-    cursor = call.parts.pages.sign(window.workspace_id, _CURSOR_KIND, pinned)
+    cursor = request.dependencies.cursors.sign(window.workspace_id, _CURSOR_KIND, pinned)
     return PaginationResponseV1(has_more=True, cursor=cursor)
 
 
@@ -179,7 +179,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/gateway/events",
-        list_events,
+        _list,
         "List billing events",
         GatewayEventsResponseV1,
         query=EventsQueryV1,

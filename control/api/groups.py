@@ -1,36 +1,31 @@
 """`/v1/gateway/groups`: who may call which slugs, and how much (docs/reference/management-api.md#groups)."""
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field, model_validator
 
-from control.api.protocol.dependencies import Parts
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
-from control.api.protocol.lists import Listing, Position, page_of
-from control.api.protocol.operations import Call, Operation
+from control.api.protocol.lists import Listing, Position, list_page
+from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
-    AnswerV1,
-    FormV1,
     IdText,
     Name,
     PageQueryV1,
     PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
     SlugText,
     TimeText,
     not_all_null,
-    time_text,
 )
-from control.edges.redis.usage_counters import Bucket, CountersUnavailableError
-from control.edges.sql import group_rows
-from control.edges.sql.group_rows import GroupRecord
 from control.resources import groups
-from control.resources.groups import GroupChange, NewGroup, Placed
+from control.resources.groups import GroupChange, GroupInTree, NewGroup
+from control.resources.records import GroupRecord
+from control.resources.times import time_text
 from control.time_slices import each
 from policy.groups import MAX_MODELS, Enforcement
 from policy.limits.effective import Bound, bounds_of_each
@@ -45,7 +40,7 @@ _ONE_PER_TYPE = "At most one per type."
 _Threshold = Annotated[int, Field(ge=1, le=MAX_THRESHOLD, examples=[1000]), INTEGRAL]
 
 
-class RateLimitV1(FormV1):
+class RateLimitV1(RequestV1):
     """At most `threshold` in any rolling second or minute."""
 
     type: _Type
@@ -53,7 +48,7 @@ class RateLimitV1(FormV1):
     threshold: _Threshold
 
 
-class UsageLimitV1(FormV1):
+class UsageLimitV1(RequestV1):
     """At most `threshold` in one UTC day."""
 
     type: _Type
@@ -61,7 +56,7 @@ class UsageLimitV1(FormV1):
     threshold: _Threshold
 
 
-class GroupModelRequestV1(FormV1):
+class GroupModelRequestV1(RequestV1):
     """A slug that the group may call, and how much."""
 
     slug: SlugText
@@ -69,21 +64,21 @@ class GroupModelRequestV1(FormV1):
     usage_limits: Annotated[list[UsageLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
 
 
-class GroupMetadataRequestV1(FormV1):
+class GroupMetadataRequestV1(RequestV1):
     """How the operator knows the group; `external_entity_id` is unique in the workspace."""
 
     external_entity_id: Name = Field(examples=["customer-42"])
     name: Name | None = None
 
 
-class GroupHierarchyRequestV1(FormV1):
+class GroupHierarchyRequestV1(RequestV1):
     """Where the group stands. `limit_enforcement` omitted: the parent's, or INDEPENDENT without a parent."""
 
     limit_enforcement: Literal["INDEPENDENT", "CASCADING"] | None = None
     parent_group_id: IdText | None = None
 
 
-class CreateGatewayGroupRequestV1(FormV1):
+class CreateGatewayGroupRequestV1(RequestV1):
     """A new group."""
 
     metadata: GroupMetadataRequestV1
@@ -91,19 +86,19 @@ class CreateGatewayGroupRequestV1(FormV1):
     hierarchy: GroupHierarchyRequestV1 | None = None
 
 
-class GroupMetadataPatchV1(FormV1):
+class GroupMetadataPatchV1(RequestV1):
     """`name` null takes the name away."""
 
     name: Name | None
 
 
-class UpdateGatewayGroupRequestV1(FormV1):
+class UpdateGatewayGroupRequestV1(RequestV1):
     """`models` replaces the whole list; an empty list removes all access. At least one field is given, not null."""
 
     metadata: GroupMetadataPatchV1 | None = None
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
 
-    model_config = FormV1.model_config | {"json_schema_extra": not_all_null("metadata", "models")}
+    model_config = RequestV1.model_config | {"json_schema_extra": not_all_null("metadata", "models")}
 
     @model_validator(mode="after")
     def _says_something(self) -> "UpdateGatewayGroupRequestV1":
@@ -112,7 +107,7 @@ class UpdateGatewayGroupRequestV1(FormV1):
         return self
 
 
-class GroupModelV1(AnswerV1):
+class GroupModelV1(ResponseV1):
     """A slug that the group may call, and how much, as written on the group."""
 
     slug: str
@@ -120,21 +115,21 @@ class GroupModelV1(AnswerV1):
     usage_limits: list[UsageLimitV1]
 
 
-class GroupMetadataV1(AnswerV1):
+class GroupMetadataV1(ResponseV1):
     """How the operator knows the group."""
 
     external_entity_id: str
     name: str | None
 
 
-class GroupHierarchyV1(AnswerV1):
+class GroupHierarchyV1(ResponseV1):
     """Where the group stands."""
 
     limit_enforcement: Literal["INDEPENDENT", "CASCADING"]
     parent_group_id: str | None
 
 
-class EffectiveLimitV1(AnswerV1):
+class EffectiveLimitV1(ResponseV1):
     """A limit that binds the group; `source_group` is the group, itself or an ancestor, that it is anchored to."""
 
     type: _Type
@@ -143,7 +138,7 @@ class EffectiveLimitV1(AnswerV1):
     source_group: str
 
 
-class EffectiveModelV1(AnswerV1):
+class EffectiveModelV1(ResponseV1):
     """All limits that bind the group's calls to a slug."""
 
     slug: str
@@ -151,7 +146,7 @@ class EffectiveModelV1(AnswerV1):
     usage_limits: list[EffectiveLimitV1]
 
 
-class GatewayGroupV1(AnswerV1):
+class GatewayGroupV1(ResponseV1):
     """A group: `models` as written on it, `effective_models` after walking up the hierarchy."""
 
     id: str
@@ -163,14 +158,14 @@ class GatewayGroupV1(AnswerV1):
     updated_at: TimeText
 
 
-class GatewayGroupsResponseV1(AnswerV1):
+class GatewayGroupsResponseV1(ResponseV1):
     """One page of groups."""
 
     items: list[GatewayGroupV1]
     pagination: PaginationResponseV1
 
 
-class DeletedGatewayGroupV1(AnswerV1):
+class DeletedGatewayGroupV1(ResponseV1):
     """The group that was deleted, with all below it and all their keys."""
 
     id: str
@@ -184,73 +179,66 @@ class GroupsQueryV1(PageQueryV1):
     external_entity_id: _Entity | None = None
 
 
-async def create(call: Call) -> Encoded:
-    asked = call.body_as(CreateGatewayGroupRequestV1)
-    hierarchy = asked.hierarchy or GroupHierarchyRequestV1()
+async def _post(request: ApiRequest) -> Encoded:
+    body = request.body_as(CreateGatewayGroupRequestV1)
+    hierarchy = body.hierarchy or GroupHierarchyRequestV1()
     mode = hierarchy.limit_enforcement
     new = NewGroup(
-        asked.metadata.external_entity_id,
-        asked.metadata.name,
-        tuple(await each(asked.models, _entry)),
+        body.metadata.external_entity_id,
+        body.metadata.name,
+        tuple(await each(body.models, _slug_limits)),
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
     )
-    return Encoded(await encode_group(await groups.create_group(call.parts.store, call.caller.workspace_id, new)))
+    return Encoded(await encode_group(await groups.create_group(request.store, request.workspace_id, new)))
 
 
-async def patch(call: Call) -> Encoded:
-    asked = call.body_as(UpdateGatewayGroupRequestV1)
-    models = None if asked.models is None else tuple(await each(asked.models, _entry))
-    change = GroupChange(models, asked.metadata is not None, asked.metadata.name if asked.metadata else None)
-    place = (call.caller.workspace_id, call.path["group_id"])
-    return Encoded(await encode_group(await groups.change_group(call.parts.store, *place, change)))
-
-
-async def get(call: Call) -> Encoded:
-    async with call.parts.store.read() as conn:
-        placed = await groups.place_group(conn, call.caller.workspace_id, call.path["group_id"])
-    return Encoded(await encode_group(placed))
-
-
-async def list_all(call: Call) -> Encoded:
-    async def fetch(at: Position[Placed]) -> Sequence[Placed]:
-        async with call.parts.store.read() as conn:
-            entity = at.filters["external_entity_id"]
-            found = await group_rows.list_groups(conn, call.caller.workspace_id, entity, at.after, at.limit)
-            return await groups.place_all(conn, found)
-
-    filters = ("external_entity_id",)
-    return await page_of(
-        call, Listing("groups", fetch, lambda placed: placed.record.group.id, encode_group, filters, 4)
+async def _patch(request: ApiRequest) -> Encoded:
+    body = request.body_as(UpdateGatewayGroupRequestV1)
+    models = None if body.models is None else tuple(await each(body.models, _slug_limits))
+    change = GroupChange(models, body.metadata is not None, body.metadata.name if body.metadata else None)
+    return Encoded(
+        await encode_group(
+            await groups.change_group(request.store, request.workspace_id, request.path["group_id"], change)
+        )
     )
 
 
-async def delete(call: Call) -> DeletedGatewayGroupV1:
-    store, workspace_id = call.parts.store, call.caller.workspace_id
-    deleted = await groups.delete_group(store, workspace_id, call.path["group_id"])
-    await _forget_counts(call.parts, deleted)
-    record, deleted_at = deleted.record, time_text(deleted.deleted_at_ms)
+async def _get(request: ApiRequest) -> Encoded:
+    return Encoded(
+        await encode_group(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
+    )
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    async def fetch(at: Position[GroupInTree]) -> Sequence[GroupInTree]:
+        return await groups.read_groups(
+            request.store, request.workspace_id, at.filters["external_entity_id"], at.after, at.limit
+        )
+
+    filters = ("external_entity_id",)
+    return await list_page(
+        request, Listing("groups", fetch, lambda found: found.record.group.id, encode_group, filters, 4)
+    )
+
+
+async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
+    parts, workspace_id = request.dependencies, request.workspace_id
+    removed = await groups.remove_group(parts.store, parts.counters, workspace_id, request.path["group_id"])
+    record, deleted_at = removed.record, time_text(removed.removed_at_ms)
     return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
 
 
-async def _forget_counts(parts: Parts, deleted: groups.Deleted) -> None:
-    """A courtesy to Redis' memory: what stays is never looked at again and goes with its hash."""
-    if parts.counters is not None:
-        with suppress(CountersUnavailableError, TimeoutError):
-            async with asyncio.timeout(1):
-                await parts.counters.forget([Bucket(key, group_id) for key, group_id in deleted.buckets])
-
-
-async def encode_group(placed: Placed) -> Pieces:
-    """A `GatewayGroupV1`. In slices, entry by entry: as a whole, one of 1000 slugs takes 0.2 s."""
-    record, group = placed.record, placed.record.group
+async def encode_group(found: GroupInTree) -> Pieces:
+    """A `GatewayGroupV1`, entry by entry: encoding a group of 1000 slugs at once takes 0.2 s."""
+    record, group = found.record, found.record.group
     hierarchy = GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id)
     return encode_object(
         {
             "id": group.id,
             "metadata": _metadata(record).model_dump(),
             "models": Array(await each(group.models, lambda entry: (orjson.dumps(models_entry_to_wire(entry)),))),
-            "effective_models": Array(await each(bounds_of_each(placed.path), _effective)),
+            "effective_models": Array(await each(bounds_of_each(found.path), _effective)),
             "hierarchy": hierarchy.model_dump(),
             "created_at": time_text(record.created_at_ms),
             "updated_at": time_text(record.updated_at_ms),
@@ -276,23 +264,23 @@ def _effective_limit(bound: Bound) -> dict[str, Any]:
     return {"type": limit.type, "unit": limit.unit, "threshold": limit.threshold, "source_group": source}
 
 
-def _entry(form: GroupModelRequestV1) -> SlugLimits:
+def _slug_limits(sent: GroupModelRequestV1) -> SlugLimits:
     return SlugLimits(
-        form.slug, tuple(map(_limit, form.rate_limits or ())), tuple(map(_limit, form.usage_limits or ()))
+        sent.slug, tuple(map(_limit, sent.rate_limits or ())), tuple(map(_limit, sent.usage_limits or ()))
     )
 
 
-def _limit(form: RateLimitV1 | UsageLimitV1) -> Limit:
-    return Limit(LimitType(form.type), Unit(form.unit), form.threshold)
+def _limit(sent: RateLimitV1 | UsageLimitV1) -> Limit:
+    return Limit(LimitType(sent.type), Unit(sent.unit), sent.threshold)
 
 
 _PATH = "/v1/gateway/groups"
 _ONE = f"{_PATH}/{{group_id}}"
 _CREATE, _UPDATE = CreateGatewayGroupRequestV1, UpdateGatewayGroupRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, create, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
-    Operation("GET", _PATH, list_all, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400,)),
-    Operation("GET", _ONE, get, "Get a group", GatewayGroupV1, errors=(404,)),
-    Operation("PATCH", _ONE, patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404)),
-    Operation("DELETE", _ONE, delete, "Delete a group and all below it", DeletedGatewayGroupV1, errors=(404,)),
+    Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
+    Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400,)),
+    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
+    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404)),
+    Operation("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1, errors=(404,)),
 )

@@ -1,12 +1,11 @@
-"""`/healthz`: this process runs. `/readyz`: its database answers; what is degraded. No credentials.
+"""`/healthz`: the process runs. `/readyz`: its database answers; lists what is degraded. No credentials.
 
 See docs/reference/management-api.md#health.
 """
 
 from aiohttp import web
 
-from control.api.protocol.dependencies import PARTS
-from control.edges.sql.store import current_revision
+from control.api.protocol.dependencies import DEPENDENCIES
 
 
 async def healthz(_request: web.Request) -> web.Response:
@@ -14,9 +13,7 @@ async def healthz(_request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
-    async with parts.store.read() as conn:
-        degraded = await parts.readiness.degraded(conn, await current_revision(conn))
+    degraded = await request.app[DEPENDENCIES].readiness.degraded()
     return web.json_response({"status": "ready", "degraded": degraded})
 
 

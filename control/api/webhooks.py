@@ -1,4 +1,4 @@
-"""`/v1/gateway/webhooks`: who is told of billing events as they come in, and what became of each message."""
+"""`/v1/gateway/webhooks`: the receivers of billing events, and the deliveries to each."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -7,26 +7,23 @@ import orjson
 from pydantic import Field, model_validator
 
 from control.api.protocol.encoding import Encoded
-from control.api.protocol.errors import bad_field, not_found
-from control.api.protocol.lists import Listing, Position, page_of, shown
-from control.api.protocol.operations import Call, Operation
+from control.api.protocol.lists import Listing, Position, encoder, list_page
+from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
-    AnswerV1,
-    FormV1,
     PageQueryV1,
     PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
     TimeText,
     not_all_null,
-    optional_time_text,
-    time_text,
 )
-from control.edges.sql import webhook_rows
-from control.edges.sql.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
 from control.resources import webhooks
+from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
+from control.resources.times import optional_time_text, time_text
 from control.resources.webhooks import WebhookChange
-from policy.hosts import MAX_URL_CHARS, HostRuleError
+from policy.hosts import MAX_URL_CHARS
 
 DEFAULT_OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
 _Url = Annotated[
@@ -41,14 +38,14 @@ _Url = Annotated[
 _Description = Annotated[str, Field(max_length=255, json_schema_extra=NO_NUL)]
 
 
-class CreateWebhookRequestV1(FormV1):
+class CreateWebhookRequestV1(RequestV1):
     """A new receiver of billing events."""
 
     url: _Url
     description: _Description | None = None
 
 
-class UpdateWebhookRequestV1(FormV1):
+class UpdateWebhookRequestV1(RequestV1):
     """What is to change; null is as if left out, except of `description`. At least one field besides the overlap.
 
     Events that come in while `enabled` is false are not sent, then or later.
@@ -62,7 +59,7 @@ class UpdateWebhookRequestV1(FormV1):
         DEFAULT_OVERLAP_S, description="With `rotate_secret`: for how long the old secret signs as well."
     )
 
-    model_config = FormV1.model_config | {
+    model_config = RequestV1.model_config | {
         "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", given=["description"])
     }
 
@@ -74,7 +71,7 @@ class UpdateWebhookRequestV1(FormV1):
         return self
 
 
-class WebhookV1(AnswerV1):
+class WebhookV1(ResponseV1):
     """A receiver of billing events. `secret` is shown when it is made, and only then."""
 
     id: str
@@ -87,21 +84,21 @@ class WebhookV1(AnswerV1):
     secret: str | None = Field(None, description="For the `standardwebhooks` libraries.")
 
 
-class WebhooksResponseV1(AnswerV1):
+class WebhooksResponseV1(ResponseV1):
     """One page of webhooks."""
 
     items: list[WebhookV1]
     pagination: PaginationResponseV1
 
 
-class DeletedWebhookV1(AnswerV1):
+class DeletedWebhookV1(ResponseV1):
     """What was deleted."""
 
     id: str
     url: str
 
 
-class WebhookAttemptV1(AnswerV1):
+class WebhookAttemptV1(ResponseV1):
     """One try. `error` is null when it succeeded."""
 
     at: TimeText
@@ -110,7 +107,7 @@ class WebhookAttemptV1(AnswerV1):
     error: str | None
 
 
-class WebhookDeliveryV1(AnswerV1):
+class WebhookDeliveryV1(ResponseV1):
     """One message, which keeps its id (`webhook-id`) over all attempts. DEAD: given up after three days."""
 
     id: str
@@ -124,7 +121,7 @@ class WebhookDeliveryV1(AnswerV1):
     ended_at: TimeText | None
 
 
-class WebhookDeliveriesResponseV1(AnswerV1):
+class WebhookDeliveriesResponseV1(ResponseV1):
     """One page of deliveries, newest first."""
 
     items: list[WebhookDeliveryV1]
@@ -137,81 +134,68 @@ class DeliveriesQueryV1(PageQueryV1):
     status: Literal["PENDING", "DELIVERED", "DEAD"] | None = None
 
 
-async def create(call: Call) -> WebhookV1:
-    asked, parts = call.body_as(CreateWebhookRequestV1), call.parts
-    await _check_url(call, asked.url)
-    keys, workspace_id = parts.settings.secret_keys, call.caller.workspace_id
-    record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, asked.url, asked.description)
-    return _shown(record, secret)
+async def _post(request: ApiRequest) -> WebhookV1:
+    body, parts = request.body_as(CreateWebhookRequestV1), request.dependencies
+    await webhooks.check_webhook_url(body.url, parts.names)
+    keys, workspace_id = parts.settings.secret_keys, request.workspace_id
+    record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, body.url, body.description)
+    return _response(record, secret)
 
 
-async def list_all(call: Call) -> Encoded:
+async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[WebhookRecord]) -> Sequence[WebhookRecord]:
-        async with call.parts.store.read() as conn:
-            return await webhook_rows.list_webhooks(conn, call.caller.workspace_id, at.after, at.limit)
+        return await webhooks.read_webhooks(request.store, request.workspace_id, at.after, at.limit)
 
-    return await page_of(call, Listing("webhooks", fetch, lambda record: record.id, shown(_shown)))
-
-
-async def get(call: Call) -> WebhookV1:
-    return _shown(await _found(call))
+    return await list_page(request, Listing("webhooks", fetch, lambda record: record.id, encoder(_response)))
 
 
-async def update(call: Call) -> WebhookV1:
-    asked, parts = call.body_as(UpdateWebhookRequestV1), call.parts
-    if asked.url is not None:
-        await _check_url(call, asked.url)
-    overlap_s = DEFAULT_OVERLAP_S if asked.secret_overlap_seconds is None else asked.secret_overlap_seconds
-    overlap_ms = overlap_s * 1000 if asked.rotate_secret else None
-    describes = "description" in asked.model_fields_set
-    change = WebhookChange(asked.url, asked.description, describes, asked.enabled, overlap_ms)
-    place = (call.caller.workspace_id, call.path["webhook_id"])
-    return _shown(*await webhooks.change_webhook(parts.store, parts.settings.secret_keys, place, change))
+async def _get(request: ApiRequest) -> WebhookV1:
+    return _response(await _read(request))
 
 
-async def delete(call: Call) -> DeletedWebhookV1:
-    record = await _found(call)
-    await webhooks.delete_webhook(call.parts.store, record.workspace_id, record.id)
+async def _patch(request: ApiRequest) -> WebhookV1:
+    body, parts = request.body_as(UpdateWebhookRequestV1), request.dependencies
+    if body.url is not None:
+        await webhooks.check_webhook_url(body.url, parts.names)
+    overlap_s = DEFAULT_OVERLAP_S if body.secret_overlap_seconds is None else body.secret_overlap_seconds
+    overlap_ms = overlap_s * 1000 if body.rotate_secret else None
+    describes = "description" in body.model_fields_set
+    change = WebhookChange(body.url, body.description, describes, body.enabled, overlap_ms)
+    keys, workspace_id, webhook_id = parts.settings.secret_keys, request.workspace_id, request.path["webhook_id"]
+    return _response(*await webhooks.change_webhook(parts.store, keys, workspace_id, webhook_id, change))
+
+
+async def _delete(request: ApiRequest) -> DeletedWebhookV1:
+    record = await webhooks.remove_webhook(request.store, request.workspace_id, request.path["webhook_id"])
     return DeletedWebhookV1(id=record.id, url=record.url)
 
 
-async def list_deliveries(call: Call) -> Encoded:
-    record = await _found(call)
+async def _list_deliveries(request: ApiRequest) -> Encoded:
+    record = await _read(request)
 
     async def fetch(at: Position[DeliveryRecord]) -> Sequence[DeliveryRecord]:
-        async with call.parts.store.read() as conn:
-            return await webhook_rows.list_deliveries(conn, record.id, at.filters["status"], at.after, at.limit)
+        store = request.store
+        return await webhooks.read_deliveries(store, record.id, at.filters["status"], at.after, at.limit)
 
-    kind, encode = f"deliveries of {record.id}", shown(_shown_delivery)
-    return await page_of(call, Listing(kind, fetch, lambda delivery: delivery.id, encode, ("status",), 16))
-
-
-async def redeliver(call: Call) -> WebhookDeliveryV1:
-    record = await _found(call)
-    return _shown_delivery(await webhooks.redeliver(call.parts.store, record.id, call.path["delivery_id"]))
+    kind, encode = f"deliveries of {record.id}", encoder(_delivery_response)
+    return await list_page(request, Listing(kind, fetch, lambda delivery: delivery.id, encode, ("status",), 16))
 
 
-async def test(call: Call) -> WebhookDeliveryV1:
-    record = await _found(call)
-    return _shown_delivery(await webhooks.send_test(call.parts.store, record.id))
+async def _post_redeliver(request: ApiRequest) -> WebhookDeliveryV1:
+    record = await _read(request)
+    return _delivery_response(await webhooks.redeliver(request.store, record.id, request.path["delivery_id"]))
 
 
-async def _found(call: Call) -> WebhookRecord:
-    async with call.parts.store.read() as conn:
-        record = await webhook_rows.find_webhook(conn, call.caller.workspace_id, call.path["webhook_id"])
-    if record is None:
-        raise not_found("webhook")
-    return record
+async def _post_test(request: ApiRequest) -> WebhookDeliveryV1:
+    record = await _read(request)
+    return _delivery_response(await webhooks.send_test(request.store, record.id))
 
 
-async def _check_url(call: Call, url: str) -> None:
-    try:
-        await call.parts.names.check_base_url(url)
-    except HostRuleError as error:
-        raise bad_field("url", str(error).replace("base_url", "url")) from None
+async def _read(request: ApiRequest) -> WebhookRecord:
+    return await webhooks.read_webhook(request.store, request.workspace_id, request.path["webhook_id"])
 
 
-def _shown(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
+def _response(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
     return WebhookV1(
         id=record.id,
         url=record.url,
@@ -224,7 +208,7 @@ def _shown(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
     )
 
 
-def _shown_delivery(record: DeliveryRecord) -> WebhookDeliveryV1:
+def _delivery_response(record: DeliveryRecord) -> WebhookDeliveryV1:
     attempts = [
         WebhookAttemptV1(at=time_text(at_ms), duration_ms=duration_ms, status_code=status_code, error=error)
         for at_ms, duration_ms, status_code, error in orjson.loads(record.attempt_log)
@@ -249,20 +233,20 @@ _LIST = f"{_ONE}/deliveries"
 _AGAIN = f"{_LIST}/{{delivery_id}}/redeliver"
 _NEW, _CHANGE = CreateWebhookRequestV1, UpdateWebhookRequestV1
 OPERATIONS = (
-    Operation("POST", _ALL, create, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 409)),
-    Operation("GET", _ALL, list_all, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),
-    Operation("GET", _ONE, get, "Get a webhook", WebhookV1, errors=(404,)),
-    Operation("PATCH", _ONE, update, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404)),
-    Operation("DELETE", _ONE, delete, "Delete a webhook", DeletedWebhookV1, errors=(404,)),
+    Operation("POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 409)),
+    Operation("GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),
+    Operation("GET", _ONE, _get, "Get a webhook", WebhookV1, errors=(404,)),
+    Operation("PATCH", _ONE, _patch, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404)),
+    Operation("DELETE", _ONE, _delete, "Delete a webhook", DeletedWebhookV1, errors=(404,)),
     Operation(
         "GET",
         _LIST,
-        list_deliveries,
+        _list_deliveries,
         "List deliveries",
         WebhookDeliveriesResponseV1,
         query=DeliveriesQueryV1,
         errors=(400, 404),
     ),
-    Operation("POST", _AGAIN, redeliver, "Deliver again", WebhookDeliveryV1, errors=(404, 409)),
-    Operation("POST", f"{_ONE}/test", test, "Send a test message", WebhookDeliveryV1, errors=(404,)),
+    Operation("POST", _AGAIN, _post_redeliver, "Deliver again", WebhookDeliveryV1, errors=(404, 409)),
+    Operation("POST", f"{_ONE}/test", _post_test, "Send a test message", WebhookDeliveryV1, errors=(404,)),
 )

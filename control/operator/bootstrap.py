@@ -13,13 +13,14 @@ from control.edges.process.data_directory import DataDirectory, DataDirectoryErr
 from control.edges.process.redis_binary import RedisServerError
 from control.edges.redis.client import connect
 from control.edges.redis.hints import Hints
-from control.edges.sql.database import DatabaseAwayError, SchemaTooNewError, migrate
+from control.edges.sql.database import SchemaTooNewError, migrate
 from control.edges.sql.database_url import embedded_file
 from control.edges.sql.store import Store
 from control.operator.stack import StackError
+from control.resources.errors import DomainError
 
 T = TypeVar("T")
-TELLABLE = (DataDirectoryError, DatabaseAwayError, SchemaTooNewError, RedisServerError, StackError, ValueError)
+TELLABLE = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)
 """What an operator can mend: told in one line. Anything else is a bug of ours, and its traceback is wanted."""
 
 

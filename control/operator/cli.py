@@ -147,8 +147,8 @@ def _known_tier(_context: click.Context, _option: click.Parameter, tier: str | N
     if tier is not None:
         try:
             workspaces.check_tier_is_known(tier, os.environ)
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
+        except workspaces.WorkspaceError as error:
+            raise click.ClickException(error.message) from None
     return tier
 
 
@@ -241,7 +241,7 @@ def secrets_reencrypt(**where: Any) -> None:
     from policy.sealing import parse_keys
 
     def reencrypt(store: "Store") -> Awaitable[Any]:
-        return workspaces.reencrypt_secrets(store, parse_keys(_database(where).secret_key()))
+        return workspaces.reencrypt_all(store, parse_keys(_database(where).secret_key()))
 
     _change(where, reencrypt)
 

@@ -1,19 +1,28 @@
-"""The group tree as it changes: load, ask policy, save (docs/reference/management-api.md#the-group-tree).
+"""The group tree: load, ask policy, save (docs/reference/management-api.md#the-group-tree).
 
-Every check that spans groups runs with the tree locked, inside the transaction that saves. No SQL and no HTTP here.
+Every check that spans groups runs with the tree locked, inside the transaction that saves. No SQL, no HTTP.
 """
 
+import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from control.api.protocol.errors import ProblemError, bad_field, conflict, not_found
 from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
-from control.edges.sql.group_rows import GroupRecord
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
+from control.resources.errors import (
+    ChildExceedsParentLimitError,
+    ExternalEntityIdTakenError,
+    GroupNotFoundError,
+    InvalidFieldError,
+    ParentGroupNotFoundError,
+    UsageUnavailableError,
+)
+from control.resources.group_usage import Bucket, UsageSource
 from control.resources.ids import new_id
+from control.resources.records import GroupRecord
 from control.time_slices import pause
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.groups import (
@@ -31,12 +40,13 @@ from policy.limits.counter_layout import bucket_key
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
 
 MOST_FORGOTTEN = 10_000
-"""Buckets of a deleted tree that Redis is told to forget; the others go with their hashes, in days."""
+"""Buckets of a deleted tree that are removed from Redis at once; the others expire with their hashes, in days."""
+_FORGET_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """What an operator asks for; `enforcement` None: the parent's, or INDEPENDENT."""
+    """A group to create. `enforcement` None: the parent's, or INDEPENDENT."""
 
     external_entity_id: str
     name: str | None
@@ -47,7 +57,7 @@ class NewGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What PATCH may change. `models` None: as they are. `name` counts only when `renames`."""
+    """What PATCH may change. `models` None: unchanged. `name` counts only when `renames`."""
 
     models: tuple[SlugLimits, ...] | None = None
     renames: bool = False
@@ -55,35 +65,35 @@ class GroupChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class GroupInTree:
     """A group and its path up the tree, itself first: what `effective_models` is computed from."""
 
     record: GroupRecord
     path: tuple[Group, ...]
 
 
-async def create_group(store: Store, workspace_id: str, new: NewGroup) -> Placed:
-    async def work(tx: WriteTx) -> Placed:
-        await check_models_of(new.models, await owned_prefixes(tx.conn, workspace_id))
+async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:
+    async def work(tx: WriteTx) -> GroupInTree:
+        await _check_models(new.models, await owned_prefixes(tx.conn, workspace_id))
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
-        group = await _grown(workspace_id, new, ancestors)
+        group = await _new_group(workspace_id, new, ancestors)
         path = f"{parent.path if parent else ''}{group.id}/"
         record = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms)
         await group_rows.insert_group(tx, record)
-        return Placed(record, (group, *ancestors))
+        return GroupInTree(record, (group, *ancestors))
 
     try:
         return await store.transact(work)
     except TakenError:
-        raise conflict("metadata.external_entity_id is taken by another group of this workspace") from None
+        raise ExternalEntityIdTakenError from None
 
 
-async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> Placed:
-    async def work(tx: WriteTx) -> Placed:
+async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> GroupInTree:
+    async def work(tx: WriteTx) -> GroupInTree:
         if change.models is not None:
-            await check_models_of(change.models, await owned_prefixes(tx.conn, workspace_id))
-        old = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
+            await _check_models(change.models, await owned_prefixes(tx.conn, workspace_id))
+        old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)
         name = change.name if change.renames else old.name
@@ -91,85 +101,94 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)
-        return Placed(record, (group, *ancestors))
+        return GroupInTree(record, (group, *ancestors))
 
     return await store.transact(work)
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """A group that was deleted with all below it. `buckets`: (hash, counting group) of what they counted, the first."""
+class RemovedGroup:
+    """A group that was deleted with all groups below it."""
 
     record: GroupRecord
-    deleted_at_ms: int
-    buckets: Sequence[tuple[str, str]]
+    removed_at_ms: int
 
 
-async def delete_group(store: Store, workspace_id: str, group_id: str) -> Deleted:
-    """Delete the group, all below it and all their keys, or nothing."""
+async def remove_group(store: Store, usage: UsageSource | None, workspace_id: str, group_id: str) -> RemovedGroup:
+    """Delete the group, all groups below it and all their keys, or nothing; then free their counters in Redis."""
 
-    async def work(tx: WriteTx) -> Deleted:
-        record = _found(await group_rows.lock_tree(tx, workspace_id, group_id))
+    async def work(tx: WriteTx) -> tuple[RemovedGroup, list[Bucket]]:
+        record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         buckets = await _buckets_of(tx.conn, record)
         await group_rows.delete_subtree(tx, record)
-        return Deleted(record, tx.now_ms, buckets)
+        return RemovedGroup(record, tx.now_ms), buckets
 
-    return await store.transact(work)
+    removed, buckets = await store.transact(work)
+    if usage is not None:
+        # Saves memory in Redis, no more: nothing reads these counters again, and they expire with their hashes.
+        with suppress(UsageUnavailableError, TimeoutError):
+            async with asyncio.timeout(_FORGET_TIMEOUT_S):
+                await usage.forget(buckets)
+    return removed
 
 
-async def _buckets_of(conn: Connection, top: GroupRecord) -> list[tuple[str, str]]:
+async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:
     """Of the group and those below it, up to a bound."""
-    found = [(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
+    found = [Bucket(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
     is_cascading = top.group.enforcement is Enforcement.CASCADING
     async for batch in group_rows.descendants_of(conn, top):
         for group in batch:
             owner = top.counting_owner if is_cascading else group.id
-            found += [(bucket_key(owner, entry.slug), group.id) for entry in group.models]
+            found += [Bucket(bucket_key(owner, entry.slug), group.id) for entry in group.models]
         if len(found) >= MOST_FORGOTTEN:
             break
     return found[:MOST_FORGOTTEN]
 
 
-async def place_group(conn: Connection, workspace_id: str, group_id: str) -> Placed:
-    """The group with its path; 404 when the workspace has no such group."""
-    record = _found(await group_rows.find_group(conn, workspace_id, group_id))
-    return Placed(record, (record.group, *await group_rows.ancestors_of(conn, record)))
+async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInTree:
+    async with store.read() as conn:
+        record = _existing(await group_rows.find_group(conn, workspace_id, group_id))
+        return GroupInTree(record, (record.group, *await group_rows.ancestors_of(conn, record)))
 
 
-async def place_all(conn: Connection, records: Sequence[GroupRecord]) -> list[Placed]:
-    """The same for many, with one look at all their ancestors."""
-    known = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
-    return [Placed(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
+async def read_groups(
+    store: Store, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
+) -> list[GroupInTree]:
+    """At most `limit` groups, oldest first, behind the id `after`; all their ancestors are read at once."""
+    async with store.read() as conn:
+        records = await group_rows.list_groups(conn, workspace_id, external_entity_id, after, limit)
+        known = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
+    return [GroupInTree(r, (r.group, *(known[id] for id in r.ancestor_ids))) for r in records]
 
 
-async def check_models_of(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
-    """400, with the field's path, unless every entry is legal, names an owned slug, and no slug is named twice."""
+async def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:
+    """Refuse an illegal entry, a slug that the workspace does not own, and a slug that is named twice."""
     seen: set[str] = set()
     for index, entry in enumerate(models):
         await pause()
         if entry.slug in seen:
-            raise bad_field(f"models.{index}.slug", f"{entry.slug} is named twice in models")
+            raise InvalidFieldError(f"models.{index}.slug", f"{entry.slug} is named twice in models")
         seen.add(entry.slug)
         try:
             check_slug(entry.slug, prefixes)
             check_slug_limits(entry)
         except EndpointRuleError as error:
-            raise bad_field(f"models.{index}.slug", error.message) from None
+            raise InvalidFieldError(f"models.{index}.slug", error.message) from None
         except IllegalLimitsError as error:
-            raise bad_field(f"models.{index}", str(error)) from None
+            raise InvalidFieldError(f"models.{index}", str(error)) from None
 
 
-async def _grown(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
-    """The new group, if policy lets it stand below `ancestors` (parent first)."""
+async def _new_group(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Group:
+    """The group, if policy allows it below `ancestors` (parent first)."""
     parent = ancestors[0] if ancestors else None
     try:
         enforcement = inherit_enforcement(new.enforcement, parent)
     except GroupRuleError as error:
-        raise bad_field("hierarchy.limit_enforcement", str(error)) from None
+        raise InvalidFieldError("hierarchy.limit_enforcement", str(error)) from None
     try:
         check_depth(ancestors)
     except GroupRuleError as error:
-        raise bad_field("hierarchy.parent_group_id", str(error)) from None
+        raise InvalidFieldError("hierarchy.parent_group_id", str(error)) from None
     if enforcement is Enforcement.CASCADING:
         await _check_limits_below(ancestors, new.models)
     parent_id = parent.id if parent else None
@@ -181,7 +200,7 @@ async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancest
     ceilings = tightened(old.group.models, new.group.models)
     if not ceilings:
         return
-    with _refused_as_exceeding():
+    with _exceeding_is_refused():
         async for entry in group_rows.entries_below(tx.conn, new):
             await pause()
             for limit in (*entry["rate_limits"], *entry["usage_limits"]):
@@ -189,20 +208,19 @@ async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancest
 
 
 async def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
-    """400 when a threshold in `lower` is above one of `uppers` for the same tuple."""
+    """Refuse a threshold in `lower` above the same tuple's in one of `uppers`."""
     for upper in uppers:
         await pause()
-        with _refused_as_exceeding():
+        with _exceeding_is_refused():
             check_below(upper.models, lower)
 
 
 @contextmanager
-def _refused_as_exceeding() -> Iterator[None]:
-    """400: a child's threshold is above an ancestor's."""
+def _exceeding_is_refused() -> Iterator[None]:
     try:
         yield
     except ChildExceedsParentError as error:
-        raise ProblemError(400, "CHILD_EXCEEDS_PARENT_LIMIT", str(error)) from None
+        raise ChildExceedsParentLimitError(str(error)) from None
 
 
 async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) -> GroupRecord | None:
@@ -210,11 +228,11 @@ async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) 
         return None
     parent = await group_rows.lock_tree(tx, workspace_id, parent_id)
     if parent is None:
-        raise not_found("parent group")
+        raise ParentGroupNotFoundError
     return parent
 
 
-def _found(record: GroupRecord | None) -> GroupRecord:
+def _existing(record: GroupRecord | None) -> GroupRecord:
     if record is None:
-        raise not_found("group")
+        raise GroupNotFoundError
     return record

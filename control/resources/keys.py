@@ -1,63 +1,83 @@
-"""API keys: made once in plaintext, kept as a digest, published to the proxies, revoked for good.
+"""API keys: shown once in plaintext, stored as a digest, published to the proxies, revoked for good.
 
 See docs/reference/management-api.md#api-keys.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control.api.protocol.errors import not_found
 from control.edges.sql import key_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.group_rows import find_group
-from control.edges.sql.key_rows import KeyRecord
 from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.errors import GroupNotFoundError, KeyNotFoundError
 from control.resources.ids import new_key
+from control.resources.records import KeyHolder, KeyRecord
 from policy.credentials import KeyKind, digest_of, prefix_of
-from policy.snapshot import KeyRow, RowKind
 
 
 @dataclass(frozen=True, slots=True)
-class Keyring:
+class KeyOwner:
     """Whose keys: a workspace's own (`group_id` None), or those minted under one of its groups."""
 
     workspace_id: str
     group_id: str | None = None
 
 
-async def add_key(tx: WriteTx, ring: Keyring, kind: KeyKind, name: str | None) -> tuple[str, KeyRecord]:
-    """Make, save and publish a key. The plaintext is in the first of the pair, and nowhere else afterwards."""
+async def add_key(tx: WriteTx, owner: KeyOwner, kind: KeyKind, name: str | None) -> tuple[str, KeyRecord]:
+    """Make and save a key. The plaintext is returned here, and exists nowhere afterwards."""
     key = new_key()
-    record = KeyRecord(prefix_of(key), kind.value, ring.workspace_id, ring.group_id, name, tx.now_ms)
-    digest = digest_of(key)
-    await key_rows.insert_key(tx, record, digest)
-    row = KeyRow(digest, record.prefix, kind, ring.workspace_id, ring.group_id)
-    tx.publish(RowKind.KEY, digest, row.to_wire())
+    record = KeyRecord(prefix_of(key), kind.value, owner.workspace_id, owner.group_id, name, tx.now_ms)
+    await key_rows.insert_key(tx, record, digest_of(key))
     return key, record
 
 
-async def mint(store: Store, ring: Keyring, kind: KeyKind, name: str | None) -> tuple[str, KeyRecord]:
+async def mint_key(store: Store, owner: KeyOwner, kind: KeyKind, name: str | None) -> tuple[str, KeyRecord]:
+    """The plaintext, and the key as it is stored."""
+
     async def work(tx: WriteTx) -> tuple[str, KeyRecord]:
-        await check_ring(tx.conn, ring)
-        return await add_key(tx, ring, kind, name)
+        await _check_owner(tx.conn, owner)
+        return await add_key(tx, owner, kind, name)
 
     try:
         return await store.transact(work)
-    except DanglingError:  # the group was deleted meanwhile
-        raise not_found("group") from None
+    except DanglingError:  # another request deleted the group
+        raise GroupNotFoundError from None
 
 
-async def revoke(store: Store, ring: Keyring, prefix: str) -> None:
+async def revoke_key(store: Store, owner: KeyOwner, prefix: str) -> None:
     async def work(tx: WriteTx) -> None:
-        await check_ring(tx.conn, ring)
-        digest = await key_rows.delete_key(tx, ring.workspace_id, ring.group_id, prefix)
-        if digest is None:
-            raise not_found("API key")
-        tx.publish(RowKind.KEY, digest, None)
+        await _check_owner(tx.conn, owner)
+        if await key_rows.delete_key(tx, owner.workspace_id, owner.group_id, prefix) is None:
+            raise KeyNotFoundError
 
     await store.transact(work)
 
 
-async def check_ring(conn: Connection, ring: Keyring) -> None:
-    """404 when the group is not one of the workspace's."""
-    if ring.group_id is not None and await find_group(conn, ring.workspace_id, ring.group_id) is None:
-        raise not_found("group")
+async def read_key(store: Store, owner: KeyOwner, prefix: str) -> KeyRecord:
+    async with store.read() as conn:
+        await _check_owner(conn, owner)
+        record = await key_rows.get_key(conn, owner.workspace_id, owner.group_id, prefix)
+    if record is None:
+        raise KeyNotFoundError
+    return record
+
+
+async def read_keys(store: Store, owner: KeyOwner, after: tuple[int, str] | None, limit: int) -> Sequence[KeyRecord]:
+    """At most `limit` keys, oldest first, behind `after` (created_at_ms, prefix)."""
+    async with store.read() as conn:
+        await _check_owner(conn, owner)
+        return await key_rows.list_keys(conn, owner.workspace_id, owner.group_id, after, limit)
+
+
+async def holders_of(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
+    """Who holds the keys that a request presents; unknown keys are left out."""
+    async with store.read() as conn:
+        found = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
+    return [holder for holder in found if holder is not None]
+
+
+async def _check_owner(conn: Connection, owner: KeyOwner) -> None:
+    """Refuse a group that is not one of the workspace's."""
+    if owner.group_id is not None and await find_group(conn, owner.workspace_id, owner.group_id) is None:
+        raise GroupNotFoundError

@@ -1,7 +1,7 @@
-"""The messages of webhooks: what is told, how it is signed, when it is tried again.
+"""The messages of webhooks: what they contain, how they are signed, when they are retried.
 
-At least once: a message keeps its id and its bytes over all its attempts, and its events keep their keys. Which
-messages there are is written by `outbox`, in the transaction that brings the events in; sending is the sender's.
+Delivery is at least once: a message keeps its id and its bytes over all attempts, and its events keep their keys.
+`outbox` writes the messages in the transaction that ingests the events; `edges/webhooks/sender.py` sends them.
 
 See docs/reference/events-and-webhooks.md#webhook-messages.
 """
@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 from standardwebhooks import Webhook
 
-from control.api.protocol.schemas import time_text
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import WriteTx
-from control.edges.sql.webhook_rows import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
 from control.resources.ids import new_id
+from control.resources.records import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
+from control.resources.times import time_text
 from policy.billing import EVENT_TYPE
 from policy.sealing import unseal
 
@@ -34,7 +34,7 @@ LOGGED_ATTEMPTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of one try. `retry_after_ms`: what the receiver asked for."""
+    """The result of one attempt. `retry_after_ms`: what the receiver asked for."""
 
     at_ms: int
     duration_ms: int
@@ -48,22 +48,22 @@ class Attempt:
 
 
 async def outbox(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a message for each webhook that is to hear of these new events, with the events or not at all."""
+    """Write the messages that carry these new events to their webhooks, in the transaction that writes the events."""
     by_workspace: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_workspace.setdefault(row["workspace_id"], []).append(row)
-    told = await webhook_rows.enabled_webhooks(tx, sorted(by_workspace))
-    now_ms = await database_ms(tx.conn) if told else 0
+    receivers = await webhook_rows.enabled_webhooks(tx, sorted(by_workspace))
+    now_ms = await database_ms(tx.conn) if receivers else 0
     messages = [
         new_delivery(webhook_id, EVENT_TYPE, keys, now_ms)
-        for workspace_id, webhook_id in told
+        for workspace_id, webhook_id in receivers
         for keys in _messages_of(by_workspace[workspace_id])
     ]
     await webhook_rows.insert_deliveries(tx, messages)
 
 
 def _messages_of(rows: Iterable[dict[str, Any]]) -> list[list[str]]:
-    """Keys of events, as many as one message carries; in the order of the list."""
+    """The keys of the events of each message, in the order of the list of events."""
     messages: list[list[str]] = []
     size = METADATA_CHARS_PER_MESSAGE + 1
     for row in sorted(rows, key=lambda row: (row["timestamp_ms"], row["idempotency_key"])):
@@ -96,17 +96,17 @@ def new_delivery(webhook_id: str, type: str, event_keys: Sequence[str], now_ms: 
 
 def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
     """The message: the same bytes on each attempt."""
-    told = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
+    known = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
     message = {
         "type": delivery.type,
         "timestamp": time_text(delivery.created_at_ms),
-        "data": {"events": [_event(row) for row in told]},
+        "data": {"events": [_event(row) for row in known]},
     }
     return orjson.dumps(message)
 
 
 def _event(row: Any) -> dict[str, Any]:
-    """As in the list, with the request's metadata."""
+    """The event as the list of events shows it, with the request's metadata."""
     return {
         "type": EVENT_TYPE,
         "idempotencyKey": row.idempotency_key,
@@ -148,7 +148,7 @@ def valid_secrets(record: WebhookRecord, keys: Sequence[bytes], now_ms: int) -> 
 def after_attempt(
     delivery: DeliveryRecord, attempt: Attempt, chance: float, retry_for_ms: int = RETRY_FOR_MS
 ) -> dict[str, Any]:
-    """What the delivery becomes: delivered, tried again later, or dead when its time is up. `chance`: from [0, 1)."""
+    """The columns to write: delivered, due again later, or dead when its time is up. `chance` is from [0, 1)."""
     ended_ms = attempt.at_ms + attempt.duration_ms
     entry = [attempt.at_ms, attempt.duration_ms, attempt.status_code, attempt.error]
     log = [*orjson.loads(delivery.attempt_log), entry][-LOGGED_ATTEMPTS:]
@@ -163,10 +163,10 @@ def after_attempt(
 
 
 def delay_ms_after(attempts: int, chance: float) -> int:
-    """Exponential, spread over the upper half, so that what failed together does not return together."""
+    """Exponential backoff with jitter over the upper half: deliveries that failed together are retried apart."""
     ceiling = min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** min(attempts - 1, 32))
     return int(ceiling * (0.5 + chance / 2))
 
 
 def chance() -> float:
-    return random.random()  # noqa: S311 (spread, not secrecy)
+    return random.random()  # noqa: S311 (jitter, not secrecy)

@@ -1,6 +1,6 @@
-"""Webhooks as their owner sees them: made, changed, rotated, deleted; a message sent again or for a test.
+"""Webhooks as their owner manages them: create, change, rotate the secret, delete, redeliver, send a test message.
 
-What the messages say is in `webhook_messages.py`, sending them is `edges/webhooks/sender.py`'s.
+`webhook_messages.py` writes the messages; `edges/webhooks/sender.py` sends them.
 
 See docs/reference/events-and-webhooks.md#webhooks.
 """
@@ -10,25 +10,36 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from control.api.protocol.errors import conflict, not_found
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.webhook_rows import PENDING, DeliveryRecord, WebhookRecord
+from control.resources.endpoints import UpstreamUrls
+from control.resources.errors import (
+    DeliveryInProgressError,
+    DeliveryNotFoundError,
+    InvalidFieldError,
+    TooManyWebhooksError,
+    WebhookNotFoundError,
+)
 from control.resources.ids import new_id, new_nonce
+from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.webhook_messages import new_delivery
+from policy.hosts import HostRuleError
 from policy.sealing import seal, unseal
 
 TEST_TYPE = "TEST"
 MAX_WEBHOOKS = 20
-"""Per workspace: every event is told to each."""
-SECRET_PREFIX = "whsec_"  # noqa: S105 (what secrets begin with)
+"""Per workspace: every webhook is sent every event."""
+SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix, no secret)
 SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookChange:
-    """What PATCH may change; None: as it is. `overlap_ms`: rotate, and let the old secret sign as well for so long."""
+    """What PATCH may change; None: unchanged. `overlap_ms`: rotate the secret; both secrets sign for this long.
+
+    `description` counts only when `describes`.
+    """
 
     url: str | None = None
     description: str | None = None
@@ -44,12 +55,12 @@ def new_secret() -> str:
 async def create_webhook(
     store: Store, keys: Sequence[bytes], workspace_id: str, url: str, description: str | None
 ) -> tuple[WebhookRecord, str]:
-    """The webhook, and its secret, which is not shown again."""
+    """The webhook, and its secret, which is shown only once."""
     id, secret = new_id("whk"), new_secret()
 
     async def work(tx: WriteTx) -> WebhookRecord:
         if await webhook_rows.count_webhooks(tx, workspace_id) >= MAX_WEBHOOKS:
-            raise conflict(f"a workspace has at most {MAX_WEBHOOKS} webhooks")
+            raise TooManyWebhooksError(MAX_WEBHOOKS)
         sealed = seal(keys, id, secret, new_nonce())
         times = (tx.now_ms, tx.now_ms)
         record = WebhookRecord(id, workspace_id, url, description, True, sealed, None, None, *times)
@@ -60,15 +71,13 @@ async def create_webhook(
 
 
 async def change_webhook(
-    store: Store, keys: Sequence[bytes], found: tuple[str, str], change: WebhookChange
+    store: Store, keys: Sequence[bytes], workspace_id: str, webhook_id: str, change: WebhookChange
 ) -> tuple[WebhookRecord, str | None]:
-    """`found`: workspace and webhook. The webhook as it is now, and its new secret when it was rotated."""
+    """The webhook as it is now, and its new secret when it was rotated."""
     secret = new_secret() if change.overlap_ms is not None else None
 
     async def work(tx: WriteTx) -> WebhookRecord:
-        old = await webhook_rows.lock_webhook(tx, *found)
-        if old is None:
-            raise not_found("webhook")
+        old = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
         record = replace(
             old,
             url=change.url or old.url,
@@ -80,44 +89,70 @@ async def change_webhook(
             until_ms = await database_ms(tx.conn) + change.overlap_ms
             sealed = seal(keys, old.id, secret, new_nonce())
             record = replace(record, secret=sealed, previous_secret=old.secret, previous_until_ms=until_ms)
-        values = {name: getattr(record, name) for name in WebhookRecord.__dataclass_fields__}
-        await webhook_rows.update_webhook(tx, old.id, values)
+        await webhook_rows.update_webhook(tx, record)
         return record
 
     return await store.transact(work), secret
 
 
-async def delete_webhook(store: Store, workspace_id: str, webhook_id: str) -> None:
-    async def work(tx: WriteTx) -> None:
-        if await webhook_rows.lock_webhook(tx, workspace_id, webhook_id) is None:
-            raise not_found("webhook")
+async def remove_webhook(store: Store, workspace_id: str, webhook_id: str) -> WebhookRecord:
+    async def work(tx: WriteTx) -> WebhookRecord:
+        record = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
         await webhook_rows.delete_webhook(tx, webhook_id)
+        return record
 
-    await store.transact(work)
+    return await store.transact(work)
 
 
-async def reencrypt(tx: WriteTx, keys: Sequence[bytes]) -> None:
-    """Seal the secrets of all webhooks anew under `keys[0]`."""
+async def read_webhook(store: Store, workspace_id: str, webhook_id: str) -> WebhookRecord:
+    async with store.read() as conn:
+        return _existing(await webhook_rows.find_webhook(conn, workspace_id, webhook_id))
+
+
+async def read_webhooks(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[WebhookRecord]:
+    """At most `limit` webhooks, oldest first, behind the id `after`."""
+    async with store.read() as conn:
+        return await webhook_rows.list_webhooks(conn, workspace_id, after, limit)
+
+
+async def read_deliveries(
+    store: Store, webhook_id: str, status: str | None, before: str | None, limit: int
+) -> Sequence[DeliveryRecord]:
+    """At most `limit` deliveries of a webhook, newest first, behind the id `before`."""
+    async with store.read() as conn:
+        return await webhook_rows.list_deliveries(conn, webhook_id, status, before, limit)
+
+
+async def check_webhook_url(url: str, urls: UpstreamUrls) -> None:
+    """Refuse a URL that breaks the rules of `base_url`. Call it before the transaction: it resolves names."""
+    try:
+        await urls.check_base_url(url)
+    except HostRuleError as error:
+        raise InvalidFieldError("url", str(error).replace("base_url", "url")) from None
+
+
+async def reencrypt_webhooks(tx: WriteTx, keys: Sequence[bytes]) -> None:
+    """Seal the secrets of all webhooks again under `keys[0]`."""
+
+    def resealed(record: WebhookRecord, sealed: str) -> str:
+        return seal(keys, record.id, unseal(keys, record.id, sealed), new_nonce())
+
     for record in await webhook_rows.lock_all(tx):
-        found = {"secret": record.secret, "previous_secret": record.previous_secret}
-        values = {
-            name: seal(keys, record.id, unseal(keys, record.id, sealed), new_nonce())
-            for name, sealed in found.items()
-            if sealed is not None
-        }
-        await webhook_rows.update_webhook(tx, record.id, values)
+        previous = None if record.previous_secret is None else resealed(record, record.previous_secret)
+        changed = replace(record, secret=resealed(record, record.secret), previous_secret=previous)
+        await webhook_rows.update_webhook(tx, changed)
 
 
 async def redeliver(store: Store, webhook_id: str, delivery_id: str) -> DeliveryRecord:
-    """Send it again, at once and for another three days if need be; 409 while an attempt is under way."""
+    """Send the message again at once, with retries for another three days; refused while an attempt is in progress."""
 
     async def work(tx: WriteTx) -> DeliveryRecord:
         delivery = await webhook_rows.lock_delivery(tx, webhook_id, delivery_id)
         if delivery is None:
-            raise not_found("delivery")
+            raise DeliveryNotFoundError
         now_ms = await database_ms(tx.conn)
         if delivery.leased_until_ms > now_ms:
-            raise conflict("the delivery is being attempted right now")
+            raise DeliveryInProgressError
         changed = replace(
             delivery, status=PENDING, retry_since_ms=now_ms, next_attempt_at_ms=now_ms, ended_at_ms=None, lease=None
         )
@@ -129,7 +164,7 @@ async def redeliver(store: Store, webhook_id: str, delivery_id: str) -> Delivery
 
 
 async def send_test(store: Store, webhook_id: str) -> DeliveryRecord:
-    """A message without events, delivered and logged like any other."""
+    """Send a message without events; it is delivered and logged like any other."""
 
     async def work(tx: WriteTx) -> DeliveryRecord:
         delivery = new_delivery(webhook_id, TEST_TYPE, (), await database_ms(tx.conn))
@@ -137,3 +172,9 @@ async def send_test(store: Store, webhook_id: str) -> DeliveryRecord:
         return delivery
 
     return await store.transact(work)
+
+
+def _existing(record: WebhookRecord | None) -> WebhookRecord:
+    if record is None:
+        raise WebhookNotFoundError
+    return record

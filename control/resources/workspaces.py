@@ -1,6 +1,6 @@
-"""What the operator does from the command line: tenants, their first keys, re-encryption.
+"""What the operator does on the command line: create and change workspaces, issue their keys, re-encrypt secrets.
 
-Each function is one transaction on a `Store` and returns what the command prints. Errors are ValueErrors to be told.
+Each function is one transaction on a `Store` and returns what the command prints. A refusal is a `WorkspaceError`.
 
 See docs/reference/command-line.md#administration.
 """
@@ -8,22 +8,21 @@ See docs/reference/command-line.md#administration.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.edges.sql import secret_rows, workspace_rows
+from control.edges.sql import workspace_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.workspace_rows import WorkspaceRecord
-from control.resources import webhooks
-from control.resources.ids import new_id, new_nonce
-from control.resources.keys import Keyring, add_key
+from control.resources import secrets, webhooks
+from control.resources.errors import DomainError
+from control.resources.ids import new_id
+from control.resources.keys import KeyOwner, add_key
+from control.resources.records import WorkspaceRecord
 from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.limits.tiers import check_tier, parse_tiers
-from policy.sealing import seal, unseal
-from policy.snapshot import RowKind, SecretRow
 
 
-class WorkspaceError(ValueError):
-    """What was asked of a workspace cannot be done; the message says why."""
+class WorkspaceError(DomainError):
+    """The workspace cannot be created or changed so; the message says why."""
 
 
 def check_tier_is_known(tier: str, environ: Mapping[str, str]) -> None:
@@ -41,25 +40,25 @@ def check_tier_is_known(tier: str, environ: Mapping[str, str]) -> None:
 async def create_workspace(
     store: Store, name: str, prefixes: Sequence[str], tier: str = "basic", onboarded: bool = True
 ) -> dict[str, Any]:
-    """A tenant, its slug prefixes and its first key, with management scope; the only time that key is shown."""
+    """Create a workspace, its slug prefixes and its first key, which has management scope and is shown only here."""
     owned = list(dict.fromkeys(prefixes))
     _check(name, owned, tier)
 
     async def work(tx: WriteTx) -> dict[str, Any]:
         record = WorkspaceRecord(new_id("ws"), name, tier, "active", onboarded, tx.now_ms)
         await workspace_rows.insert_workspace(tx, record, owned)
-        key, _ = await add_key(tx, Keyring(record.id), KeyKind.WORKSPACE_MANAGE_ALL, "first key")
+        key, _ = await add_key(tx, KeyOwner(record.id), KeyKind.WORKSPACE_MANAGE_ALL, "first key")
         return {"workspace_id": record.id, "name": name, "prefixes": owned, "api_key": key}
 
     try:
         return await store.transact(work)
     except TakenError as error:
-        what = "name" if error.is_about("workspaces") else "prefix"
-        raise WorkspaceError(f"another workspace has that {what} already") from None
+        duplicate = "name" if error.is_about("workspaces") else "prefix"
+        raise WorkspaceError(f"another workspace has that {duplicate} already") from None
 
 
 async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, Any]:
-    """Change `tier`, `billing` or `onboarded`; None leaves as it is."""
+    """Change `tier`, `billing` or `onboarded`; None leaves a field as it is."""
     wanted = {field: value for field, value in changes.items() if value is not None}
     unknown = wanted.keys() - {"tier", "billing", "onboarded"}
     if unknown or not wanted:
@@ -85,7 +84,7 @@ async def list_workspaces(store: Store) -> list[dict[str, Any]]:
 async def create_workspace_key(
     store: Store, name: str, kind: KeyKind = KeyKind.WORKSPACE_MANAGE_ALL, key_name: str | None = None
 ) -> dict[str, Any]:
-    """One more key of the workspace called `name`: a lost one is not the end."""
+    """Issue another key of the workspace `name`, for example because the first one was lost."""
     if kind is KeyKind.FEDERATED:
         raise WorkspaceError("federated keys are minted under a group")
 
@@ -93,24 +92,18 @@ async def create_workspace_key(
         record = await workspace_rows.find_workspace(tx.conn, name)
         if record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
-        key, made = await add_key(tx, Keyring(record.id), kind, key_name)
+        key, made = await add_key(tx, KeyOwner(record.id), kind, key_name)
         return {"workspace_id": record.id, "name": name, "api_key": key, "prefix": made.prefix, "type": made.kind}
 
     return await store.transact(work)
 
 
-async def reencrypt_secrets(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
-    """Seal every secret, webhooks' too, anew under `keys[0]`; all of them or, when one cannot be opened, none."""
+async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
+    """Seal every secret, including those of webhooks, again under `keys[0]`: all, or none when one cannot be opened."""
 
     async def work(tx: WriteTx) -> dict[str, Any]:
-        count = 0
-        for record in await secret_rows.lock_all(tx):
-            sealed = seal(keys, record.id, unseal(keys, record.id, record.ciphertext), new_nonce())
-            await secret_rows.set_ciphertext(tx, record.id, sealed)
-            row = SecretRow(record.id, record.workspace_id, sealed)
-            tx.publish(RowKind.SECRET, record.id, row.to_wire())
-            count += 1
-        await webhooks.reencrypt(tx, keys)
+        count = await secrets.reencrypt_secrets(tx, keys)
+        await webhooks.reencrypt_webhooks(tx, keys)
         return {"reencrypted": count}
 
     return await store.transact(work)

@@ -7,9 +7,9 @@ from sqlalchemy import text
 
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest, Outbox
-from control.edges.sql.events.rows import Window
 from control.edges.sql.store import Store
-from control.resources.billing_events import Statements
+from control.resources.billing_events import EventReader
+from control.resources.records import Window
 from policy.billing import BillingEvent, Tokens
 
 HOLDBACK_S = 60.0
@@ -64,11 +64,11 @@ _FILLS = {
 }
 
 
-def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, Statements]:
+def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:
     """The way in and the way out, by one clock."""
     clock: EventClock = more.get("clock", EventClock())
     outbox: Outbox | None = more.get("outbox")
-    return Ingest(store, holdback_s, clock, outbox), Statements(store, holdback_s, clock)
+    return Ingest(store, holdback_s, clock, outbox), EventReader(store, holdback_s, clock)
 
 
 async def clock_ms(store: Store) -> int:
@@ -76,7 +76,7 @@ async def clock_ms(store: Store) -> int:
         return (await EventClock().look(conn)).clock_ms
 
 
-async def all_pages(statements: Statements, asked: Window, limit: int) -> tuple[Window, list[str]]:
+async def all_pages(statements: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:
     """The window that was answered, and the keys of all its pages."""
     page = await statements.first_page(asked, limit)
     window, rows = page.window, list(page.rows)

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from control.api.protocol.dependencies import PARTS
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.edges.sql.store import Store
 from control.resources.workspaces import create_workspace
@@ -114,6 +114,6 @@ class _PlaneServer(TestServer):
 async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
     app = build(settings_on(database_url, **more))
     async with TestClient(_PlaneServer(app)) as client:
-        store = app[PARTS].store
+        store = app[DEPENDENCIES].store
         made = await create_workspace(store, f"workspace {prefix}", [prefix])
         yield ControlPlane(client, store, made["api_key"], made["workspace_id"])

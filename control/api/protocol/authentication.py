@@ -1,56 +1,42 @@
-"""Who is calling the management API, and may they (docs/reference/management-api.md#authentication).
+"""Authentication and authorization of the management API (docs/reference/management-api.md#authentication).
 
-401 for no or malformed credentials; 403 for a key that is unknown, of the wrong kind, or of a workspace that is not
-onboarded; never any of these because of an outage. Keys and digests stay in here.
+401: no credentials, or malformed ones. 403: the key is unknown, of the wrong kind, or its workspace is not onboarded.
+An outage is never answered with either.
 """
 
 import hmac
-from dataclasses import dataclass
 
 from aiohttp import web
 
 from control.api.protocol.errors import ProblemError
-from control.edges.sql.key_rows import find_by_digest
-from control.edges.sql.store import Store
-from policy.credentials import KeyKind, credentials_in, digest_of, may_manage
+from control.dependencies import Dependencies
+from control.resources.keys import holders_of
+from control.resources.records import KeyHolder
+from policy.credentials import KeyKind, credentials_in, may_manage
 
 _GATEWAY = "/v1/gateway/"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The workspace on whose behalf a request acts, and the key that says so."""
-
-    workspace_id: str
-    key_prefix: str
-    kind: KeyKind
-    onboarded: bool
-
-
-CALLER = web.RequestKey("caller", Caller)
+CALLER = web.RequestKey("caller", KeyHolder)
 """Where a request keeps its caller, for the log."""
 
 
-async def authenticate(request: web.Request, store: Store) -> Caller:
-    """The caller; 401 or 403 when there is none."""
+async def authenticate(request: web.Request, dependencies: Dependencies) -> KeyHolder:
+    """The key that the request presents; 401 or 403 when there is none, or it is unknown."""
     keys = credentials_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
     if not keys:
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
-    async with store.read() as conn:
-        rows = [await find_by_digest(conn, digest_of(key)) for key in keys]
-    ours = [row for row in rows if row is not None]
-    if len(ours) > 1:
+    holders = await holders_of(dependencies.store, keys)
+    if len(holders) > 1:
         message = "Authorization and x-api-key hold two different API keys; send one"
         raise ProblemError(400, "AMBIGUOUS_CREDENTIAL", message)
-    if not ours:
+    if not holders:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
-    found = ours[0]
-    caller = Caller(found.workspace_id, found.prefix, KeyKind(found.kind), found.onboarded)
-    request[CALLER] = caller
-    return caller
+    request[CALLER] = holders[0]
+    return holders[0]
 
 
-def check_may_manage(caller: Caller, path: str) -> None:
+def check_may_manage(caller: KeyHolder, path: str) -> None:
     """403 unless the key has management scope and, below /v1/gateway/, the workspace is onboarded."""
     if caller.kind is KeyKind.FEDERATED:
         message = "A federated gateway key is an inference credential; use a workspace key with management scope"

@@ -1,6 +1,6 @@
-"""Cursors: opaque, unreserved URL characters, authenticated, and of one workspace and kind of list.
+"""Cursors of lists: opaque, of unreserved URL characters, authenticated, valid for one workspace and one kind of list.
 
-A cursor is where its list goes on; with a cursor the other parameters are not looked at, so it carries them.
+A cursor says where its list continues. It also carries the list's parameters, because the API ignores others beside it.
 
 See docs/reference/management-api.md#paging.
 """
@@ -13,25 +13,25 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from control.api.protocol.errors import bad_field
+from control.resources.errors import InvalidFieldError
 
 _MAC_BYTES = 16
 
 
-class Pages:
+class CursorSigner:
     """Signs cursors with the first of TOLLGATE_SECRET_KEY's keys and accepts what any of them signed."""
 
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
         self._keys = [hmac.digest(key, b"tollgate cursor", "sha256") for key in secret_keys]
 
     def sign(self, workspace_id: str, kind: str, payload: dict[str, Any]) -> str:
-        """The cursor that `open_cursor` turns into `payload` again, for the same workspace and kind alone."""
+        """A cursor from which `open` recovers `payload`, for the same workspace and kind only."""
         body = json.dumps(payload, separators=(",", ":")).encode()
         mac = _mac(self._keys[0], workspace_id, kind, body)
         return base64.urlsafe_b64encode(mac + body).decode().rstrip("=")
 
-    def open_cursor(self, workspace_id: str, kind: str, cursor: str) -> dict[str, Any]:
-        """The payload; a 400 when this is not a cursor that was signed for this workspace and kind."""
+    def open(self, workspace_id: str, kind: str, cursor: str) -> dict[str, Any]:
+        """The payload. `InvalidFieldError` unless the cursor was signed for this workspace and kind."""
         try:
             raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -48,5 +48,5 @@ def _mac(key: bytes, workspace_id: str, kind: str, body: bytes) -> bytes:
     return hmac.new(key, head + body, hashlib.sha256).digest()[:_MAC_BYTES]
 
 
-def _invalid() -> Exception:
-    return bad_field("cursor", "invalid cursor")
+def _invalid() -> InvalidFieldError:
+    return InvalidFieldError("cursor", "invalid cursor")

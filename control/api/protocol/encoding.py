@@ -1,4 +1,4 @@
-"""JSON in pieces: an answer that is long is encoded, put together and sent bit by bit (decision 0018)."""
+"""JSON in pieces: a long answer is encoded, joined and sent in slices, so that others are served in between."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from control.time_slices import pause
 
 _LONG_BYTES = 262_144
 Pieces = Sequence[bytes]
-"""JSON; a piece takes no more than tens of microseconds to make or to copy."""
+"""JSON text. Making or copying one piece takes tens of microseconds at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An answer as JSON already."""
+    """An answer that is JSON already."""
 
     pieces: Pieces
 
@@ -49,8 +49,8 @@ def _array(items: Iterable[Pieces]) -> Iterable[bytes]:
     yield b"[]" if before == b"[" else b"]"
 
 
-async def put_together(pieces: Pieces) -> bytes | BytesIO:
-    """The body of an answer. aiohttp sends a file in pieces and serves others in between."""
+async def joined(pieces: Pieces) -> bytes | BytesIO:
+    """The body of an answer. A long one is a file object, which aiohttp sends in pieces."""
     if sum(map(len, pieces)) <= _LONG_BYTES:
         return b"".join(pieces)
     body = BytesIO()

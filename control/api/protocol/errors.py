@@ -1,6 +1,7 @@
 """Every error answer of the management API: `{"error", "code", "details"?, "retry_after"?}`.
 
-One place renders them all, so a failure of ours is 503 or 500 with nothing secret in it, and bad input never is.
+This module renders all of them: domain errors by `TABLE`, what is wrong with the HTTP request itself as `ProblemError`.
+Bad input is never a 5xx, and an answer holds nothing secret.
 
 See docs/reference/management-api.md#errors.
 """
@@ -8,7 +9,7 @@ See docs/reference/management-api.md#errors.
 import json
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -17,7 +18,18 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from control.edges.sql.database import DatabaseAwayError
+from control.resources.errors import (
+    ChildExceedsParentLimitError,
+    ConflictError,
+    DatabaseUnavailableError,
+    DomainError,
+    EventsLostError,
+    IngestTooSlowError,
+    InvalidFieldError,
+    NotFoundError,
+    RateLimitedError,
+    UsageUnavailableError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +39,14 @@ _PHRASES = {413: "Request Entity Too Large"}
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is wrong with one field; `field` is its path in the body or the query, such as `targets.0.base_url`."""
+    """What is wrong with one field. `field` is its path in the body or the query, such as `targets.0.base_url`."""
 
     field: str
     message: str
 
 
 class ProblemError(Exception):
-    """An answer other than success: raised anywhere below a handler, rendered by `render_problems`."""
+    """An answer other than success that has no domain error: about the HTTP request, the key, or the path."""
 
     def __init__(self, status: int, code: str, message: str, details: Iterable[Detail] = ()) -> None:
         super().__init__(message)
@@ -49,24 +61,27 @@ def bad_request(message: str, *details: Detail) -> ProblemError:
     return ProblemError(400, "INVALID_REQUEST", message, details)
 
 
-def bad_field(field: str, message: str) -> ProblemError:
-    """400 about one field; the message is the field's."""
-    return ProblemError(400, "INVALID_REQUEST", message, [Detail(field, message)])
+TABLE: Mapping[type[DomainError], tuple[int, str]] = {
+    InvalidFieldError: (400, "INVALID_REQUEST"),
+    ChildExceedsParentLimitError: (400, "CHILD_EXCEEDS_PARENT_LIMIT"),
+    NotFoundError: (404, "NOT_FOUND"),  # alike for what never existed, was deleted, or is another workspace's
+    ConflictError: (409, "CONFLICT"),
+    EventsLostError: (409, "EVENTS_LOST"),
+    RateLimitedError: (429, "RATE_LIMITED"),
+    DatabaseUnavailableError: (503, "DATABASE_UNAVAILABLE"),
+    IngestTooSlowError: (503, "DATABASE_UNAVAILABLE"),
+    UsageUnavailableError: (503, "COUNTERS_UNAVAILABLE"),
+}
+"""Status and code of each domain error; a subclass without a row has its base's."""
 
 
-def not_found(what: str) -> ProblemError:
-    """404; the same whether it never existed, was deleted, or is another workspace's."""
-    return ProblemError(404, "NOT_FOUND", f"{what} not found")
-
-
-def conflict(message: str) -> ProblemError:
-    return ProblemError(409, "CONFLICT", message)
-
-
-def too_many_requests(retry_after_s: int) -> ProblemError:
-    """429; `retry_after_s` whole seconds, at least 1."""
-    problem = ProblemError(429, "RATE_LIMITED", "Management API rate limit exceeded for this API key")
-    problem.retry_after_s = max(1, retry_after_s)
+def problem_of(error: DomainError) -> ProblemError:
+    """The answer for a domain error. Without a row in `TABLE` it is a bug of ours: KeyError."""
+    kind = next((kind for kind in type(error).__mro__ if kind in TABLE), type(error))
+    details = [Detail(error.field, error.message)] if isinstance(error, InvalidFieldError) else []
+    problem = ProblemError(*TABLE[kind], error.message, details)
+    if isinstance(error, RateLimitedError):
+        problem.retry_after_s = error.retry_after_s
     return problem
 
 
@@ -95,14 +110,15 @@ async def render_problems(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except ProblemError as problem:
         return render(problem)
-    except DatabaseAwayError as error:
-        log.warning("answered 503: database unreachable (%s)", error.reason)
-        return render(ProblemError(503, "DATABASE_UNAVAILABLE", str(error)))
+    except tuple(TABLE) as error:
+        if isinstance(error, DatabaseUnavailableError):
+            log.warning("Answered 503: database unreachable (%s)", error.reason)
+        return render(problem_of(error))
     except web.HTTPException as refusal:
         return _framework_refusal(refusal)
     except (web.RequestPayloadError, HttpProcessingError, ConnectionResetError):  # from reading the body
-        return render(bad_request("The body breaks a rule of HTTP, or is not encoded as it says"))
-    except Exception as error:  # noqa: BLE001  (the last line of defence; its message may hold a secret, its trace not)
+        return render(bad_request("The body violates HTTP, or its encoding is not the declared one"))
+    except Exception as error:  # noqa: BLE001  (the last line of defence; the message may hold a secret, the trace does not)
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("bug in %s %s: %s\n%s", request.method, _route(request), type(error).__name__, where)
         return render(ProblemError(500, "INTERNAL_ERROR", "Internal error"))
@@ -114,7 +130,7 @@ def _route(request: web.Request) -> str:
 
 
 def _framework_refusal(refusal: web.HTTPException) -> web.Response:
-    """What the router and the body reader of aiohttp refuse, in our form."""
+    """Refusals of aiohttp's router and body reader, in the format of this API."""
     if refusal.status < 400:
         raise refusal
     phrase = _PHRASES.get(refusal.status) or HTTPStatus(refusal.status).phrase

@@ -1,4 +1,4 @@
-"""Counts and logs every answer, and shows the counts at `/metrics` to a metrics key.
+"""Counts and logs every answer; serves the counts at `/metrics` to a metrics key.
 
 See docs/reference/metrics.md#access.
 """
@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from control.api.protocol import authentication
-from control.api.protocol.dependencies import PARTS
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from policy.credentials import may_export_metrics
 from runtime.log_schema import FIELDS
@@ -21,22 +21,22 @@ log = logging.getLogger(__name__)
 
 @web.middleware
 async def count_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outside of `render_problems`, so that refusals are counted too."""
+    """Goes around `render_problems`, so that refusals are counted too."""
     started_s = time.perf_counter()
     answer = await handler(request)
     resource = request.match_info.route.resource
     route = resource.canonical if resource else "none"
-    method = request.method if resource else "any"  # no label that a caller can make up
+    method = request.method if resource else "any"  # a caller must not be able to invent label values
     duration_s = time.perf_counter() - started_s
-    request.app[PARTS].metrics.answered(method, route, answer.status, duration_s)
+    request.app[DEPENDENCIES].metrics.answered(method, route, answer.status, duration_s)
     _log(request, route, answer.status, duration_s)
     return answer
 
 
 def _log(request: web.Request, route: str, status: int, duration_s: float) -> None:
-    """With the members of the proxy's access log; the path as its template, since an operator may type a key into it.
+    """One line with the fields of the proxy's access log; `path` is the template, since a real path may contain a key.
 
-    What machines ask all the time is logged at DEBUG.
+    Routine requests of machines are logged at DEBUG.
     """
     is_routine = route in ROUTINE_PATHS or route.startswith("/internal/")
     fields = {
@@ -47,18 +47,18 @@ def _log(request: web.Request, route: str, status: int, duration_s: float) -> No
     }
     caller = request.get(authentication.CALLER)
     if caller is not None:
-        fields |= {"workspace": caller.workspace_id, "key_prefix": caller.key_prefix}
+        fields |= {"workspace": caller.workspace_id, "key_prefix": caller.prefix}
     log.log(logging.DEBUG if is_routine and status < 500 else logging.INFO, "request", extra={FIELDS: fields})
 
 
 async def metrics(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
-    caller = await authentication.authenticate(request, parts.store)
+    dependencies = request.app[DEPENDENCIES]
+    caller = await authentication.authenticate(request, dependencies)
     if not may_export_metrics(caller.kind):
         raise ProblemError(
             403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
         )
-    return web.Response(body=parts.metrics.text(), headers={"Content-Type": parts.metrics.content_type})
+    return web.Response(body=dependencies.metrics.text(), headers={"Content-Type": dependencies.metrics.content_type})
 
 
 ROUTES = [web.get("/metrics", metrics)]

@@ -17,20 +17,20 @@ from control.api.protocol.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING
 from control.api.protocol.docs_page import docs_page
 from control.api.protocol.lists import PAGE_BYTES
 from control.api.protocol.operations import Operation
-from control.api.protocol.schemas import AnswerV1
+from control.api.protocol.schemas import ResponseV1
 
 _REF = "#/components/schemas/{model}"
 Json = dict[str, Any]
 
 
-class ErrorDetailV1(AnswerV1):
+class ErrorDetailV1(ResponseV1):
     """What is wrong with one field."""
 
     field: str
     message: str
 
 
-class ErrorV1(AnswerV1):
+class ErrorV1(ResponseV1):
     """Any answer but success. `details` with validation errors, `retry_after` (seconds) with 429."""
 
     error: str

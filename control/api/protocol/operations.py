@@ -1,7 +1,7 @@
-"""The one form of every operation of the management API: declared in a list per file, mounted by `mount`.
+"""Operations of the management API: each file declares a list of them, `mount` adds their routes.
 
-An `Operation` is the source of its route, its validation, its OpenAPI entry and its rate limit; `_entry` is the path
-every request takes: who, how often, may they, what do they ask, do it, render it.
+An `Operation` defines its route, its validation, its OpenAPI entry and its rate limit. `_entry` is the path of every
+request: authenticate, throttle, authorize, validate, handle, render.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,23 +13,32 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
 from control.api.protocol import authentication, bodies
-from control.api.protocol.authentication import Caller
-from control.api.protocol.dependencies import PARTS, Parts
-from control.api.protocol.encoding import Encoded, put_together
-from control.api.protocol.errors import not_found
+from control.api.protocol.dependencies import DEPENDENCIES
+from control.api.protocol.encoding import Encoded, joined
+from control.dependencies import Dependencies, Store
+from control.resources.errors import NotFoundError
+from control.resources.records import KeyHolder
 
 M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiRequest:
     """One authenticated, validated request."""
 
-    caller: Caller
-    parts: Parts
+    caller: KeyHolder
+    dependencies: Dependencies
     path: dict[str, str]
     query: BaseModel | None
     body: BaseModel | None
+
+    @property
+    def store(self) -> Store:
+        return self.dependencies.store
+
+    @property
+    def workspace_id(self) -> str:
+        return self.caller.workspace_id
 
     def body_as(self, model: type[M]) -> M:
         """The body, as the type that the operation declares."""
@@ -46,14 +55,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one method on one path does. `errors`: the statuses it may answer beside those that every operation may.
+    """One method on one path. `errors`: the statuses that it may answer besides those of every operation.
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     """
 
     method: str
     path: str
-    handler: Callable[[Call], Awaitable[BaseModel | Encoded]]
+    handler: Callable[[ApiRequest], Awaitable[BaseModel | Encoded]]
     summary: str
     answer: type[BaseModel]
     body: type[BaseModel] | None = None
@@ -65,7 +74,7 @@ class Operation:
 def mount(app: web.Application, operations: Iterable[Operation]) -> None:
     for operation in operations:
         handler = _entry(operation)
-        if operation.method == "GET":  # what it answers without its body (RFC 9110 9.3.2)
+        if operation.method == "GET":  # HEAD answers as GET, without the body (RFC 9110 9.3.2)
             app.router.add_get(operation.path, handler, allow_head=True)
         else:
             app.router.add_route(operation.method, operation.path, handler)
@@ -73,32 +82,32 @@ def mount(app: web.Application, operations: Iterable[Operation]) -> None:
 
 def _entry(operation: Operation) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        parts = request.app[PARTS]
-        caller = await authentication.authenticate(request, parts.store)
-        await parts.throttle.check(caller.key_prefix, operation.method, operation.path)
+        dependencies = request.app[DEPENDENCIES]
+        caller = await authentication.authenticate(request, dependencies)
+        await dependencies.throttle.check(caller.prefix, operation.method, operation.path)
         authentication.check_may_manage(caller, operation.path)
-        parts.last_used.note(caller.key_prefix)
+        dependencies.last_used.note(caller.prefix)
         path = _path_of(request)
         query = await bodies.read_query(request, operation.query)
         sent = await bodies.receive(request) if operation.body is not None else b""
-        async with parts.turns.of(caller.workspace_id):
+        async with dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(sent, operation.body)
-            return await render(await operation.handler(Call(caller, parts, path, query, body)))
+            return await _rendered(await operation.handler(ApiRequest(caller, dependencies, path, query, body)))
 
     return handle
 
 
 def _path_of(request: web.Request) -> dict[str, str]:
-    """The path's parameters. What no id can look like is not found, before a database is asked."""
+    """The path's parameters. What no id can look like is not found, before a database is body."""
     values = dict(request.match_info)
     if any("\0" in value or not value.isprintable() for value in values.values()):
-        raise not_found("resource")
+        raise NotFoundError
     return values
 
 
-async def render(answer: BaseModel | Encoded) -> web.Response:
+async def _rendered(answer: BaseModel | Encoded) -> web.Response:
     """Encode the JSON as UTF-8."""
     pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
     headers = {"Cache-Control": "no-store"}
-    body = await put_together(pieces)
+    body = await joined(pieces)
     return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")

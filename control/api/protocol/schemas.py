@@ -5,25 +5,23 @@ See docs/reference/management-api.md#conventions and docs/reference/management-a
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from policy.endpoints import SLUG_PATTERN
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 CURSOR = "From the previous page's pagination. With it the other parameters are not looked at."
 
 
-class FormV1(BaseModel):
+class RequestV1(BaseModel):
     """A request: no field that is not listed, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class AnswerV1(BaseModel):
+class ResponseV1(BaseModel):
     """An answer."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -53,23 +51,14 @@ TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examp
 """ISO 8601 UTC."""
 
 
-def time_text(epoch_ms: int) -> str:
-    moment = _EPOCH + timedelta(milliseconds=epoch_ms)  # not by way of a float, which is not exact in all years
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def optional_time_text(epoch_ms: int | None) -> str | None:
-    return None if epoch_ms is None else time_text(epoch_ms)
-
-
-class PaginationResponseV1(AnswerV1):
+class PaginationResponseV1(ResponseV1):
     """Where a list goes on. `cursor` is null when there is no next page."""
 
     has_more: bool
     cursor: str | None = None
 
 
-class PageQueryV1(FormV1):
+class PageQueryV1(RequestV1):
     """Parameters of every list. With `cursor` the others are not looked at."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Page size."), DECIMAL] = DEFAULT_PAGE

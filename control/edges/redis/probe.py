@@ -7,7 +7,9 @@ from redis.exceptions import RedisError
 
 from control.edges.redis.hints import CHANNEL
 from control.edges.redis.throttle_windows import RedisWindows
-from control.edges.redis.usage_counters import Bucket, CountersUnavailableError, UsageCounters
+from control.edges.redis.usage_counters import UsageCounters
+from control.resources.errors import UsageUnavailableError
+from control.resources.group_usage import Bucket
 from control.throttle import Allowance
 
 _DEADLINE_S = 1.0
@@ -32,7 +34,7 @@ class RedisProbe:
                 await self._windows.ask("readiness", _ALLOWANCE)
                 await self._redis.publish(CHANNEL, str(revision))
                 await self._counters.day_usage([_BUCKET])
-        except (RedisError, OSError, TimeoutError, CountersUnavailableError) as error:
+        except (RedisError, OSError, TimeoutError, UsageUnavailableError) as error:
             cause = str(error.__cause__ or error).partition("\n")[0] or "no answer in time"
             return f"Redis is not usable ({cause}): {_CONSEQUENCE}. {_REMEDY}"
         return ""

@@ -6,11 +6,13 @@ It never charges anything: that is for the proxy's scripts, which share the layo
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from control.resources.errors import UsageUnavailableError
+from control.resources.group_usage import Bucket, DayUsage
 from control.time_slices import pause
 from policy.limits.counter_layout import EXPIRY_S, MARKER_PREFIX, day_usage, fields_of, marker_time_ms
 
@@ -21,24 +23,6 @@ _DEADLINE_S = 1.0
 """Whoever waits for figures is told that there are none, rather than kept waiting."""
 
 
-class CountersUnavailableError(Exception):
-    """Redis is out of reach, so usage cannot be told."""
-
-
-class Bucket(NamedTuple):
-    """A counting group in a hash: `Plan.key` and `Bound.counting_group`."""
-
-    key: str
-    group_id: str
-
-
-class DayUsage(NamedTuple):
-    """What the running UTC day has used: requests admitted, tokens settled. Reservations are left out."""
-
-    requests: int
-    tokens: int
-
-
 class UsageCounters:
     """All look-ups by Redis' own clock, as the limits are."""
 
@@ -46,7 +30,7 @@ class UsageCounters:
         self._redis = redis
 
     async def day_usage(self, buckets: Sequence[Bucket]) -> list[DayUsage]:
-        """One figure per bucket, in order; zeros before the first call. Raises `CountersUnavailableError`."""
+        """One figure per bucket, in order; zeros before the first call. Raises `UsageUnavailableError`."""
         if not buckets:
             return []
         async with _answering():
@@ -61,14 +45,14 @@ class UsageCounters:
         return found
 
     async def now_ms(self) -> int:
-        """Redis' clock, by which days end. Raises `CountersUnavailableError`."""
+        """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
         async with _answering():
             return await self._time_ms()
 
     async def forget(self, buckets: Sequence[Bucket]) -> None:
         """Delete what deleted groups counted. Calls in flight may bring a header back, which goes with its hash.
 
-        Raises `CountersUnavailableError`; leaving it at that is harmless, for a group's id is never used again.
+        Raises `UsageUnavailableError`; leaving it at that is harmless, for a group's id is never used again.
         """
         async with _answering():
             for start in range(0, len(buckets), _BATCH):
@@ -106,4 +90,4 @@ async def _answering(within_s: float | None = _DEADLINE_S) -> AsyncIterator[None
         async with asyncio.timeout(within_s):
             yield
     except (RedisError, OSError, TimeoutError) as error:
-        raise CountersUnavailableError from error
+        raise UsageUnavailableError from error

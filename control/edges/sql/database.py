@@ -1,7 +1,7 @@
 """Opening and migrating the database (SQLite or PostgreSQL), and telling its failures apart.
 
-Every failure that is not the caller's becomes `DatabaseAwayError`, which the API renders as 503. No parameter of a
-statement ever reaches a log or a message: they hold digests and ciphertext.
+Every failure that is not the caller's becomes `DatabaseUnavailableError`, which the API renders as 503. Parameters of
+statements never reach a log or a message: they hold digests and ciphertext.
 """
 
 import logging
@@ -22,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control.edges.sql.database_url import parse
+from control.resources.errors import DatabaseUnavailableError
 from runtime.private_files import describe_closed, tighten_files
 
 log = logging.getLogger(__name__)
@@ -30,24 +31,6 @@ SQLITE_BUSY_TIMEOUT_MS = 5_000
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
 _RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
-
-
-class DatabaseAwayError(Exception):
-    """The database cannot be reached at the moment; try again."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
-
-    @property
-    def reason(self) -> str:
-        """What the driver or the server said, in one line: `password authentication failed for user "tollgate"`."""
-        cause: BaseException | None = self.__cause__
-        while isinstance(cause, DBAPIError) and cause.orig is not None:
-            cause = cause.orig
-        if isinstance(cause, TimeoutError | PoolTimeoutError):
-            return "no answer in time"
-        # A PostgresError's first line quotes no values; the rest of it might.
-        return str(cause).partition("\n")[0].rpartition("'>: ")[2] or type(cause).__name__
 
 
 class SchemaTooNewError(Exception):
@@ -154,21 +137,31 @@ def _check_schema_is_known(connection: Connection, scripts: ScriptDirectory) -> 
 
 @contextmanager
 def failures_told_apart() -> Iterator[None]:
-    """Turn what the drivers raise into `DatabaseAwayError` where the database, not the statement, is at fault."""
+    """Raise `DatabaseUnavailableError` for driver errors where the database, not the statement, is at fault."""
     try:
         yield
     except (TimeoutError, PoolTimeoutError, OSError, asyncpg.InterfaceError) as error:
-        raise DatabaseAwayError from error
+        raise DatabaseUnavailableError(_reason_of(error)) from error
     except asyncpg.PostgresError as error:
         if _is_away_sqlstate(error.sqlstate):
-            raise DatabaseAwayError from error
+            raise DatabaseUnavailableError(_reason_of(error)) from error
         raise
     except IntegrityError as error:
         raise _broken_rule(error) from error
     except DBAPIError as error:
         if is_away(error):
-            raise DatabaseAwayError from error
+            raise DatabaseUnavailableError(_reason_of(error)) from error
         raise
+
+
+def _reason_of(error: BaseException) -> str:
+    """What the driver or the server said, in one line: `password authentication failed for user "tollgate"`."""
+    while isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    if isinstance(error, TimeoutError | PoolTimeoutError):
+        return "no answer in time"
+    # A PostgresError's first line quotes no values; the rest of it might.
+    return str(error).partition("\n")[0].rpartition("'>: ")[2] or type(error).__name__
 
 
 def _broken_rule(error: IntegrityError) -> Exception:

@@ -2,27 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import case, delete, insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints
+from control.resources.records import EndpointRecord
 from policy.endpoints import Target
 from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointRecord:
-    """One endpoint."""
-
-    id: str
-    workspace_id: str
-    slug: str
-    target: Target
-    created_at_ms: int
-    updated_at_ms: int
 
 
 async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, groups
+from control.resources.records import GroupRecord
 from control.time_slices import each
 from policy.exact_json import array_items
 from policy.groups import Enforcement, Group
@@ -20,27 +21,6 @@ from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, mode
 _CHARS_AT_ONCE = 32_768
 """JSON that is decoded in one go; a millisecond."""
 _FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """A group as the rules see it, and what only the API shows. `path`: ids from the root to itself, each with `/`."""
-
-    group: Group
-    name: str | None
-    path: str
-    created_at_ms: int
-    updated_at_ms: int
-
-    @property
-    def counting_owner(self) -> str:
-        """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
-        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
-
-    @property
-    def ancestor_ids(self) -> list[str]:
-        """Parent first, root last."""
-        return self.path.split("/")[-3::-1]
 
 
 async def find_group(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord | None:

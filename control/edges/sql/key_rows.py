@@ -1,37 +1,18 @@
-"""Queries on `api_keys`: workspace keys and federated keys alike. Digests go in; only prefixes come out."""
+"""Queries on `api_keys`: workspace keys and federated keys alike. Digests go in; only prefixes come out.
+
+Every write publishes the row.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, insert, select, tuple_
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """A key without its digest. `group_id` None: a key of the workspace itself."""
-
-    prefix: str
-    kind: str
-    workspace_id: str
-    group_id: str | None
-    name: str | None
-    created_at_ms: int
-    last_used_at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyHolder:
-    """What the guard must know of the key that a request presents."""
-
-    prefix: str
-    kind: str
-    workspace_id: str
-    onboarded: bool
-
+from control.resources.records import KeyHolder, KeyRecord
+from policy.credentials import KeyKind
+from policy.snapshot import KeyRow, RowKind
 
 _RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
 
@@ -43,12 +24,14 @@ async def find_by_digest(conn: Connection, digest: str) -> KeyHolder | None:
         .where(api_keys.c.digest == digest)
     )
     row = (await conn.execute(query)).one_or_none()
-    return KeyHolder(*row) if row else None
+    return KeyHolder(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded) if row else None
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
     values = {name: getattr(key, name) for name in KeyRecord.__dataclass_fields__}
     await tx.conn.execute(insert(api_keys).values(digest=digest, **values))
+    row = KeyRow(digest, key.prefix, KeyKind(key.kind), key.workspace_id, key.group_id)
+    tx.publish(RowKind.KEY, digest, row.to_wire())
 
 
 async def get_key(conn: Connection, workspace_id: str, group_id: str | None, prefix: str) -> KeyRecord | None:
@@ -69,9 +52,12 @@ async def list_keys(
 
 
 async def delete_key(tx: WriteTx, workspace_id: str, group_id: str | None, prefix: str) -> str | None:
-    """The digest of the key that was deleted, for its tombstone; None when there was none."""
+    """The digest of the key that was deleted; None when there was none."""
     gone = delete(api_keys).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
-    return (await tx.conn.execute(gone.returning(api_keys.c.digest))).scalar_one_or_none()
+    digest: str | None = (await tx.conn.execute(gone.returning(api_keys.c.digest))).scalar_one_or_none()
+    if digest is not None:
+        tx.publish(RowKind.KEY, digest, None)
+    return digest
 
 
 def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]:

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from sqlalchemy import and_, bindparam, or_, update
 
-from control.edges.sql.database import DatabaseAwayError
 from control.edges.sql.store import Store, now_ms
 from control.edges.sql.tables import api_keys
+from control.resources.errors import DatabaseUnavailableError
 
 INTERVAL_S = 30.0
 
@@ -33,7 +33,7 @@ class LastUsed:
     async def write(self) -> None:
         """Write what was noted since the last time; it stays noted while the database is away."""
         if self._noted:
-            with suppress(DatabaseAwayError):
+            with suppress(DatabaseUnavailableError):
                 await self._write()
 
     async def _write(self) -> None:

@@ -1,8 +1,10 @@
-"""Queries on `models`, `deployments` and `environments`. Changes lock the model's row, so its snapshot row is whole."""
+"""Queries on `models`, `deployments` and `environments`.
+
+Every write publishes the model with all its deployments and environments; the caller holds the lock on the model's row.
+"""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -10,44 +12,12 @@ from sqlalchemy import func, insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
+from control.resources.errors import ModelFullError
+from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
 from policy.snapshot import Deployment, ModelRow, RowKind, comparable_name
 
 MAX_MODEL_BYTES = 1024 * 1024
 """Of what is published of one model, all of it with each change. A model of before the bound may shrink."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRecord:
-    """A platform model."""
-
-    id: str
-    workspace_id: str
-    name: str
-    created_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentRecord:
-    """One deployment of a model and its replicas' base URLs."""
-
-    id: str
-    model_id: str
-    name: str
-    status: str
-    replicas: tuple[str, ...]
-    created_at_ms: int
-    updated_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentRecord:
-    """Which deployment an environment of a model points to."""
-
-    model_id: str
-    name: str
-    deployment_id: str
-    created_at_ms: int
-    updated_at_ms: int
 
 
 async def model_exists(conn: Connection, workspace_id: str, model_id: str) -> bool:
@@ -76,6 +46,7 @@ async def list_models(conn: Connection, workspace_id: str, after: str | None, li
 async def insert_model(tx: WriteTx, record: ModelRecord) -> None:
     values = {name: getattr(record, name) for name in ModelRecord.__dataclass_fields__}
     await tx.conn.execute(insert(models).values(**values))
+    await _publish(tx, record)
 
 
 async def find_deployment(conn: Connection, model_id: str, deployment_id: str) -> DeploymentRecord | None:
@@ -93,15 +64,17 @@ async def list_deployments(
     return [_deployment(row) for row in await conn.execute(query)]
 
 
-async def insert_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
+async def insert_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:
     values = {name: getattr(record, name) for name in DeploymentRecord.__dataclass_fields__}
     values["replicas"] = json.dumps(record.replicas)
     await tx.conn.execute(insert(deployments).values(**values))
+    await _publish(tx, model)
 
 
-async def update_deployment(tx: WriteTx, record: DeploymentRecord) -> None:
+async def update_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:
     values = {"status": record.status, "replicas": json.dumps(record.replicas), "updated_at_ms": record.updated_at_ms}
     await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**values))
+    await _publish(tx, model)
 
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
@@ -121,24 +94,20 @@ async def list_environments(
     return [EnvironmentRecord(*row) for row in await conn.execute(query)]
 
 
-async def put_environment(tx: WriteTx, record: EnvironmentRecord, exists: bool) -> None:
-    """Insert or re-point; the model's row is locked, so `exists` still holds."""
+async def insert_environment(tx: WriteTx, model: ModelRecord, record: EnvironmentRecord) -> None:
     values = {name: getattr(record, name) for name in EnvironmentRecord.__dataclass_fields__}
-    if not exists:
-        await tx.conn.execute(insert(environments).values(**values))
-        return
+    await tx.conn.execute(insert(environments).values(**values))
+    await _publish(tx, model)
+
+
+async def update_environment(tx: WriteTx, model: ModelRecord, record: EnvironmentRecord) -> None:
+    values = {name: getattr(record, name) for name in EnvironmentRecord.__dataclass_fields__}
     is_it = (environments.c.model_id == record.model_id, environments.c.name == record.name)
     await tx.conn.execute(update(environments).where(*is_it).values(**values))
+    await _publish(tx, model)
 
 
-class ModelFullError(Exception):
-    """The model's deployments, replicas and environments would take more than 1 MiB in the proxies' copy of policy."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
-
-
-async def publish_model(tx: WriteTx, model: ModelRecord) -> None:
+async def _publish(tx: WriteTx, model: ModelRecord) -> None:
     """Publish the model as it stands in this transaction. `ModelFullError` when it grows beyond `MAX_MODEL_BYTES`."""
     found = await list_deployments(tx.conn, model.id, None)
     pointers = await list_environments(tx.conn, model.id, None)

@@ -1,24 +1,13 @@
-"""Queries on `secrets`. Ciphertext goes in and out; no value ever does."""
+"""Queries on `secrets`. Ciphertext goes in and out; no value ever does. Every write publishes the row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import secrets
-
-
-@dataclass(frozen=True, slots=True)
-class SecretRecord:
-    """One stored credential, sealed."""
-
-    id: str
-    workspace_id: str
-    name: str
-    ciphertext: str
-    created_at_ms: int
-    updated_at_ms: int
+from control.resources.records import SecretRecord
+from policy.snapshot import RowKind, SecretRow
 
 
 async def lock_secret(tx: WriteTx, workspace_id: str, name: str) -> SecretRecord | None:
@@ -53,16 +42,24 @@ async def newest(conn: Connection, limit: int) -> Sequence[SecretRecord]:
 async def insert_secret(tx: WriteTx, record: SecretRecord) -> None:
     values = {name: getattr(record, name) for name in SecretRecord.__dataclass_fields__}
     await tx.conn.execute(insert(secrets).values(**values))
+    _publish(tx, record)
 
 
-async def set_ciphertext(tx: WriteTx, secret_id: str, ciphertext: str, updated_at_ms: int | None = None) -> None:
-    values: dict[str, object] = {"ciphertext": ciphertext}
-    if updated_at_ms is not None:
-        values["updated_at_ms"] = updated_at_ms
-    await tx.conn.execute(update(secrets).where(secrets.c.id == secret_id).values(**values))
+async def update_secret(tx: WriteTx, record: SecretRecord) -> None:
+    """Write the ciphertext and the time of the change."""
+    values = {"ciphertext": record.ciphertext, "updated_at_ms": record.updated_at_ms}
+    await tx.conn.execute(update(secrets).where(secrets.c.id == record.id).values(**values))
+    _publish(tx, record)
 
 
 async def delete_secret(tx: WriteTx, workspace_id: str, name: str) -> str | None:
     """The id of the secret that was deleted; None when there was none."""
     gone = delete(secrets).where(secrets.c.workspace_id == workspace_id, secrets.c.name == name)
-    return (await tx.conn.execute(gone.returning(secrets.c.id))).scalar_one_or_none()
+    id: str | None = (await tx.conn.execute(gone.returning(secrets.c.id))).scalar_one_or_none()
+    if id is not None:
+        tx.publish(RowKind.SECRET, id, None)
+    return id
+
+
+def _publish(tx: WriteTx, record: SecretRecord) -> None:
+    tx.publish(RowKind.SECRET, record.id, SecretRow(record.id, record.workspace_id, record.ciphertext).to_wire())

@@ -13,45 +13,10 @@ from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import events, webhook_deliveries, webhooks
+from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
 
-PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
 # Spelt out, not bound: only then does a planner see that the partial indexes fit.
 _IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookRecord:
-    """One endpoint of a customer. Secrets are sealed."""
-
-    id: str
-    workspace_id: str
-    url: str
-    description: str | None
-    enabled: bool
-    secret: str
-    previous_secret: str | None
-    previous_until_ms: int | None
-    created_at_ms: int
-    updated_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryRecord:
-    """One message to one webhook, through all its attempts."""
-
-    id: str
-    webhook_id: str
-    type: str
-    event_keys: str
-    status: str
-    attempts: int
-    attempt_log: str
-    created_at_ms: int
-    retry_since_ms: int
-    next_attempt_at_ms: int
-    lease: str | None
-    leased_until_ms: int
-    ended_at_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +64,9 @@ async def count_webhooks(tx: WriteTx, workspace_id: str) -> int:
     return found
 
 
-async def update_webhook(tx: WriteTx, webhook_id: str, values: Mapping[str, Any]) -> None:
-    await tx.conn.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(**values))
+async def update_webhook(tx: WriteTx, record: WebhookRecord) -> None:
+    values = {name: getattr(record, name) for name in WebhookRecord.__dataclass_fields__}
+    await tx.conn.execute(update(webhooks).where(webhooks.c.id == record.id).values(**values))
 
 
 async def delete_webhook(tx: WriteTx, webhook_id: str) -> None:

@@ -1,26 +1,14 @@
 """Queries on `workspaces` and `prefixes`: the tenants."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prefixes, workspaces
+from control.resources.records import WorkspaceRecord
 from policy.snapshot import RowKind, WorkspaceRow
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceRecord:
-    """One tenant."""
-
-    id: str
-    name: str
-    tier: str
-    billing: str
-    onboarded: bool
-    created_at_ms: int
 
 
 async def owned_prefixes(conn: Connection, workspace_id: str) -> list[str]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from control.edges.sql import webhook_rows
-from control.edges.sql.database import DatabaseAwayError
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.webhook_rows import DEAD, DELIVERED, Claim, DeliveryRecord, WebhookRecord
+from control.edges.sql.webhook_rows import Claim
 from control.edges.telemetry.log_lines import OutageLog
+from control.resources.errors import DatabaseUnavailableError
+from control.resources.records import DEAD, DELIVERED, DeliveryRecord, WebhookRecord
 from control.resources.webhook_messages import (
     RETRY_FOR_MS,
     Attempt,
@@ -83,7 +84,7 @@ class WebhookSender:
                 try:
                     await self._look()
                     self._outage.ends("Webhooks resume: the database is back")
-                except DatabaseAwayError as error:
+                except DatabaseUnavailableError as error:
                     self._outage.begins(f"Webhooks paused: database unreachable ({error.reason}). They resume with it")
                 except Exception:  # a bug must not end the sending of everything for everybody
                     log.exception("the sender of webhooks stumbled")
@@ -116,7 +117,7 @@ class WebhookSender:
     def _close_lane(self, webhook_id: str, lane: asyncio.Task[None]) -> None:
         del self._lanes[webhook_id]
         if not lane.cancelled() and (error := lane.exception()) is not None:
-            if isinstance(error, DatabaseAwayError):
+            if isinstance(error, DatabaseUnavailableError):
                 log.info("webhook %s paused: database unreachable (%s)", webhook_id, error.reason)
             else:
                 log.error("webhook %s waits: %s", webhook_id, type(error).__name__, exc_info=error)
@@ -166,7 +167,7 @@ class WebhookSender:
         async def work(tx: WriteTx) -> bool:
             return await webhook_rows.finish_attempt(tx, delivery, values)
 
-        with suppress(DatabaseAwayError):  # then the lease runs out and it is sent again
+        with suppress(DatabaseUnavailableError):  # then the lease runs out and it is sent again
             if await self._undisturbed(self._store.transact(work)):
                 self._count(_outcome(values))
         if values.get("status") == DEAD:

@@ -8,7 +8,9 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from control.edges.redis.usage_counters import Bucket, CountersUnavailableError, DayUsage, UsageCounters
+from control.edges.redis.usage_counters import UsageCounters
+from control.resources.errors import UsageUnavailableError
+from control.resources.group_usage import Bucket, DayUsage
 from policy.limits.counter_layout import EXPIRY_S, fields_of
 from policy.limits.windows import DAY_MS
 from tests.contracts.redis.counters_world import RPD, RPM, START_MS, TPD, TPM, World, group, plan_of, redis_world
@@ -95,9 +97,9 @@ async def test_without_redis_the_figures_are_unavailable() -> None:
         path = str(RedisServer(server.folder).socket_path)
     async with redis.asyncio.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0)) as client:
         counters = UsageCounters(client)
-        with pytest.raises(CountersUnavailableError):
+        with pytest.raises(UsageUnavailableError):
             await counters.day_usage(BUCKETS)
-        with pytest.raises(CountersUnavailableError):
+        with pytest.raises(UsageUnavailableError):
             await counters.forget(BUCKETS)
-        with pytest.raises(CountersUnavailableError):
+        with pytest.raises(UsageUnavailableError):
             await counters.prune_markers()

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import insert, inspect, select, text
 
 from control.edges.sql import tables
-from control.edges.sql.database import DanglingError, DatabaseAwayError, TakenError, migrate, migrate_down
+from control.edges.sql.database import DanglingError, TakenError, migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
+from control.resources.errors import DatabaseUnavailableError
 from policy.snapshot import RowKind
 from tests.control.conftest import (
     database_url,
@@ -166,9 +167,9 @@ async def test_postgresql_away_and_back(postgres: PostgresServer, private_postgr
     await migrate(store.engine)
     private_postgres.stop()
     for _ in range(3):
-        with pytest.raises(DatabaseAwayError):
+        with pytest.raises(DatabaseUnavailableError):
             await names(store)
-        with pytest.raises(DatabaseAwayError):
+        with pytest.raises(DatabaseUnavailableError):
             async with store.write():
                 pass
     private_postgres.start()
@@ -188,7 +189,7 @@ async def test_a_connection_lost_in_the_middle_leaves_nothing(private_postgres: 
                 await other.execute(text(f"{kill} AND application_name = 'tollgate-control'"))
             await tx.conn.execute(insert(tables.workspaces).values(workspace("b")))
 
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         await lose()
     assert await names(store) == []
     await store.close()
@@ -200,7 +201,7 @@ async def test_sqlite_away_and_back(tmp_path: Path) -> None:
     await migrate(store.engine)
     await store.engine.dispose()
     place.rename(tmp_path / "elsewhere")
-    with pytest.raises(DatabaseAwayError):
+    with pytest.raises(DatabaseUnavailableError):
         await names(store)
     (tmp_path / "elsewhere").rename(place)
     assert await names(store) == []

@@ -15,8 +15,8 @@ from sqlalchemy import event, text
 from control.edges.sql import endpoint_rows, group_rows, key_rows, published_rows, secret_rows, workspace_rows
 from control.edges.sql.database import migrate
 from control.edges.sql.store import Connection, Store
-from control.resources import publisher
-from control.resources.publisher import Reader
+from control.resources import policy_feed
+from control.resources.policy_feed import FeedReader
 from tests.control.conftest import postgres
 from tests.postgres_server import PostgresServer
 
@@ -169,7 +169,7 @@ async def test_a_refresh_costs_what_changed(store: Store) -> None:
     """One changed row among a million is one row on the wire."""
     async with store.read() as conn:
         now = await published_rows.standing(conn)
-    delta = await publisher.read_page(store, Reader(now.epoch, now.revision - 1, None, 5000))
+    delta = await policy_feed.read_page(store, FeedReader(now.epoch, now.revision - 1, None, 5000))
     assert [row.id for row in delta.rows] == [f"digest{KEYS}"]
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.api.events import parse_time_ns
-from control.api.protocol.schemas import time_text
 from control.edges.sql.events.ingest import Ingest
+from control.resources.times import time_text
 from control.resources.workspaces import set_workspace
 from tests.control.billing import books, clock_ms, event, event_key
 from tests.control.plane import ControlPlane, running_plane

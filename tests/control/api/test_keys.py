@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from sqlalchemy import select, update
 
-from control.api.protocol.dependencies import PARTS
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.edges.sql.tables import api_keys, published
 from policy.credentials import digest_of, prefix_of
 from tests.control.plane import ControlPlane
@@ -110,7 +110,7 @@ async def test_a_workspace_key_shows_when_it_managed(plane: ControlPlane) -> Non
     (await plane.get(OWN, key=used["api_key"])).ok()
     app = plane.client.app
     assert app is not None
-    await app[PARTS].last_used.write()
+    await app[DEPENDENCIES].last_used.write()
     assert (await plane.get(f"{OWN}/{used['prefix']}")).ok()["last_used_at"] >= used["created_at"]
     assert (await plane.get(f"{OWN}/{idle['prefix']}")).ok()["last_used_at"] is None
-    await app[PARTS].last_used.write()
+    await app[DEPENDENCIES].last_used.write()

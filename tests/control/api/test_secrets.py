@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import select
 
 from control.edges.sql import tables
-from control.resources.workspaces import reencrypt_secrets
+from control.resources.workspaces import reencrypt_all
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from tests.control.plane import SECRET_KEYS, ControlPlane
 
@@ -118,12 +118,12 @@ async def test_reencryption_leaves_every_value_under_the_first_key(plane: Contro
     for number in range(3):
         (await plane.post(PATH, {"name": f"n{number}", "value": f"v{number}"})).ok()
     new = (b"n" * 32,)
-    assert await reencrypt_secrets(plane.store, new + SECRET_KEYS) == {"reencrypted": 3}
+    assert await reencrypt_all(plane.store, new + SECRET_KEYS) == {"reencrypted": 3}
     values = {unseal(new, id, sealed) for id, sealed in (await ciphertexts(plane)).items()}
     assert values == {"v0", "v1", "v2"}
     before = await ciphertexts(plane)
     with pytest.raises(SealedWithUnknownKeyError):
-        await reencrypt_secrets(plane.store, (b"x" * 32,))
+        await reencrypt_all(plane.store, (b"x" * 32,))
     assert await ciphertexts(plane) == before
 
 

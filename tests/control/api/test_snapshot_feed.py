@@ -12,8 +12,8 @@ from sqlalchemy import delete, insert, select, update
 from control.edges.sql.published_rows import nonce_of
 from control.edges.sql.store import Store
 from control.edges.sql.tables import published, revision, revision_nonces
-from control.resources import publisher
-from control.resources.publisher import Reader, Walk
+from control.resources import policy_feed
+from control.resources.policy_feed import FeedCursor, FeedReader
 from policy.snapshot import Row, RowKind, SnapshotPage
 from tests.control.plane import TOKEN, ControlPlane, rate
 
@@ -44,14 +44,14 @@ class Follower:
 
     async def follow(self, store: Store, limit: int = 1000) -> int:
         """Read every page; how many there were."""
-        walk, pages = None, 0
+        cursor, pages = None, 0
         while True:
-            delta = await publisher.read_page(store, Reader(self.epoch, self.revision, walk, limit, self.nonce))
+            delta = await policy_feed.read_page(store, FeedReader(self.epoch, self.revision, cursor, limit, self.nonce))
             self.apply(delta)
             pages += 1
             if delta.next is None:
                 return pages
-            walk = Walk.decode(delta.next)
+            cursor = FeedCursor.decode(delta.next)
 
 
 async def publish(store: Store, *ids: str, body: dict[str, Any] | None = None) -> None:
@@ -89,7 +89,7 @@ async def test_only_what_changed_travels(store: Store) -> None:
     await follower.follow(store)
     await publish(store, "b", body={"v": 2})
     await publish(store, "c")
-    delta = await publisher.read_page(store, Reader(follower.epoch, follower.revision, None, 10))
+    delta = await policy_feed.read_page(store, FeedReader(follower.epoch, follower.revision, None, 10))
     assert [(row.id, row.body) for row in delta.rows] == [("b", {"v": 2}), ("c", None)]
     assert not delta.reset
     await follower.follow(store)
@@ -97,17 +97,17 @@ async def test_only_what_changed_travels(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_a_walk_in_small_pages_misses_nothing_that_changes_meanwhile(store: Store) -> None:
+async def test_a_cursor_in_small_pages_misses_nothing_that_changes_meanwhile(store: Store) -> None:
     ids = [f"g{number:02}" for number in range(20)]
     await publish(store, *ids, body={"v": 1})
-    follower, walk = Follower(), None
+    follower, cursor = Follower(), None
     for step in range(40):
-        delta = await publisher.read_page(store, Reader("", 0, walk, 3))
+        delta = await policy_feed.read_page(store, FeedReader("", 0, cursor, 3))
         follower.apply(delta)
         if delta.next is None:
             break
-        walk = Walk.decode(delta.next)
-        if step < 4:  # behind the walk, in front of it, gone, new
+        cursor = FeedCursor.decode(delta.next)
+        if step < 4:  # behind the cursor, in front of it, gone, new
             await publish(store, ids[step], body={"v": 2})
             await publish(store, ids[19 - step])
             await publish(store, f"new{step}", body={"v": 3})
@@ -145,8 +145,8 @@ async def test_who_is_older_than_the_tombstones_starts_over(store: Store) -> Non
     await old.follow(store)
     await publish(store, "a")
     await young.follow(store)
-    assert await publisher.forget_tombstones(store, 3600) == 0
-    assert await publisher.forget_tombstones(store, -3600) == 1
+    assert await policy_feed.delete_old_tombstones(store, 3600) == 0
+    assert await policy_feed.delete_old_tombstones(store, -3600) == 1
     for follower in (old, young):
         await follower.follow(store)
         assert follower.rows == {("group", "b"): {}}
@@ -166,8 +166,8 @@ async def test_another_epoch_or_a_database_put_back_starts_over(store: Store) ->
         await tx.conn.execute(update(revision).values(epoch="another"))
     await elsewhere.follow(store)
     assert (elsewhere.epoch, elsewhere.resets) == ("another", 2)
-    gone = Walk("epoch before", (0, "", ""))
-    assert (await publisher.read_page(store, Reader("another", 1, gone, 10))).reset
+    gone = FeedCursor("epoch before", (0, "", ""))
+    assert (await policy_feed.read_page(store, FeedReader("another", 1, gone, 10))).reset
 
 
 class Backup:
@@ -224,18 +224,18 @@ async def test_who_had_not_gone_beyond_the_backup_need_not_start_over(store: Sto
     assert follower.resets == 1
 
 
-async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
-    """The first page held a row that the restored database lacks; the walk's own start is in both histories."""
+async def test_a_restore_between_two_pages_ends_the_cursor(store: Store) -> None:
+    """The first page held a row that the restored database lacks; the cursor's own start is in both histories."""
     await publish(store, *(f"g{number}" for number in range(4)), body={"v": 1})
     backup = await Backup.of(store)
     follower = Follower()
-    first = await publisher.read_page(store, Reader("", 0, None, 2))
+    first = await policy_feed.read_page(store, FeedReader("", 0, None, 2))
     assert first.next is not None
     await publish(store, "g3", body={"v": 2})
-    second = await publisher.read_page(store, Reader("", 0, Walk.decode(first.next), 1))
+    second = await policy_feed.read_page(store, FeedReader("", 0, FeedCursor.decode(first.next), 1))
     assert second.next is not None
     await backup.restore(store)
-    third = await publisher.read_page(store, Reader("", 0, Walk.decode(second.next), 1))
+    third = await policy_feed.read_page(store, FeedReader("", 0, FeedCursor.decode(second.next), 1))
     assert third.reset, "else the proxy would keep g3 as it was in the history that is gone"
     follower.apply(third)
     assert third.next is not None
@@ -243,10 +243,10 @@ async def test_a_restore_between_two_pages_ends_the_walk(store: Store) -> None:
 
 async def test_a_proxy_of_before_the_nonces_is_served_by_numbers_alone(store: Store) -> None:
     await publish(store, "a", body={})
-    older = await publisher.read_page(store, Reader("", 0, None, 10))
-    again = await publisher.read_page(store, Reader(older.epoch, older.revision, None, 10))
+    older = await policy_feed.read_page(store, FeedReader("", 0, None, 10))
+    again = await policy_feed.read_page(store, FeedReader(older.epoch, older.revision, None, 10))
     assert not again.reset
-    unproven = await publisher.read_page(store, Reader(older.epoch, older.revision, None, 10, nonce=""))
+    unproven = await policy_feed.read_page(store, FeedReader(older.epoch, older.revision, None, 10, nonce=""))
     assert unproven.reset, "a replica that an older version filled cannot say whose revision it has"
 
 
@@ -271,7 +271,7 @@ async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
         await publish(store, id, body={})
     follower = Follower()
     await follower.follow(store)
-    await publisher.forget_tombstones(store, -3600)
+    await policy_feed.delete_old_tombstones(store, -3600)
     async with store.read() as conn:
         assert [await nonce_of(conn, number) is not None for number in range(4)] == [False, False, False, True]
     await follower.follow(store)
@@ -308,7 +308,7 @@ async def test_hints_follow_the_commit(store: Store) -> None:
 
 
 async def test_a_page_ends_with_the_row_that_passes_its_bytes(store: Store) -> None:
-    await publish(store, *"abcde", body={"text": "x" * (publisher.PAGE_CHARS // 2)})
+    await publish(store, *"abcde", body={"text": "x" * (policy_feed.PAGE_CHARS // 2)})
     follower = Follower()
     assert await follower.follow(store) == 3
     assert sorted(id for _, id in follower.rows) == [*"abcde"]

@@ -13,9 +13,8 @@ from redis.asyncio import Redis
 
 from control import app
 from control.api.events import parse_time_ns
-from control.edges.redis.usage_counters import DayUsage
-from control.resources.billing_events import Meter, meters_of, usage_entries
-from control.resources.groups import place_group
+from control.resources.group_usage import DayUsage, daily_limits_by_slug, usage_entries
+from control.resources.groups import read_group
 from policy.groups import Enforcement, Group
 from policy.limits.counter_layout import EXPIRY_S
 from policy.limits.effective import plan_for
@@ -36,8 +35,8 @@ def group(id: str, *limits: Limit, mode: Enforcement = Enforcement.CASCADING) ->
 
 
 def entries(path: list[Group], used: dict[str, DayUsage]) -> list[tuple[str, int, int, str]]:
-    meters: list[Meter] = meters_of(path)
-    found = usage_entries(meters, [used.get(meter.bucket.group_id, DayUsage(0, 0)) for meter in meters])
+    limits = [limit for of_slug in daily_limits_by_slug(path) for limit in of_slug]
+    found = usage_entries(limits, [used.get(limit.bucket.group_id, DayUsage(0, 0)) for limit in limits])
     return [(entry.type.value, entry.threshold, entry.current_usage, entry.source_group) for entry in found]
 
 
@@ -109,9 +108,8 @@ async def test_usage_is_what_the_proxies_counted(metered: ControlPlane, redis_ur
     before = (await metered.get(path)).ok()
     assert [(item["type"], item["current_usage"]) for item in before["items"]] == [("REQUEST", 0), ("TOKEN", 0)]
 
-    async with metered.store.read() as conn:
-        placed = await place_group(conn, metered.workspace_id, child["id"])
-    await call_twice(redis_url, placed.path, 777)
+    found = await read_group(metered.store, metered.workspace_id, child["id"])
+    await call_twice(redis_url, found.path, 777)
 
     answer = (await metered.get(path)).ok()
     assert answer["pagination"] == {"has_more": False, "cursor": None}
@@ -166,9 +164,8 @@ async def test_a_deleted_group_and_what_is_below_it_count_nothing_any_more(
     root = await metered.group("root", mode="CASCADING", models=models(("TOKEN", 10_000)))
     middle = await metered.group("middle", parent=root["id"], models=models(("TOKEN", 5_000)))
     low = await metered.group("low", parent=middle["id"], models=models(("REQUEST", 9)))
-    async with metered.store.read() as conn:
-        placed = await place_group(conn, metered.workspace_id, low["id"])
-    key = await call_twice(redis_url, placed.path, 5)
+    found = await read_group(metered.store, metered.workspace_id, low["id"])
+    key = await call_twice(redis_url, found.path, 5)
     async with Redis.from_url(redis_url) as redis:
         assert {low["id"].encode(), middle["id"].encode(), root["id"].encode()} <= set(await redis.hkeys(key))
         (await metered.delete(f"/v1/gateway/groups/{middle['id']}")).ok()

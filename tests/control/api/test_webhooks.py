@@ -14,15 +14,15 @@ from standardwebhooks import Webhook
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
-from control.edges.sql.events.rows import Window
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import webhook_deliveries
 from control.edges.sql.tables import webhooks as webhooks_table
-from control.edges.sql.webhook_rows import Claim, DeliveryRecord
+from control.edges.sql.webhook_rows import Claim
 from control.edges.webhooks.sender import SenderOptions, WebhookSender
+from control.resources.records import DeliveryRecord, Window
 from control.resources.webhook_messages import RETRY_FOR_MS, Attempt, new_delivery, outbox
-from control.resources.workspaces import reencrypt_secrets
-from control.retention import DAY_MS, forget_old
+from control.resources.workspaces import reencrypt_all
+from control.retention import DAY_MS, delete_old_records
 from policy.sealing import unseal
 from tests.control.billing import books, clock_ms, event, event_key
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
@@ -250,7 +250,7 @@ async def test_there_is_a_bound_on_webhooks(lite: ControlPlane) -> None:
 async def test_secrets_are_sealed_at_rest_and_reencrypted_with_the_others(lite: ControlPlane) -> None:
     made = await make(lite)
     fresh = b"n" * 32
-    await reencrypt_secrets(lite.store, (fresh, *SECRET_KEYS))
+    await reencrypt_all(lite.store, (fresh, *SECRET_KEYS))
     async with lite.store.read() as conn:
         row = (await conn.execute(select(webhooks_table))).one()
     assert made["secret"] not in row.secret
@@ -544,7 +544,7 @@ async def test_deleting_a_webhook_ends_its_messages_and_an_ingest_meanwhile_does
     async with sending(plane.store, receivers):
         await asyncio.sleep(0.1)
     assert receivers.calls == []
-    await forget_old(plane.store, 92)
+    await delete_old_records(plane.store, 92)
     async with plane.store.read() as conn:
         assert (await conn.execute(select(webhook_deliveries.c.id))).all() == []
 
@@ -559,7 +559,7 @@ async def test_old_events_and_messages_are_forgotten_and_young_ones_kept(plane: 
     async with plane.store.write() as tx:
         ended = {"status": "DELIVERED", "ended_at_ms": now_ms - 8 * DAY_MS}
         await tx.conn.execute(update(webhook_deliveries).values(**ended))
-    assert await forget_old(plane.store, 92) == 4991
+    assert await delete_old_records(plane.store, 92) == 4991
     _, statements = books(plane.store, 0.0)
     page = await statements.first_page(Window(plane.workspace_id, 0, 1 << 60), 10)
     assert [row.idempotency_key for row in page.rows] == [event_key(1), event_key(2)]

@@ -19,6 +19,7 @@ from control.edges.sql.events.clock import EventClock
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import api_keys, events
+from control.resources.errors import EventsLostError, IngestTooSlowError
 from control.time_slices import each
 from policy.billing import BillingEvent
 
@@ -33,20 +34,6 @@ _COLUMNS = [column.name for column in events.columns]
 
 Outbox = Callable[[WriteTx, Sequence[dict[str, Any]]], Awaitable[None]]
 """Told of each new event's row, inside the transaction that brings it in."""
-
-
-class IngestTooSlowError(Exception):
-    """The transaction took longer than a quarter of the holdback; its timestamps could have been overtaken."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
-
-
-class EventsLostError(Exception):
-    """The event that was committed before is not in this database: it was restored or replaced."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ The ranges' first rows are merged by the database; nothing is counted and nothin
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, and_, column, delete, select, tuple_, union_all, values
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import Id, events
+from control.resources.records import EventPosition, Window
 
 _WIDTHS = (1, 4, 32)
 """How many ranges a statement merges: one of few numbers. Each number is a statement of its own, of 100 kB per range as
@@ -23,23 +23,11 @@ _SHOWN = (
 )
 _ORDER = (events.c.timestamp_ms, events.c.idempotency_key)
 _EQUAL = (events.c.external_entity_id, events.c.api_key_prefix)
-Place = tuple[int, str]
 Range = tuple[str, ...]
 """What is equal throughout it, besides the workspace: nothing; the entity; entity and key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which events a list is of: `[start_ms, end_ms)`, and filters, empty for no filter."""
-
-    workspace_id: str
-    start_ms: int
-    end_ms: int
-    api_keys: tuple[str, ...] = ()
-    external_entity_ids: tuple[str, ...] = ()
-
-
-async def page_of_events(conn: Connection, window: Window, after: Place | None, limit: int) -> list[Any]:
+async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[Any]:
     """The first `limit` rows behind `after`, in order."""
     rows: list[Any] = []
     for ranges in in_widths(await _ranges(conn, window)):
@@ -66,7 +54,7 @@ def merged(ranges: Sequence[Select[Any]], limit: int) -> Any:
     return select(union).order_by(union.c.timestamp_ms, union.c.idempotency_key).limit(limit)
 
 
-def _range(window: Window, equal: Range, after: Place | None, limit: int) -> Select[Any]:
+def _range(window: Window, equal: Range, after: EventPosition | None, limit: int) -> Select[Any]:
     start = events.c.timestamp_ms >= window.start_ms if after is None else tuple_(*_ORDER) > after
     theirs = [column == value for column, value in zip(_EQUAL, equal, strict=False)]
     within = and_(events.c.workspace_id == window.workspace_id, *theirs, start, events.c.timestamp_ms < window.end_ms)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from control.api.protocol.dependencies import PARTS
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.resources.workspaces import create_workspace, create_workspace_key
 from control.throttle import Allowance, Throttle
@@ -74,11 +74,11 @@ class Faulty:
 
 async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = build(settings_on(f"sqlite+aiosqlite:///{tmp_path}/c.db"))
-    app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Faulty()))
+    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(Faulty()))
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made = await create_workspace(app[PARTS].store, "acme", ["acme"])
+    made = await create_workspace(app[DEPENDENCIES].store, "acme", ["acme"])
     headers = {"Authorization": f"Bearer {made['api_key']}"}
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/models"
     async with ClientSession() as session, session.get(url, headers=headers) as answer:

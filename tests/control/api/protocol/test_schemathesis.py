@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from control.api.protocol.dependencies import PARTS
+from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.resources.workspaces import create_workspace
 from control.throttle import Allowance, Throttle
@@ -48,12 +48,12 @@ class Served:
 async def served(database_url: str) -> AsyncIterator[Served]:
     """Everything on SQLite; on PostgreSQL the edge cases, for there it is the values that could make a difference."""
     app = build(settings_on(database_url))
-    app[PARTS] = dataclasses.replace(app[PARTS], throttle=Throttle(Unlimited()))
+    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(Unlimited()))
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    made = await create_workspace(app[PARTS].store, "acme", ["acme"])
+    made = await create_workspace(app[DEPENDENCIES].store, "acme", ["acme"])
     phases = "coverage" if database_url.startswith("postgresql") else "examples,coverage,fuzzing,stateful"
     yield Served(f"http://127.0.0.1:{runner.addresses[0][1]}", made["api_key"], phases)
     await runner.cleanup()

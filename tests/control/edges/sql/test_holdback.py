@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Dialect, Select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from control.edges.sql.database import DatabaseAwayError
 from control.edges.sql.events import rows
 from control.edges.sql.events.clock import EventClock
-from control.edges.sql.events.ingest import IngestTooSlowError
-from control.edges.sql.events.rows import Window, page_of_events
+from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.errors import DatabaseUnavailableError, IngestTooSlowError
+from control.resources.records import Window
 from tests.control.billing import FAR_MS, all_pages, books, clock_ms, event, event_key, fill_events
 
 HOLDBACK_S = 0.8
@@ -52,7 +52,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
             while True:
                 try:
                     await ingest.take(batch)
-                except (IngestTooSlowError, DatabaseAwayError):
+                except (IngestTooSlowError, DatabaseUnavailableError):
                     continue
                 if chance.random() < 0.8:
                     break
@@ -72,7 +72,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
                 try:
                     await ingest.take(batch)
                     break
-                except (IngestTooSlowError, DatabaseAwayError):
+                except (IngestTooSlowError, DatabaseUnavailableError):
                     continue
             taken.update(one.idempotency_key for one in batch)
 

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from control.edges.sql.events.clock import EventClock
-from control.edges.sql.events.ingest import IngestTooSlowError
-from control.edges.sql.events.rows import Window
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import api_keys, events
+from control.resources.errors import IngestTooSlowError
+from control.resources.records import Window
 from policy.billing import Tokens
 from tests.control.billing import HOLDBACK_S, books, clock_ms, event, event_key
 from tests.control.plane import TOKEN, ControlPlane

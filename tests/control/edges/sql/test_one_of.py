@@ -13,10 +13,11 @@ from sqlalchemy import event as happening
 from sqlalchemy import select
 
 from control.edges.sql import group_rows, webhook_rows
-from control.edges.sql.events.rows import Window, in_widths, page_of_events
+from control.edges.sql.events.rows import in_widths, page_of_events
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Store
 from control.edges.sql.tables import events
+from control.resources.records import Window
 from control.resources.webhook_messages import new_delivery, outbox
 from policy.billing import BillingEvent
 from tests.control.billing import FAR_MS, books, event, event_key

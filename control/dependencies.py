@@ -1,0 +1,36 @@
+"""What the management API's handlers work with: the parts of one running control plane, made once in `control.app`."""
+
+from dataclasses import dataclass, field
+
+from control.api.protocol.cursors import CursorSigner
+from control.edges.name_resolution import UpstreamNames
+from control.edges.redis.usage_counters import UsageCounters
+from control.edges.sql.events.ingest import Ingest
+from control.edges.sql.last_used import LastUsed
+from control.edges.sql.store import Store
+from control.edges.telemetry.metrics import Metrics
+from control.readiness import ReadinessChecks
+from control.resources.billing_events import EventReader
+from control.settings import Settings
+from control.throttle import Throttle
+from control.time_slices import Turns
+
+__all__ = ["Dependencies", "Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """`counters`: None without a Redis; usage is 0 then, because nothing counts."""
+
+    settings: Settings
+    store: Store
+    cursors: CursorSigner
+    throttle: Throttle
+    names: UpstreamNames
+    metrics: Metrics
+    last_used: LastUsed
+    ingest: Ingest
+    events: EventReader
+    readiness: ReadinessChecks
+    counters: UsageCounters | None = None
+    turns: Turns = field(default_factory=Turns)

@@ -1,0 +1,144 @@
+"""Every refusal and failure of control's resources: one base error, one small class each, docstring = message.
+
+`api/protocol/errors.py` renders them from one table. Nothing in here knows a status code.
+"""
+
+
+class DomainError(Exception):
+    """The request cannot be fulfilled."""
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message if message is not None else " ".join((self.__doc__ or "").split())
+        super().__init__(self.message)
+
+
+# --- a field breaks a rule ----------------------------------------------------------------------------------------
+
+
+class InvalidFieldError(DomainError):
+    """A field breaks a rule. `field` is its path in the request, such as `targets.0.base_url`."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ChildExceedsParentLimitError(DomainError):
+    """A threshold of the group or of one below it is above an ancestor's."""
+
+
+# --- it does not exist, or belongs to another workspace -----------------------------------------------------------
+
+
+class NotFoundError(DomainError):
+    """resource not found"""
+
+
+class EndpointNotFoundError(NotFoundError):
+    """endpoint not found"""
+
+
+class GroupNotFoundError(NotFoundError):
+    """group not found"""
+
+
+class ParentGroupNotFoundError(NotFoundError):
+    """parent group not found"""
+
+
+class KeyNotFoundError(NotFoundError):
+    """API key not found"""
+
+
+class SecretNotFoundError(NotFoundError):
+    """secret not found"""
+
+
+class ModelNotFoundError(NotFoundError):
+    """model not found"""
+
+
+class DeploymentNotFoundError(NotFoundError):
+    """deployment not found"""
+
+
+class EnvironmentNotFoundError(NotFoundError):
+    """environment not found"""
+
+
+class WebhookNotFoundError(NotFoundError):
+    """webhook not found"""
+
+
+class DeliveryNotFoundError(NotFoundError):
+    """delivery not found"""
+
+
+# --- it conflicts with what exists --------------------------------------------------------------------------------
+
+
+class ConflictError(DomainError):
+    """The request conflicts with what exists."""
+
+
+class SlugTakenError(ConflictError):
+    """the slug is taken"""
+
+
+class ExternalEntityIdTakenError(ConflictError):
+    """metadata.external_entity_id is taken by another group of this workspace"""
+
+
+class SecretInUseError(ConflictError):
+    """the secret is in use by an endpoint"""
+
+
+class SecretContendedError(ConflictError):
+    """another request is changing the secret at the same time; try again"""
+
+
+class ModelFullError(ConflictError):
+    """The model's deployments, replicas and environments would take more than 1 MiB in the proxies' copy of policy."""
+
+
+class TooManyWebhooksError(ConflictError):
+    """The workspace has as many webhooks as it may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a workspace has at most {most} webhooks")
+
+
+class DeliveryInProgressError(ConflictError):
+    """the delivery is being attempted right now"""
+
+
+class EventsLostError(DomainError):
+    """The event that was committed before is not in this database: it was restored or replaced."""
+
+
+# --- not now ------------------------------------------------------------------------------------------------------
+
+
+class RateLimitedError(DomainError):
+    """Management API rate limit exceeded for this API key"""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__()
+        self.retry_after_s = retry_after_s
+
+
+class DatabaseUnavailableError(DomainError):
+    """The database cannot be reached at the moment; try again."""
+
+    def __init__(self, reason: str = "") -> None:
+        """`reason`: what the driver or the server said, in one line that quotes no values; for logs alone."""
+        super().__init__()
+        self.reason = reason
+
+
+class IngestTooSlowError(DomainError):
+    """The transaction took longer than a quarter of the holdback; its timestamps could have been overtaken."""
+
+
+class UsageUnavailableError(DomainError):
+    """Usage cannot be read right now because Redis does not answer; try again"""

@@ -1,0 +1,134 @@
+"""Policy as the proxies read it: every row that changed since a revision, in pages.
+
+A change only ever moves a row to a later revision. So pages in order of revision miss nothing, however much changes
+meanwhile. The last page names the revision that was current when it was read.
+
+See docs/reference/management-api.md#internal-api.
+"""
+
+import json
+from dataclasses import dataclass
+
+import orjson
+
+from control.edges.sql import published_rows
+from control.edges.sql.published_rows import PublishedRow, Standing
+from control.edges.sql.store import Connection, Store, WriteTx
+from control.time_slices import each
+from policy.snapshot import Row, SnapshotPage
+
+MAX_ROWS = 10_000
+PAGE_CHARS = 4 * 1024 * 1024
+"""A page ends with the row that takes its JSON beyond this."""
+_FIRST_ROWS = 64
+"""How many rows are read before their size is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCursor:
+    """Where the next page begins. `tombstones_from`: 0, or the revision at which a read from the start began.
+
+    `seen`: the revision and nonce at the page before; they tell when the database was restored in between.
+    """
+
+    epoch: str
+    after: tuple[int, str, str]
+    tombstones_from: int = 0
+    seen: tuple[int, str] = (0, "")
+
+    def encode(self) -> str:
+        return json.dumps([self.epoch, *self.after, self.tombstones_from, *self.seen], separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "FeedCursor":
+        """ValueError when `text` is not what `encode` made."""
+        fields = json.loads(text)
+        if not isinstance(fields, list) or [type(field) for field in fields] != [str, int, str, str, int, int, str]:
+            raise ValueError("not a cursor of this feed")
+        epoch, revision, kind, id, tombstones_from, *seen = fields
+        return cls(epoch, (revision, kind, id), tombstones_from, (seen[0], seen[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReader:
+    """What a proxy asks with: the epoch and revision that it has, and the cursor of the page before.
+
+    `nonce`: of that revision; None from a proxy of an older version, which knows none.
+    """
+
+    epoch: str
+    since: int
+    cursor: FeedCursor | None
+    limit: int
+    nonce: str | None = None
+
+
+async def read_page(store: Store, reader: FeedReader) -> SnapshotPage:
+    """One page of changes for this reader."""
+    async with store.read() as conn:
+        now = await published_rows.standing(conn)
+        if reader.cursor is not None and await _is_same_history(conn, now, reader.cursor):
+            return await _page_from(conn, now, reader.cursor, False, reader.limit)
+        reset = reader.cursor is not None or await _must_start_over(conn, now, reader)
+        if reset:
+            cursor = FeedCursor(now.epoch, (0, "", ""), now.revision)
+        else:
+            cursor = FeedCursor(now.epoch, (reader.since + 1, "", ""))
+        return await _page_from(conn, now, cursor, reset, reader.limit)
+
+
+async def delete_old_tombstones(store: Store, retention_s: float) -> int:
+    """Delete tombstones older than the retention; how many were deleted."""
+
+    async def work(tx: WriteTx) -> int:
+        return await published_rows.forget_tombstones(tx, tx.now_ms - int(retention_s * 1000))
+
+    return await store.transact(work)
+
+
+async def _is_same_history(conn: Connection, now: Standing, cursor: FeedCursor) -> bool:
+    """Whether the page before was read from this database's history."""
+    number, nonce = cursor.seen
+    return cursor.epoch == now.epoch and await published_rows.nonce_of(conn, number) == nonce
+
+
+async def _must_start_over(conn: Connection, now: Standing, reader: FeedReader) -> bool:
+    """Whether the reader has another database, a state from before a restore, or misses deleted tombstones.
+
+    The revision alone cannot show a restore: the restored database may have reached the same number again.
+    """
+    if reader.epoch != now.epoch or reader.since > now.revision or reader.since < now.floor:
+        return True
+    return reader.nonce is not None and await published_rows.nonce_of(conn, reader.since) != reader.nonce
+
+
+async def _page_from(conn: Connection, now: Standing, cursor: FeedCursor, reset: bool, limit: int) -> SnapshotPage:
+    shown, more = await _some_rows(conn, cursor, limit)
+    following = None
+    if more:
+        last = shown[-1]
+        place, seen = (last.revision, last.kind, last.id), (now.revision, now.nonce)
+        following = FeedCursor(now.epoch, place, cursor.tombstones_from, seen).encode()
+    return SnapshotPage(now.epoch, now.revision, reset, tuple(await each(shown, _row)), following, now.nonce)
+
+
+async def _some_rows(conn: Connection, cursor: FeedCursor, limit: int) -> tuple[list[PublishedRow], bool]:
+    """The rows of a page, at most `limit` and little more than `PAGE_CHARS`; and whether more follow."""
+    rows: list[PublishedRow] = []
+    after, chars, batch = cursor.after, 0, _FIRST_ROWS
+    while True:
+        wanted = min(batch, limit + 1 - len(rows))
+        found = await published_rows.changes(conn, after, cursor.tombstones_from, wanted)
+        for row in found:
+            if len(rows) == limit or chars > PAGE_CHARS:
+                return rows, True
+            rows.append(row)
+            chars += len(row.body or "")
+            after = (row.revision, row.kind, row.id)
+        if len(found) < wanted:
+            return rows, False
+        batch = max(1, min(limit, PAGE_CHARS * len(rows) // (chars + 1)))
+
+
+def _row(row: PublishedRow) -> Row:
+    return Row(row.kind, row.id, row.revision, None if row.body is None else orjson.loads(row.body))

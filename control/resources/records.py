@@ -1,0 +1,175 @@
+"""What control keeps of each resource, as the resources' rules and the queries in `edges/sql` exchange it.
+
+Values only; times are epoch milliseconds.
+"""
+
+from dataclasses import dataclass
+
+from policy.credentials import KeyKind
+from policy.endpoints import Target
+from policy.groups import Enforcement, Group
+
+PENDING, DELIVERED, DEAD = "PENDING", "DELIVERED", "DEAD"
+"""The statuses of a delivery."""
+EventPosition = tuple[int, str]
+"""(timestamp, idempotency key) of an event: where a page of events ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRecord:
+    """One tenant."""
+
+    id: str
+    name: str
+    tier: str
+    billing: str
+    onboarded: bool
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRecord:
+    """One endpoint."""
+
+    id: str
+    workspace_id: str
+    slug: str
+    target: Target
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group as the rules see it, and what only the API shows. `path`: ids from the root to itself, each with `/`."""
+
+    group: Group
+    name: str | None
+    path: str
+    created_at_ms: int
+    updated_at_ms: int
+
+    @property
+    def counting_owner(self) -> str:
+        """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
+        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
+
+    @property
+    def ancestor_ids(self) -> list[str]:
+        """Parent first, root last."""
+        return self.path.split("/")[-3::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key without its digest. `group_id` None: a key of the workspace itself."""
+
+    prefix: str
+    kind: str
+    workspace_id: str
+    group_id: str | None
+    name: str | None
+    created_at_ms: int
+    last_used_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The key that a request presented, and the workspace it acts for."""
+
+    prefix: str
+    kind: KeyKind
+    workspace_id: str
+    onboarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRecord:
+    """One stored credential, sealed."""
+
+    id: str
+    workspace_id: str
+    name: str
+    ciphertext: str
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A platform model."""
+
+    id: str
+    workspace_id: str
+    name: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRecord:
+    """One deployment of a model and its replicas' base URLs."""
+
+    id: str
+    model_id: str
+    name: str
+    status: str
+    replicas: tuple[str, ...]
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRecord:
+    """Which deployment an environment of a model points to."""
+
+    model_id: str
+    name: str
+    deployment_id: str
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """One endpoint of a customer. Secrets are sealed."""
+
+    id: str
+    workspace_id: str
+    url: str
+    description: str | None
+    enabled: bool
+    secret: str
+    previous_secret: str | None
+    previous_until_ms: int | None
+    created_at_ms: int
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """One message to one webhook, through all its attempts."""
+
+    id: str
+    webhook_id: str
+    type: str
+    event_keys: str
+    status: str
+    attempts: int
+    attempt_log: str
+    created_at_ms: int
+    retry_since_ms: int
+    next_attempt_at_ms: int
+    lease: str | None
+    leased_until_ms: int
+    ended_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which events a list is of: `[start_ms, end_ms)`, and filters, empty for no filter."""
+
+    workspace_id: str
+    start_ms: int
+    end_ms: int
+    api_keys: tuple[str, ...] = ()
+    external_entity_ids: tuple[str, ...] = ()

@@ -1,0 +1,53 @@
+"""Domain errors and their answers."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from control.api.protocol.errors import problem_of, render
+from control.resources import errors
+from control.resources.errors import DomainError, InvalidFieldError, RateLimitedError, TooManyWebhooksError
+from control.resources.workspaces import WorkspaceError
+
+
+def kinds(base: type[DomainError] = DomainError) -> Iterator[type[DomainError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def example(kind: type[DomainError]) -> DomainError:
+    if issubclass(kind, InvalidFieldError):
+        return kind("slug", "required")
+    if issubclass(kind, RateLimitedError | TooManyWebhooksError):
+        return kind(3)
+    return kind()
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in kinds() if kind.__module__ == errors.__name__], ids=lambda kind: kind.__name__
+)
+def test_every_domain_error_has_an_answer(kind: type[DomainError]) -> None:
+    error = example(kind)
+    answer = render(problem_of(error))
+    assert answer.status in (400, 404, 409, 429, 503)
+    body = json.loads(answer.body)  # type: ignore[arg-type]  # text is encoded by then
+    assert body["error"] == error.message != ""
+    assert body["code"].isupper()
+
+
+def test_an_invalid_field_is_named_in_the_details() -> None:
+    problem = problem_of(InvalidFieldError("targets.0.base_url", "must be https"))
+    assert (problem.status, problem.code, problem.message) == (400, "INVALID_REQUEST", "must be https")
+    assert [(detail.field, detail.message) for detail in problem.details] == [("targets.0.base_url", "must be https")]
+
+
+def test_a_rate_limit_says_when_to_retry() -> None:
+    answer = render(problem_of(RateLimitedError(7)))
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "7")
+
+
+def test_an_error_without_a_row_is_no_answer() -> None:
+    with pytest.raises(KeyError):
+        problem_of(WorkspaceError("no workspace is called 'x'"))
