@@ -34,11 +34,11 @@ $(BENCH_STAMP): $(STAMP)
 	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-check: $(STAMP)  ## ruff, mypy --strict, import rules and size budgets
+check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, paths and citations in documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_architecture.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder

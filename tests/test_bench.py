@@ -1,4 +1,4 @@
-"""The bench itself: goals are computed from what was found, a busy machine is noticed, streams are counted honestly."""
+"""The benchmarks: goals are computed from results, busy machines are noticed, failed streams are counted."""
 
 import time
 
@@ -42,20 +42,20 @@ def lines(found: Findings) -> list[str]:
     return [goal.line(found) for goal in GOALS]
 
 
-def test_a_goal_says_what_was_aimed_at_what_was_measured_and_whether_it_held() -> None:
+def test_a_goals_line_has_limit_measured_value_and_verdict() -> None:
     goal = Goal(2, "CPU", 2, "", lambda found: found.of(GOVERNED).cpu_us() / found.of("envoy").cpu_us())
     assert goal.line(findings(tollgate_governed=90, envoy=45)) == "2. CPU: goal ≤ 2, measured 2: held"
     assert "measured 2.001: NOT HELD" in goal.line(findings(tollgate_governed=90.05, envoy=45))
     assert goal.line(findings(tollgate_governed=99, envoy=45)) == "2. CPU: goal ≤ 2, measured 2.2: NOT HELD"
 
 
-def test_a_peer_that_is_missing_is_named_with_the_reason() -> None:
+def test_a_missing_peer_is_named_with_the_reason() -> None:
     found = findings(tollgate_governed=90)
     found.missing["litellm"] = "no network"
     assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.01, NOT MEASURED (litellm: no network)" in lines(found)
 
 
-def test_what_the_supervisor_spends_counts_as_added() -> None:
+def test_the_supervisors_cpu_counts_as_added() -> None:
     found = findings(**{GOVERNED: 0.0, BARE: 100.0})
     found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, worker_us=150.0, supervisor_us=20.0)]
     (line,) = [line for line in lines(found) if "metering" in line]
@@ -72,14 +72,14 @@ def test_nothing_is_measured_on_a_machine_that_stays_busy(monkeypatch: pytest.Mo
     assert len(tries) == quiet.TRIES
 
 
-def test_what_fails_on_a_busy_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_on_a_busy_machine_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 1000.0, 1000.0, 1000.0))
     monkeypatch.setattr(quiet, "machine_cpu_s", lambda: next(clock))
     monkeypatch.setattr(quiet, "PAUSE_S", 0)
     outcomes = iter((BenchError("503"), None))
 
     def act() -> str:
-        time.sleep(0.001)  # some time must pass, for none of it to be others'
+        time.sleep(0.001)  # the measured span must not be empty
         outcome = next(outcomes)
         if outcome is not None:
             raise outcome
@@ -88,16 +88,16 @@ def test_what_fails_on_a_busy_machine_is_tried_again(monkeypatch: pytest.MonkeyP
     assert quiet.undisturbed(act, {})[0] == "done"
 
 
-def test_latencies_of_seconds_are_read_too() -> None:
+def test_wrk_latencies_in_seconds_are_parsed() -> None:
     assert parse(SLOW) == Load(89, 17.76, 509_230.0, 2_480_000.0)
 
 
-def test_an_answer_that_is_no_answer_is_no_figure() -> None:
+def test_answers_that_are_not_2xx_fail_the_load() -> None:
     with pytest.raises(BenchError, match="Non-2xx or 3xx responses: 30"):
         parse(SLOW + "  Non-2xx or 3xx responses: 30\n")
 
 
-def test_streams_that_are_refused_or_break_off_are_counted_and_overlaps_are_seen() -> None:
+def test_refused_and_broken_streams_and_overlaps_are_counted() -> None:
     whole = Watch(0.3, 1.0, 2.0, 9.0, tail=b"data: [DONE]\n\n\r\n0\r\n\r\n", frames=3)
     cut = Watch(0.3, 1.0, 3.0, 8.0, stalls=2)
     late = Watch(0.3, 9.5, 9.6, 9.7, refused=True)
@@ -105,7 +105,7 @@ def test_streams_that_are_refused_or_break_off_are_counted_and_overlaps_are_seen
     assert (seen["at_once"], seen["broken"], seen["refused"], seen["stalls"], seen["frames"]) == (2, 1, 1, 2, 3)
 
 
-def test_a_soak_tells_what_grew() -> None:
+def test_a_soak_names_what_grew() -> None:
     def taken(number: int, cost_us: float) -> Slice:
         costs = {"worker": cost_us, "supervisor": 1.0, "redis": 1.0}
         return Slice(number, costs, costs, {"worker": 50.0 + max(0, number - 6) * 10})
