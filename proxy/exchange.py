@@ -1,8 +1,8 @@
-"""The values between the steps: Arrived → Identified → Received → Routed → Admitted → Answering → Answered.
+"""The values between the stages: RequestHead → Identified → Received → Routed → Admitted → Answering → Answered.
 
-Each stage's output type is the proof that the stage ran: `admit` alone makes an `Admitted`, and `dispatch` takes
-nothing else, so the type checker shows that nothing goes upstream unmetered. Also here: the two ends of the wire
-as the stages see them (`Incoming`, `Outgoing`, `UpstreamAnswer`), so that no stage knows which server carries it.
+Each stage's output type proves that the stage ran. Only `admit` constructs `Admitted`, and `dispatch` accepts nothing
+else, so no call goes upstream unmetered. `RequestContext` holds what happened to the request, and the latest value.
+The protocols `Incoming`, `Outgoing` and `UpstreamAnswer` hide the servers and clients from the stages.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,84 +29,83 @@ MODELS_PATH = "/v1/models"
 
 
 class Incoming(Protocol):
-    """One request as the listener hands it over; the body is not read yet."""
+    """One request from the HTTP server. Its body is not read yet."""
 
     method: str
     target: str
-    """Path and query as sent (raw, still percent-encoded)."""
+    """Path and query as sent, percent-encoded."""
     received_at: float
-    """Monotonic seconds (`time.perf_counter`) at which the head was complete."""
+    """When the head was complete: monotonic seconds (`time.perf_counter`)."""
     declared_bytes: int | None
-    """`content-length`; None when the body is chunked or there is none."""
+    """`content-length`. None if the body is chunked or there is none."""
     body_wait_s: float
-    """How long the body was waited for."""
+    """Time spent waiting for the body."""
     fault: Exception | None
-    """What came is no request, and this says why; then nothing else here means anything."""
+    """Why the bytes were not a valid request; then no other field is meaningful. None for a valid request."""
 
     @property
     def headers(self) -> Headers:
-        """All header fields in order, names in lower case, values as sent."""
+        """All header fields in order: names in lower case, values as sent."""
         ...
 
     def header(self, name: str) -> str | None:
-        """The first value of one field; `name` in lower case. Cheaper than a walk over `headers`."""
+        """The first value of a field; `name` in lower case. Cheaper than searching `headers`."""
         ...
 
     def header_values(self, name: str) -> Sequence[str]:
-        """All values of one field, in order."""
+        """All values of a field, in order."""
         ...
 
     async def read(self) -> bytes:
-        """The body's next bytes as they come; b"" at its end.
+        """The next bytes of the body as they arrive; b"" at its end.
 
-        Sends `100 Continue` first where the caller expects it (RFC 9110 10.1.1). Raises `MalformedBodyError` for a
-        broken chunk, `SlowBodyError` for a body that does not come.
+        Sends `100 Continue` first if the caller expects it (RFC 9110 10.1.1). Raises `MalformedBodyError` if the
+        framing is broken, and `SlowBodyError` if the body does not arrive in time.
         """
         ...
 
 
 class Outgoing(Protocol):
-    """The way back to the caller. A caller that went away shows as CancelledError of the handling task.
+    """The response to the caller. When the caller disconnects, the server cancels the handling task.
 
-    `write`, `room` and `finish` raise `CallerGoneError` when they are the first to notice.
+    `write`, `room` and `finish` raise `CallerGoneError` if they notice the disconnect first.
     """
 
     started: bool
-    """Whether the head has been sent: from then on a failure can only end the stream."""
+    """Whether the head was sent. From then on, a failure can only cut the response."""
     sent_bytes: int
-    """Of the body, so far."""
+    """Body bytes sent so far."""
     room_wait_s: float
-    """How long the caller's slowness was waited for."""
+    """Time spent waiting for a slow caller."""
 
     def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
-        """The head; it leaves with the first bytes. Framing headers are the listener's to add.
+        """Set the head. It leaves with the first bytes; the server adds the framing headers.
 
-        `reason`: any text for the status line, made fit for it by the listener; "" is the status's own.
-        `lines`: more fields, ours and so known to be sound, as they go on the wire: each `name: value` and CRLF.
+        `lines`: further fields of our own, already encoded and safe: each `name: value` and CRLF. `reason`: the status
+        line's reason phrase, which the server makes safe; "" means the status's standard phrase.
         """
         ...
 
     def write(self, data: bytes) -> bool:
-        """Send now (b"" sends the head alone). False: there is no room for more, so wait for `room` (backpressure)."""
+        """Send now; b"" sends the head alone. False if the buffer is full: await `room` before writing more."""
         ...
 
     async def room(self) -> None:
-        """Returns when the caller has taken enough of what was written."""
+        """Wait until the caller has read enough of what was written (backpressure)."""
         ...
 
     async def finish(self, data: bytes = b"") -> None:
-        """The last bytes and the end of the message."""
+        """Send the last bytes and end the message."""
         ...
 
     def abort(self) -> None:
-        """Close the transport, so that the caller sees that the answer is cut."""
+        """Close the transport, so that the caller notices the cut response."""
         ...
 
 
 @dataclass(slots=True)
 class UpstreamCall:
-    """One request to an upstream, ready for the wire. The client adds `host` and `content-length` itself, and sets
-    `written` with the first byte that it writes."""
+    """One request to an upstream, ready to send. The client adds `host` and `content-length`."""
 
     url: str
     """scheme://host[:port]/path?query"""
@@ -115,40 +114,41 @@ class UpstreamCall:
     """Names in lower case."""
     body: RequestBody
     deadline: float
-    """`time.perf_counter` seconds by which the last byte must be here."""
+    """When the last byte must have arrived: `time.perf_counter` seconds."""
     idle_timeout_s: float
-    """How long the upstream may be silent once its head is here."""
+    """How long the upstream may be silent after its head."""
     reach: Reach
     written: bool = False
+    """Set by the client with the first byte that it writes."""
 
 
 class UpstreamAnswer(Protocol):
-    """An upstream's answer whose head is here and whose body is not."""
+    """An upstream's response. The head has arrived; the body has not."""
 
     status: int
     headers: Headers
     """Names in lower case."""
     ended: bool
-    """Whether it is known that nothing follows what was read last; the next read would say so too."""
+    """Whether the last read is known to have been the last one."""
 
     async def read(self) -> bytes:
-        """The next bytes as they come; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""
+        """The next bytes as they arrive; b"" at the end. Raises `UpstreamCutError` or `UpstreamTimeoutError`."""
         ...
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        """Give `take` what has come and, at once, what comes: to the end (True), or until it says that it has no room.
+        """Pass the bytes to `take` as they arrive: to the end (True), or until `take` returns False for lack of room.
 
-        `ended` tells whether that was all. Raises what `read` does, and what `take` raises.
+        `ended` says whether more may follow. Raises what `read` raises, and what `take` raises.
         """
         ...
 
     def close(self) -> None:
-        """Give the connection back when the body was read to its end; cancel the exchange otherwise. Idempotent."""
+        """Return the connection to the pool if the body was read to its end, else cancel the exchange. Idempotent."""
         ...
 
 
 class Purpose(Enum):
-    """What a path is for, and so which kind of key may use it."""
+    """What a path is for, and which kinds of key may use it."""
 
     INFER = "infer", SLUG_CALLERS
     LIST = "list", SLUG_CALLERS
@@ -156,30 +156,32 @@ class Purpose(Enum):
     UNKNOWN = "unknown", tuple(KeyKind)
 
     def __init__(self, _name: str, users: tuple[KeyKind, ...]) -> None:
-        """The name only tells members apart that have the same users."""
+        """`_name` keeps members with the same users distinct."""
         self.users = users
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """All that policy knows of who holds a key. None: the row is gone, or there was never to be one."""
+    """What policy says about the holder of a key."""
 
     key: KeyRow
     workspace: WorkspaceRow | None
+    """None if the workspace was deleted."""
     group: Group | None
+    """None if the group was deleted, or if keys of this kind have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlugRoute:
-    """Where a slug leads for a group, and what binds its calls there."""
+    """Where a slug leads for a group, and the limits that bind its calls there."""
 
     endpoint: EndpointRow
     plan: Plan
 
 
 @dataclass(slots=True)
-class Arrived:
-    """The request's head is sound; nothing of its body was read, and nothing is known of the caller."""
+class RequestHead:
+    """The request's head. Its body is not read, and its caller is not known."""
 
     incoming: Incoming
     request_id: str
@@ -190,22 +192,19 @@ class Arrived:
 
 @dataclass(slots=True)
 class Identified:
-    """The caller is known: a live key of a kind that may use this path, of a workspace that may call."""
+    """The caller is known: a live key of a kind that may use this path, in a workspace that may call."""
 
-    arrived: Arrived
     key: KeyRow
     workspace: WorkspaceRow
     group: Group | None
-    """The key's group: set for federated keys, and so on all slug paths."""
+    """The key's group. Federated keys have one, so it is set on all slug paths."""
 
 
 @dataclass(slots=True)
 class Received:
-    """The request is whole, bounded and parsed just enough to know slug and streaming."""
+    """The body is complete, within its bounds, and parsed far enough to know slug and streaming."""
 
-    incoming: Incoming
-    request_id: str
-    path: str
+    head: RequestHead
     body: bytes
     json: dict[str, Any]
     slug: str
@@ -213,127 +212,148 @@ class Received:
     metadata: Mapping[str, Any] | None = None
     """The billing event's `requestMetadata`."""
     outline: Outline | None = None
-    """Where it is there, `json` has placeholders for long strings; never in a member that a stage reads."""
+    """If set, long strings in `json` are placeholders; never in a member that a stage reads."""
 
 
 @dataclass(slots=True)
 class Routed:
-    """The slug leads somewhere and this caller's group may call it."""
+    """The slug leads to an endpoint that the caller's group may call."""
 
     identified: Identified
     received: Received
     endpoint: EndpointRow
-    external_entity_id: str
     plan: Plan
     translation: dict[str, Any] | None
-    """The request in the target's dialect, where that is not the caller's; until it is sent."""
+    """The request in the target's dialect; None if that is the caller's own, and once the request is sent."""
 
 
 @dataclass(slots=True)
 class Admitted:
-    """Every limit up the tree has said yes. Made by `stages/admit.py` alone; settled exactly once."""
+    """Every limit up the group tree admitted the call. Constructed by `stages/admit.py` only; settled exactly once."""
 
     routed: Routed
     taken: Taken
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Tokens
-    """What is reserved of TOKEN limits, and never billed."""
+    """What the call reserves of TOKEN limits. Never billed."""
 
 
 @dataclass(slots=True)
 class Answering:
-    """The upstream has answered with a head; its body is still to come."""
+    """The head of the upstream's response has arrived; its body has not."""
 
     admitted: Admitted
     upstream: UpstreamAnswer
     credential: str | None
+    """Never passed on in a response."""
     url: str
-    """Where it was asked: its host is, with the credential, what relay keeps out of the answer."""
+    """Where the request was sent. Its host is never passed on either."""
 
 
 @dataclass(slots=True)
 class Answered:
-    """All is said but the last bytes, which leave once the books are closed.
+    """The response, except for its last bytes: they leave once the call is journaled. A refusal is one, too.
 
-    A refusal is one too. `status`, `headers` and `reason` count only where nothing was sent before.
+    `status`, `headers` and `reason` matter only if no head was sent before.
     """
 
     status: int
     headers: Headers
     final: bytes
     reason: str = ""
-    """An error's message: some clients show the status line's reason phrase and nothing else.
+    """An error's message: some clients show only the status line's reason phrase.
 
     See docs/reference/inference.md#errors.
     """
 
 
 @dataclass(slots=True)
-class Call:
-    """One request on its way: what is known so far, what it holds and what became of it, so that its end can be told
-    and paid for however it came."""
+class RequestContext:
+    """What happened to one request so far. `settle` reads it, however the request ended."""
 
-    incoming: Incoming
+    head: RequestHead
     outgoing: Outgoing
-    arrived: Arrived | None = None
-    identified: Identified | None = None
-    routed: Routed | None = None
-    admitted: Admitted | None = None
-    rate_lines: str = ""
-    """The `x-ratelimit-*` fields as they go on the wire."""
-    opened: bool = False
-    dispatched: bool = False  # a byte of it was written upstream: it counts as a request
-    booked: bool = False
+    reached: Identified | Routed | Admitted | Answering | None = None
+    """The latest stage's value. It leads to the values before it."""
+    load: Load | None = None
+    """What the request takes of the worker's capacity."""
+    replica_call: ReplicaCall | None = None
+    rate_limit_lines: str = ""
+    """The `x-ratelimit-*` fields, encoded."""
+    journaled: bool = False
+    """The journal has the call's open record."""
+    dispatched: bool = False
+    """A byte of the request was written upstream, so it counts as a request."""
+    ended: bool = False
+    """The call was journaled as ended, and settled."""
     billed: Tokens | None = None
-    """Once it is booked."""
+    """Set when the call has ended."""
     reader: AnswerReader | None = None
     delivered: DeliveredCounter | None = None
-    upstream: UpstreamAnswer | None = None
-    replica_call: ReplicaCall | None = None
-    load: Load | None = None
-    """What it takes of the worker, once it has entered."""
-    status: int = 0
-    """What metrics and logs say: 499 and 504 after a 200 head included."""
-    cause: str = ""
     answered: bool = False
-    """Some of an answer, not of an error, reached the caller or is about to."""
+    """Part of an answer, not of an error, reached the caller or is about to."""
+    status: int = 0
+    """For metrics and logs. May be 499 or 504 although the head said 200."""
+    cause: str = ""
     upstream_s: float = 0.0
+    """Time spent waiting for the upstream."""
     first_byte_s: float | None = None
     request_bytes: int = 0
 
+    @property
+    def admitted(self) -> Admitted | None:
+        reached = self.reached
+        if isinstance(reached, Answering):
+            return reached.admitted
+        return reached if isinstance(reached, Admitted) else None
+
+    @property
+    def routed(self) -> Routed | None:
+        admitted = self.admitted
+        if admitted is not None:
+            return admitted.routed
+        return self.reached if isinstance(self.reached, Routed) else None
+
+    @property
+    def identified(self) -> Identified | None:
+        routed = self.routed
+        if routed is not None:
+            return routed.identified
+        return self.reached if isinstance(self.reached, Identified) else None
+
 
 class CallerGoneError(Exception):
-    """Client closed connection"""
+    """The caller disconnected (499)."""
 
 
 class UpstreamError(Exception):
-    """An exchange with an upstream failed; the subclass says how. Its text never names a host or a credential."""
+    """An exchange with an upstream failed; the subclass says how. The text never names a host or a credential."""
 
 
 class UpstreamUnreachableError(UpstreamError):
-    """Refused, not resolved, TLS failed, connect timed out, or an address that may not be dialled (503)."""
+    """No connection (503): refused, not resolved, TLS failed, timed out, or an address that may not be dialled."""
 
 
 class UpstreamResetError(UpstreamError):
-    """The connection was reset or closed before the head, or what came was not HTTP (502)."""
+    """The connection was reset or closed before the head, or the response was not HTTP (502)."""
 
 
 class UpstreamCutError(UpstreamError):
-    """The answer broke off after its head."""
+    """The response broke off after its head (502)."""
 
 
 class UpstreamTimeoutError(UpstreamError):
-    """The deadline passed (504), or a stream fell silent for longer than the idle timeout."""
+    """The deadline passed, or a stream was silent for longer than the idle timeout (504)."""
 
 
 class PolicyUnavailableError(Exception):
-    """There is no policy to answer from (503): no replica yet, or control could not confirm an unknown key."""
+    """No policy to decide by (503): there is no policy replica yet, or control could not confirm an unknown key."""
 
 
 class CountersUnavailableError(Exception):
-    """Redis is out of reach and limits fail closed (503)."""
+    """Redis is unreachable, and limits fail closed (503)."""
 
 
 class JournalUnavailableError(Exception):
-    """The journal cannot take the call (503): the disk is full, or the backlog is at its bound."""
+    """The journal cannot record the call (503): the disk is full, or the backlog is at its bound."""

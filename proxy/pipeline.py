@@ -1,7 +1,7 @@
-"""THE REQUEST'S PATH: seven steps on one screen; settle always runs.
+"""The request's path: seven steps on one screen. `settle` runs however the request ends.
 
-`handle` is called once per request, by the listener, in a task that is cancelled when the caller goes away. Whatever
-happens, the call is booked before its last byte leaves, and told of after it.
+The HTTP server calls `Pipeline.handle` once per request, in a task that it cancels when the caller disconnects.
+Every admitted call is journaled as ended before its last byte leaves, and logged and counted after that.
 """
 
 import logging
@@ -18,7 +18,7 @@ from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.model_replicas import Fleet
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.exchange import Answered, Call, CallerGoneError, Incoming, Outgoing, Purpose
+from proxy.exchange import Answered, Answering, CallerGoneError, Incoming, Outgoing, Purpose, RequestContext
 from proxy.refusals import BUG, render, row_of
 from proxy.stages import admit, authenticate, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
@@ -28,40 +28,36 @@ log = logging.getLogger(__name__)
 
 
 class Directory(authenticate.Directory, route.Directory, dispatch.Directory, Protocol):
-    """The replica of policy, as all stages together see it."""
+    """The policy replica, as all stages together use it."""
 
 
 class Counters(admit.Counters, settle.Counters, Protocol):
-    """The buckets."""
+    """The limits' counters."""
 
 
 class Journal(dispatch.Journal, relay.Journal, settle.Journal, Protocol):
-    """The books."""
+    """The journal of calls."""
 
 
 class Dialects(route.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
-    """How providers are asked and read."""
+    """How each provider is asked, and how its answers are read."""
 
 
 class OutputEstimates(admit.OutputEstimates, settle.OutputEstimates, Protocol):
-    """How much output calls bring."""
+    """How much output a call is likely to bring."""
 
 
 class Meters(admit.Meters, settle.Meters, Protocol):
     """The metrics."""
 
     def watch(self, capacity: Capacity) -> None:
-        """Told once, of what knows how many calls are in flight."""
+        """Report this worker's load from now on. Called once."""
         ...
 
 
-class Tokens(dispatch.Tokens, Protocol):
-    """Short-lived credentials."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDependencies:
-    """All that the path works with; `proxy/worker/app.py` puts it together."""
+    """What the pipeline works with. `proxy/worker/app.py` builds it."""
 
     directory: Directory
     counters: Counters
@@ -71,126 +67,119 @@ class PipelineDependencies:
     output_estimates: OutputEstimates
     meters: Meters
     access_log: settle.AccessLog
+    access_tokens: dispatch.AccessTokens | None = None
     dispatch: dispatch.DispatchSettings
     max_body_bytes: int = 100_000_000
     max_reported_tokens: int = MAX_REPORTED_TOKENS
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
-    tokens: Tokens | None = None
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
 
 
 class Pipeline:
-    """One worker's path for all requests."""
+    """The path of all requests through one worker."""
 
     def __init__(self, dependencies: PipelineDependencies) -> None:
-        ulids = Ulids(time_ns, secrets.token_bytes)
-        self._capacity = Capacity(dependencies.capacity)
-        dependencies.meters.watch(self._capacity)
-        slices = Slices()
-        self._receive = Receive(ulids, slices, dependencies.max_body_bytes)
-        self._authenticate = authenticate.Authenticate(dependencies.directory)
-        self._route = route.Route(dependencies.directory, dependencies.dialects)
-        self._admit = admit.Admit(
-            dependencies.counters,
-            dependencies.output_estimates,
-            dependencies.meters,
-            ulids,
-            admit.Tiers(dependencies.tiers),
-        )
-        self._dispatch = dispatch.Dispatch(_dispatch_dependencies(dependencies), slices)
-        self._relay = relay.Relay(dependencies.journal, dependencies.dialects, slices, dependencies.max_reported_tokens)
-        self._settle = settle.Settle(_settle_dependencies(dependencies))
+        given, ulids, slices = dependencies, Ulids(time_ns, secrets.token_bytes), Slices()
+        self._capacity = Capacity(given.capacity)
+        given.meters.watch(self._capacity)
+        self._receive = Receive(ulids, slices, given.max_body_bytes)
+        self._authenticate = authenticate.Authenticate(given.directory)
+        self._route = route.Route(given.directory, given.dialects)
+        self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
+        self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
+        self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)
+        self._settle = settle.Settle(_settle_dependencies(given))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request to its end."""
-        call = Call(incoming, outgoing)
+        context = RequestContext(self._receive.head(incoming), outgoing)
         try:
-            await self._answer(call)
+            await self._answer(context)
         except (CancelledError, CallerGoneError) as gone:
-            _mark(call, CallerGoneError())
+            _mark(context, CallerGoneError())
             if isinstance(gone, CancelledError):
                 raise
         finally:
-            self._end(call)
+            self._end(context)
 
-    async def _steps(self, call: Call) -> Answered:
-        """The path. Each step's value is the next one's ticket; what a step may refuse with stands beside it."""
-        call.load = load = self._capacity.enter()  # 529
-        arrived = self._receive.head(call)  # 400
-        call.identified = identified = await self._authenticate(arrived)  # 401 402 403 503
+    async def _steps(self, context: RequestContext) -> Answered:
+        """Each step needs the value of the one before. Beside each step: the statuses that it may refuse with."""
+        context.load = load = self._capacity.enter()  # 529
+        head = self._receive.valid(context.head)  # 400
+        context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
         load.claim(identified.key.workspace_id, identified.key.digest)  # 529
-        if arrived.purpose is Purpose.LIST and arrived.incoming.method in ("GET", "HEAD"):
-            return self._route.models(identified)  # 404
-        received = await self._receive.body(call, identified)  # 400 404 405 408 413 415 529
-        call.routed = routed = self._route(identified, received)  # 400 404
-        call.admitted = admitted = await self._admit(call, routed)  # 429 503
-        answering = await self._dispatch(call, admitted)  # 404 500 502 503 504 529
-        return await self._relay(call, answering)  # 499 502 504
+        if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
+            return self._route.models(head, identified)  # 404
+        received = await self._receive.body(context)  # 400 404 405 408 413 415 529
+        context.reached = routed = self._route(identified, received)  # 400 404
+        context.reached = admitted = await self._admit(context, routed)  # 429 503
+        context.reached = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
+        return await self._relay(context, answering)  # 499 502 504
 
-    async def _answer(self, call: Call) -> None:
-        outgoing = call.outgoing
+    async def _answer(self, context: RequestContext) -> None:
+        """Take the steps, journal the call's end, then send the last bytes."""
+        outgoing = context.outgoing
         try:
-            answered = await self._steps(call)
-            call.status = answered.status
-            self._settle.book(call)
+            answered = await self._steps(context)
+            context.status = answered.status
+            self._settle.journal_end(context)
         except CallerGoneError:
             raise
-        # The one broad except: whatever else goes wrong, a bug of ours included, the caller gets an answer from the
-        # table, the call is booked, and the trace is in the log. Nothing is swallowed.
+        # The one broad except. Whatever goes wrong, our own bugs included: the caller gets an answer from the table of
+        # refusals, the call is journaled, and an unknown error is logged with its traceback.
         except Exception as error:  # noqa: BLE001
-            answered = self._refused(call, error)
-            if outgoing.started:  # nothing else can be said: the connection is cut, so that it shows
+            answered = self._refused(context, error)
+            if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
                 outgoing.abort()
                 return
         if not outgoing.started:
-            relay.begin(call, answered)
+            relay.begin(context, answered)
         await outgoing.finish(answered.final)
 
-    def _refused(self, call: Call, error: Exception) -> Answered:
-        request_id = call.arrived.request_id if call.arrived else ""
+    def _refused(self, context: RequestContext, error: Exception) -> Answered:
+        request_id = context.head.request_id
         if row_of(error) is BUG:
-            log.error("a bug of ours ended request %s", request_id, exc_info=error)
-        _mark(call, error)
-        self._settle.book(call)
+            log.error("Request %s failed with a bug of the gateway. Please report it.", request_id, exc_info=error)
+        _mark(context, error)
+        self._settle.journal_end(context)
         return render(error, request_id)
 
-    def _end(self, call: Call) -> None:
-        """Nothing here waits: the task may be cancelled."""
+    def _end(self, context: RequestContext) -> None:
+        """Release what the request holds, then report it. Must not await: the task may be cancelled."""
         try:
-            if not call.booked:
-                self._settle.book(call)
+            self._settle.journal_end(context)
         finally:
-            if call.upstream is not None:
-                call.upstream.close()
-            if call.replica_call is not None:
-                call.replica_call.end()
-            if call.load is not None:
-                call.load.leave()
-            self._settle.tell(call)
+            if isinstance(context.reached, Answering):
+                context.reached.upstream.close()
+            if context.replica_call is not None:
+                context.replica_call.end()
+            if context.load is not None:
+                context.load.leave()
+            self._settle.report(context)
 
 
-def _mark(call: Call, error: Exception) -> None:
+def _mark(context: RequestContext, error: Exception) -> None:
     row = row_of(error)
-    call.status, call.cause = row.status, row.cause
+    context.status, context.cause = row.status, row.cause
 
 
-def _dispatch_dependencies(dependencies: PipelineDependencies) -> dispatch.DispatchDependencies:
+def _dispatch_dependencies(given: PipelineDependencies) -> dispatch.DispatchDependencies:
     return dispatch.DispatchDependencies(
-        directory=dependencies.directory,
-        journal=dependencies.journal,
-        upstream=dependencies.upstream,
-        dialects=dependencies.dialects,
+        directory=given.directory,
+        journal=given.journal,
+        upstream=given.upstream,
+        dialects=given.dialects,
         fleet=Fleet(random.SystemRandom().randrange),
-        settings=dependencies.dispatch,
-        tokens=dependencies.tokens,
+        settings=given.dispatch,
+        access_tokens=given.access_tokens,
     )
 
 
-def _settle_dependencies(dependencies: PipelineDependencies) -> settle.SettleDependencies:
+def _settle_dependencies(given: PipelineDependencies) -> settle.SettleDependencies:
     return settle.SettleDependencies(
-        journal=dependencies.journal,
-        counters=dependencies.counters,
-        output_estimates=dependencies.output_estimates,
-        meters=dependencies.meters,
-        access_log=dependencies.access_log,
+        journal=given.journal,
+        counters=given.counters,
+        output_estimates=given.output_estimates,
+        meters=given.meters,
+        access_log=given.access_log,
     )

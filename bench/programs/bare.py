@@ -35,7 +35,7 @@ from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
-from proxy.exchange import Call, Headers, Received
+from proxy.exchange import Headers, Received, RequestContext
 from proxy.json_text.json_edit import Json
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings
@@ -134,7 +134,7 @@ class UnmeteredAnswers:
 class SettleNothing(Settle):
     """Ends calls without journal, settlement and metrics."""
 
-    def book(self, call: Call) -> None:
+    def journal_end(self, context: RequestContext) -> None:
         pass
 
 
@@ -145,11 +145,11 @@ class BarePipeline(Pipeline):
         super().__init__(dependencies)
         self._settle = SettleNothing(
             SettleDependencies(
-                dependencies.journal,
-                dependencies.counters,
-                dependencies.output_estimates,
-                dependencies.meters,
-                dependencies.access_log,
+                journal=dependencies.journal,
+                counters=dependencies.counters,
+                output_estimates=dependencies.output_estimates,
+                meters=dependencies.meters,
+                access_log=dependencies.access_log,
             )
         )
 

@@ -75,7 +75,10 @@ def bench_journal(directory: Path, calls: int) -> None:
     journal = JournalWriter(directory, "bench")
     journal.start()
     opens = [call(number) for number in range(calls)]
-    closes = [CloseCall(key(number), 200, Tokens(100, 50, 0), 2, (number + 1,)) for number in range(calls)]
+    closes = [
+        CloseCall(event_key=key(number), status=200, tokens=Tokens(100, 50, 0), ended_at_ms=2, numbers=(number + 1,))
+        for number in range(calls)
+    ]
     slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()

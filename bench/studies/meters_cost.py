@@ -54,8 +54,10 @@ async def ours(entities: int) -> None:
         meters.redis_round_trip(0.0003)
         meters.finished(
             RequestReport(
-                0, "", "", "", 200, "", "ws", names[number % entities], "", "", "acme/a", 0, 0,
-                tokens, 0.03, 0.0002, 0.0298, 0.02,
+                ended_at_ms=0, request_id="", method="", path="", status=200, cause="", workspace_id="ws",
+                external_entity_id=names[number % entities], group_id="", key_prefix="", slug="acme/a",
+                request_bytes=0, response_bytes=0, tokens=tokens, duration_s=0.03, ours_s=0.0002, upstream_s=0.0298,
+                first_byte_s=0.02,
             )
         )  # fmt: skip
         load.leave()

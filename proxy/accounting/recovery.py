@@ -29,7 +29,7 @@ PAYERS_KEPT = 4096
 """(key, slug) pairs of whose events the fields that do not change are kept encoded, about 300 bytes each."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OpenCall:
     """An admitted call that is about to be dispatched: all that billing and settling it after a crash needs."""
 
@@ -47,7 +47,7 @@ class OpenCall:
     reservations: tuple[Reservation, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CloseCall:
     """How a call ended. `numbers`: the settlement numbers of its reservations, one each, in their order."""
 
@@ -211,7 +211,13 @@ class Ledger:
             _, estimate, reservations = _opening(opened)
             tokens = _last_known(self.answered.get(event_key), estimate)
             numbers = tuple(_next_number(given, Reservation.from_wire(reservation).key) for reservation in reservations)
-            end = CloseCall(event_key.decode(), ORPHAN_STATUS, tokens, self.latest_ms, numbers)
+            end = CloseCall(
+                event_key=event_key.decode(),
+                status=ORPHAN_STATUS,
+                tokens=tokens,
+                ended_at_ms=self.latest_ms,
+                numbers=numbers,
+            )
             ended.append((opened, close_record(end)[HEAD_BYTES:]))
         return ended
 

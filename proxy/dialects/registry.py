@@ -55,10 +55,10 @@ def translate_request(request: Received, target: Target) -> Json | None:
     Gives the request in the target's dialect, for `ask`; None where that is the caller's own.
     """
     wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
-    if _SPOKEN.get(request.path) != wanted:
+    if _SPOKEN.get(request.head.path) != wanted:
         return _translated(request, target)
     if wanted == CHAT_COMPLETIONS and request.streaming:
-        chat_completions.adds_include_usage(request.path, request.json)
+        chat_completions.adds_include_usage(request.head.path, request.json)
     return None
 
 
@@ -71,7 +71,7 @@ def build_request(
     """
     wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
     try:
-        if translation is None and _SPOKEN.get(request.path) != wanted:
+        if translation is None and _SPOKEN.get(request.head.path) != wanted:
             translation = _translated(request, target)
         if wanted == MESSAGES:
             return _ask_messages(request, target, credential, translation)
@@ -82,7 +82,7 @@ def build_request(
 
 def translated_for(request: Received, target: Target) -> str | None:
     """The caller's dialect where `target` speaks another one, so that answers are translated; else None."""
-    spoken = _SPOKEN.get(request.path)
+    spoken = _SPOKEN.get(request.head.path)
     return spoken if spoken != _WANTED.get(target.provider, CHAT_COMPLETIONS) else None
 
 
@@ -94,7 +94,7 @@ def answer_reader(
     form = _form(headers, request.streaming)
     if not 200 <= status < 300 or form == "other":
         return PassThroughReader()
-    spoken, given = _SPOKEN.get(request.path), _WANTED.get(target.provider, CHAT_COMPLETIONS)
+    spoken, given = _SPOKEN.get(request.head.path), _WANTED.get(target.provider, CHAT_COMPLETIONS)
     if spoken != given:
         if spoken == CHAT_COMPLETIONS:
             return _told_in_chat(request, form, created_s(headers), MessagesMeter(most))
@@ -104,13 +104,13 @@ def answer_reader(
             messages.stream_reader(request.slug, most) if form == "stream" else messages.body_reader(request.slug, most)
         )
     if form == "stream":
-        return chat_completions.stream_reader(request.path, request.json, request.slug, most)
-    return chat_completions.body_reader(request.path, request.slug, most)
+        return chat_completions.stream_reader(request.head.path, request.json, request.slug, most)
+    return chat_completions.body_reader(request.head.path, request.slug, most)
 
 
 def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
     """Counts what the caller is given of an answer. Called while the request is still here."""
-    texts, asked = _TEXTS.get(request.path), RequestTokens(request)
+    texts, asked = _TEXTS.get(request.head.path), RequestTokens(request)
     if texts is None:
         return NoTextCounter(asked)
     return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
@@ -122,7 +122,7 @@ def _ask_messages(
     if translation is None:
         changes = {} if target.target_model is None else {"model": orjson.dumps(target.target_model)}
         body = edit_members(request.body, request.json, changes, request.outline)
-        return UpstreamRequest(messages.PATH, messages.request_headers(credential, request.incoming.headers), body)
+        return UpstreamRequest(messages.PATH, messages.request_headers(credential, request.head.incoming.headers), body)
     return UpstreamRequest(messages.PATH, messages.request_headers(credential), _written(request, translation))
 
 
@@ -131,7 +131,7 @@ def _ask_chat(request: Received, target: Target, credential: str | None, transla
     if translation is not None:
         path, body = chat_completions.CHAT_PATH, _written(request, translation)
     else:
-        path = request.path
+        path = request.head.path
         changes = chat_completions.changed_members(path, request.json, target.target_model)
         body = edit_members(request.body, request.json, changes, request.outline)
     place = target.vendor_c_config
@@ -155,14 +155,14 @@ def _translated(request: Received, target: Target) -> Json:
     if _WANTED.get(target.provider) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
         return to_chat_request(request.json, model, cap)
-    if request.path != chat_completions.CHAT_PATH:
-        raise UntranslatableError("model", f"the target of this slug has nothing like {request.path}")
+    if request.head.path != chat_completions.CHAT_PATH:
+        raise UntranslatableError("model", f"the target of this slug has nothing like {request.head.path}")
     return to_messages_request(request.json, model)
 
 
 def _told_in_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:
     if form == "stream":
-        own_usage = chat_completions.adds_include_usage(request.path, request.json)
+        own_usage = chat_completions.adds_include_usage(request.head.path, request.json)
         return TranslatingStreamReader(ChatStreamTranslator(request.slug, created, meter, include_usage=not own_usage))
     return TranslatingBodyReader(ChatAnswerTranslator(request.slug, created, meter).translate, meter)
 

@@ -1,6 +1,6 @@
-"""Step 4: take from every bucket at once, or from none (429; 503 when the counters are away).
+"""Step 4: take from every limit's bucket at once, or from none (429; 503 if the counters are unreachable).
 
-The only maker of `Admitted`.
+Nothing else constructs `Admitted`.
 """
 
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.exchange import Admitted, Call, CountersUnavailableError, Routed
+from proxy.exchange import Admitted, CountersUnavailableError, RequestContext, Routed
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.refusals import LimitExceededError
 
 OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 BYTES_PER_TOKEN = 4
 LONGEST_GUESS_MS = 60_001
-"""A day's reservation lapses after the request timeout, 20 minutes, but is settled when its call ends: a caller who is
-refused only for such is not sent away for longer than any rate limit's window."""
+"""Longest `retry-after` for tokens that are only reserved. A day's reservation may last for the request timeout (20
+minutes), but usually settles much earlier, so no caller is told to wait longer than a rate limit's window."""
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
 
 
 class Counters(Protocol):
-    """The buckets."""
+    """The limits' counters."""
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
-        """All or nothing, the workspace's `tier` included. Raises `CountersUnavailableError`.
+        """Take everything or nothing, the workspace's `tier` included. Raises `CountersUnavailableError`.
 
         A cancelled take returns by itself whatever Redis still takes for it.
         """
@@ -37,7 +37,7 @@ class Counters(Protocol):
 
 
 class OutputEstimates(Protocol):
-    """How much output a call of (group, slug) brings, as this worker has seen it so far."""
+    """How much output a call of (group, slug) is likely to bring."""
 
     def expected_output(self, group_id: str, slug: str, cap: int | None) -> int: ...
 
@@ -49,14 +49,14 @@ class Meters(Protocol):
 
 
 class Tiers:
-    """The model API's ceilings per workspace. The same plan each time: the counters know plans by identity."""
+    """The model API's ceilings per workspace. Returns the same plan each time: counters know plans by identity."""
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self._tiers = tiers
         self._plans: dict[tuple[str, str], Plan] = {}
 
     def plan(self, workspace: WorkspaceRow) -> Plan:
-        """A tier that nobody has set figures for is the lowest one, never "unlimited"."""
+        """An unknown tier counts as the lowest one, never as unlimited."""
         key = (workspace.id, workspace.tier)
         plan = self._plans.get(key)
         if plan is None:
@@ -68,7 +68,7 @@ class Tiers:
 
 
 class Admit:
-    """Asks every limit up the tree."""
+    """Asks every limit up the group tree."""
 
     def __init__(
         self, counters: Counters, output_estimates: OutputEstimates, meters: Meters, ulids: Ulids, tiers: Tiers
@@ -79,13 +79,13 @@ class Admit:
         self._meters = meters
         self._ulids = ulids
 
-    async def __call__(self, call: Call, routed: Routed) -> Admitted:
+    async def __call__(self, context: RequestContext, routed: Routed) -> Admitted:
         plan, received, tier = routed.plan, routed.received, None
         if routed.endpoint.target.provider == MODEL_API:
-            # The route's spare capacity does not bypass the target's own ceiling.
+            # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(routed.identified.workspace)
-        # Request bytes / 4 + expected output; no sum is larger than what an event may tell.
+        # Request bytes / 4 + expected output, but never more than an event can report.
         # See docs/reference/limits.md#estimates.
         asked = -(-len(received.body) // BYTES_PER_TOKEN)
         expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(received.json))
@@ -95,14 +95,15 @@ class Admit:
         except CountersUnavailableError:
             self._meters.limit_decision("unavailable", "", "")
             raise
-        call.rate_lines = rate_limit_lines(answer.requests, answer.tokens)
+        context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
         if isinstance(answer, LimitHit):
             raise self._refusal(routed, answer)
         self._meters.limit_decision("admitted", "", "")
-        return Admitted(routed, answer, self._ulids(), Tokens(asked, reserved - asked))
+        estimate = Tokens(input=asked, output=reserved - asked)
+        return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)
 
     def _refusal(self, routed: Routed, hit: LimitHit) -> LimitExceededError:
-        """Names type, unit, threshold and slug, never a group: it may be another's."""
+        """Name type, unit, threshold and slug, but no group: the limit may belong to another's group."""
         limit = hit.bound.limit
         self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
         per = f"{limit.threshold} {limit.type.value} per {limit.unit.value}"
@@ -114,7 +115,7 @@ class Admit:
 
 
 def output_cap(json: dict[str, Any]) -> int | None:
-    """The largest of the caller's output caps; a `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
+    """The largest of the caller's output caps: `max_tokens: 1` beside a larger cap must not win (litellm#34223)."""
     largest: int | None = None
     for name in OUTPUT_CAPS:
         cap = json.get(name)

@@ -1,7 +1,6 @@
-"""Step 2: credential → caller (400 401 403, 503 when an outage keeps us from knowing).
+"""Step 2: identify the caller by its credential (400 401 402 403, or 503 if an outage prevents an answer).
 
-An unknown key is never refused from memory alone: policy is confirmed with control first. An outage of
-ours is never a 401 or 403.
+An unknown key is refused only after control has confirmed the policy replica. An outage of ours is never a 401 or 403.
 
 See docs/reference/management-api.md#federated-keys.
 """
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policy.credentials import credentials_in, digest_of, prefix_of
-from proxy.exchange import Arrived, Identified, KeyHolder
+from proxy.exchange import Identified, KeyHolder, RequestHead
 from proxy.refusals import (
     AmbiguousCredentialError,
     BadCredentialError,
@@ -21,25 +20,25 @@ from proxy.refusals import (
 
 
 class Directory(Protocol):
-    """The replica of policy. Every method raises `PolicyUnavailableError` when there is none to serve from."""
+    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
 
     def key_holder(self, digest: str) -> KeyHolder | None:
-        """Whose key this is; None when there is no such key."""
+        """The holder of the key with this digest; None if there is no such key."""
         ...
 
     async def confirm_unknown(self) -> None:
-        """Returns when policy was just confirmed with control; rate-limited."""
+        """Wait until control has confirmed the policy replica. Rate-limited."""
         ...
 
 
 class Authenticate:
-    """Finds the caller, and whether its workspace may call at all."""
+    """Finds out who calls, and whether the workspace may call at all."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
-    async def __call__(self, arrived: Arrived) -> Identified:
-        incoming = arrived.incoming
+    async def __call__(self, head: RequestHead) -> Identified:
+        incoming = head.incoming
         x_api_key = () if incoming.header("x-api-key") is None else incoming.header_values("x-api-key")
         credentials = credentials_in(incoming.header_values("authorization"), x_api_key)
         if not credentials:
@@ -51,7 +50,7 @@ class Authenticate:
             raise BadCredentialError
         holder = holders[0]
         key, workspace, group = holder.key, holder.workspace, holder.group
-        if workspace is None or key.kind not in arrived.purpose.users:
+        if workspace is None or key.kind not in head.purpose.users:
             raise BadCredentialError
         if not workspace.onboarded:
             raise NotOnboardedError
@@ -59,16 +58,16 @@ class Authenticate:
             raise BillingSuspendedError
         if group is None and key.group_id is not None:
             raise BadCredentialError  # deleting a group revokes its keys
-        return Identified(arrived, key, workspace, group)
+        return Identified(key, workspace, group)
 
     def _key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
-        """Who holds those of these that are keys of ours; a credential that is not is for somebody else."""
+        """The holders of those credentials that are our keys; others are ignored."""
         found = (self._directory.key_holder(digest_of(credential)) for credential in credentials)
         return [holder for holder in found if holder is not None]
 
     async def _confirmed_key_holders(self, credentials: Sequence[str]) -> list[KeyHolder]:
-        """Likewise, when control was asked."""
-        if not any(map(prefix_of, credentials)):  # no key was ever of another form: nothing to confirm
+        """The same, after control has confirmed the policy replica."""
+        if not any(map(prefix_of, credentials)):  # keys have no other form, so there is nothing to confirm
             return []
         await self._directory.confirm_unknown()
         return self._key_holders(credentials)

@@ -1,7 +1,7 @@
 """Step 5: find capacity, shape the request, send it (404 500 502 503 504 529).
 
-Takes nothing but an `Admitted`. Writes the journal's `open` before anything leaves. Sends a request to a second replica
-only when no byte of it reached the first.
+Accepts nothing but an `Admitted`. Journals the call before anything is sent. Sends a request to another replica only if
+no byte of it reached the first.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import (
     Admitted,
     Answering,
-    Call,
     Received,
+    RequestContext,
     UpstreamAnswer,
     UpstreamCall,
     UpstreamResetError,
@@ -38,14 +38,14 @@ VENDOR_C = "VENDOR_C"
 DEFAULT_ENVIRONMENT = "production"
 PARKING = frozenset(("SCALED_TO_ZERO", "WAKING_UP", "DEPLOYING", "LOADING_MODEL"))
 NOT_SERVING = frozenset(("BUILDING", "FAILED", "DEPLOY_FAILED", "DEACTIVATING", "INACTIVE"))
-"""A status that is in neither set, a newer control plane's included, serves from the replicas it has."""
+"""A deployment with any other status, known or not, serves from the replicas it has."""
 MAX_REPLICAS_TRIED = 3
-FIRST_LOOK_S = 0.05
-LONGEST_LOOK_S = 0.5
+FIRST_POLL_S = 0.05
+LONGEST_POLL_S = 0.5
 
 
 class Directory(Protocol):
-    """The replica of policy. Every method raises `PolicyUnavailableError` when there is none to serve from."""
+    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
 
     def model(self, id: str) -> ModelRow | None: ...
 
@@ -53,7 +53,7 @@ class Directory(Protocol):
 
 
 class Journal(Protocol):
-    """Where a call is written down before it is dispatched."""
+    """Records a call before it is dispatched."""
 
     def open(self, call: OpenCall) -> None:
         """Raises `JournalUnavailableError`."""
@@ -61,15 +61,15 @@ class Journal(Protocol):
 
 
 class UpstreamClient(Protocol):
-    """The way out."""
+    """Sends requests to upstreams."""
 
     async def send(self, call: UpstreamCall) -> UpstreamAnswer:
         """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
         ...
 
 
-class Tokens(Protocol):
-    """Short-lived credentials, for the providers that want one in place of the secret."""
+class AccessTokens(Protocol):
+    """Short-lived credentials, for providers that want one in place of the stored secret."""
 
     async def token(self, secret_value: str) -> str:
         """Raises `TargetCredentialError` or an `UpstreamError`."""
@@ -77,7 +77,7 @@ class Tokens(Protocol):
 
 
 class Dialects(Protocol):
-    """How each provider wants to be asked."""
+    """How each provider is asked."""
 
     def build_request(
         self, request: Received, target: Target, credential: str | None, translation: dict[str, Any] | None
@@ -88,7 +88,7 @@ class Dialects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """`base_urls`: by provider, for those whose base URL is the operator's. The deadline runs from dispatch."""
+    """`base_urls`: by provider, where the operator sets them. The request timeout runs from dispatch."""
 
     base_urls: Mapping[str, str]
     request_timeout_s: float = 1200.0
@@ -96,7 +96,7 @@ class DispatchSettings:
     stream_idle_timeout_s: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchDependencies:
     """What dispatch works with."""
 
@@ -106,17 +106,17 @@ class DispatchDependencies:
     dialects: Dialects
     fleet: Fleet
     settings: DispatchSettings
-    tokens: Tokens | None = None
+    access_tokens: AccessTokens | None = None
 
 
 class Dispatch:
-    """Sends admitted calls out."""
+    """Sends admitted calls to their upstreams."""
 
     def __init__(self, parts: DispatchDependencies, slices: Slices) -> None:
         self._parts = parts
         self._slices = slices
 
-    async def __call__(self, call: Call, admitted: Admitted) -> Answering:
+    async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
         parts, routed = self._parts, admitted.routed
         received, target = routed.received, routed.endpoint.target
         credential = None
@@ -125,113 +125,120 @@ class Dispatch:
             if credential is None:
                 raise TargetSecretError
             if target.provider == VENDOR_C:
-                credential = await self._token(call, credential)
+                credential = await self._token(context, credential)
         asked = parts.dialects.build_request(received, target, credential, routed.translation)
-        if routed.translation is None:  # the other dialect has no such parameters
-            asked.query = forwarded_query(received.incoming.target)
-        routed.translation = None  # an answer may take minutes
+        if routed.translation is None:  # only the caller's own dialect has such parameters
+            asked.query = forwarded_query(received.head.incoming.target)
+        routed.translation = None  # free its memory: an answer may take minutes
         if isinstance(asked.body, RestoredBody) and len(received.body) > AT_ONCE_BYTES:
             await self._slices.run(asked.body.measure_in_slices(), len(received.body))
-        headers = forwarded_headers(received.incoming, received.request_id, asked.headers)
+        headers = forwarded_headers(received.head.incoming, received.head.request_id, asked.headers)
         idle_timeout_s = parts.settings.stream_idle_timeout_s
-        going = UpstreamCall("", "POST", headers, asked.body, 0.0, idle_timeout_s, Reach.REPLICA)
+        outbound = UpstreamCall(
+            url="",
+            method="POST",
+            headers=headers,
+            body=asked.body,
+            deadline=0.0,
+            idle_timeout_s=idle_timeout_s,
+            reach=Reach.REPLICA,
+        )
         if target.provider == PLATFORM:
-            upstream = await self._to_replica(call, admitted, asked, going)
+            upstream = await self._to_replica(context, admitted, asked, outbound)
         else:
-            self._address(going, asked, target)
-            upstream = await self._send(call, admitted, going)
-        return Answering(admitted, upstream, credential, going.url)
+            self._address(outbound, asked, target)
+            upstream = await self._send(context, admitted, outbound)
+        return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
 
-    async def _token(self, call: Call, secret: str) -> str:
-        """The secret itself, a private key, must never be presented."""
-        if self._parts.tokens is None:
+    async def _token(self, context: RequestContext, secret: str) -> str:
+        """The access token for a secret that is a private key, which itself is never sent."""
+        if self._parts.access_tokens is None:
             raise TargetSecretError
         started = perf_counter()
         try:
-            return await self._parts.tokens.token(secret)
+            return await self._parts.access_tokens.token(secret)
         finally:
-            call.upstream_s += perf_counter() - started
+            context.upstream_s += perf_counter() - started
 
-    def _address(self, going: UpstreamCall, asked: UpstreamRequest, target: Target) -> None:
-        base_url, going.reach = target.base_url, Reach.CUSTOMER
+    def _address(self, outbound: UpstreamCall, asked: UpstreamRequest, target: Target) -> None:
+        base_url, outbound.reach = target.base_url, Reach.CUSTOMER
         if base_url is None:
-            base_url, going.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
+            base_url, outbound.reach = self._parts.settings.base_urls.get(target.provider), Reach.OPERATOR
         if base_url is None:  # a provider that only a newer control plane knows
             raise NoModelReplicaError
-        going.url = asked.url_at(base_url)
+        outbound.url = asked.url_at(base_url)
 
-    async def _send(self, call: Call, admitted: Admitted, going: UpstreamCall) -> UpstreamAnswer:
-        """`going.deadline` 0: nothing was sent yet."""
+    async def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> UpstreamAnswer:
+        """Journal the call if it is not journaled yet, and send it. A deadline of 0 means: not sent before."""
         parts = self._parts
-        if not call.opened:
+        if not context.journaled:
             parts.journal.open(_open_call(admitted))
-            call.opened = True
+            context.journaled = True
         started = perf_counter()
-        if not going.deadline:
-            going.deadline = started + parts.settings.request_timeout_s
+        if not outbound.deadline:
+            outbound.deadline = started + parts.settings.request_timeout_s
         try:
-            call.upstream = upstream = await parts.upstream.send(going)
+            return await parts.upstream.send(outbound)
         finally:
-            call.upstream_s += perf_counter() - started
-            call.dispatched = going.written
-        return upstream
+            context.upstream_s += perf_counter() - started
+            context.dispatched = outbound.written
 
-    # Platform models: a deployment's replicas, parked calls, breakers.
+    # Platform models: replicas of a deployment, parked calls, circuit breakers.
 
     async def _to_replica(
-        self, call: Call, admitted: Admitted, asked: UpstreamRequest, going: UpstreamCall
+        self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
-        deployment = await self._serving(call, admitted.routed.endpoint)
+        deployment = await self._serving(context, admitted.routed.endpoint)
         urls = list(deployment.replicas)
         for _ in range(MAX_REPLICAS_TRIED):
             replica_call = self._parts.fleet.begin_call(urls, perf_counter())
             if replica_call is None:
                 break
-            call.replica_call = replica_call
-            going.url = asked.url_at(replica_call.replica.url)
+            context.replica_call = replica_call
+            outbound.url = asked.url_at(replica_call.replica.url)
             try:
-                return await self._through(replica_call, call, admitted, going)
+                return await self._send_to(replica_call, context, admitted, outbound)
             except UpstreamUnreachableError:
                 replica_call.end()
                 urls.remove(replica_call.replica.url)
         raise NoModelReplicaError
 
-    async def _through(
-        self, replica_call: ReplicaCall, call: Call, admitted: Admitted, going: UpstreamCall
+    async def _send_to(
+        self, replica_call: ReplicaCall, context: RequestContext, admitted: Admitted, outbound: UpstreamCall
     ) -> UpstreamAnswer:
         try:
-            upstream = await self._send(call, admitted, going)
+            upstream = await self._send(context, admitted, outbound)
         except (UpstreamUnreachableError, UpstreamResetError):
             replica_call.record(Event.FAILED, perf_counter())
             raise
         replica_call.record(Event.ANSWERED, perf_counter())
         return upstream
 
-    async def _serving(self, call: Call, endpoint: EndpointRow) -> Deployment:
-        """The deployment behind the slug, once it serves; parks the call while it is on its way up."""
+    async def _serving(self, context: RequestContext, endpoint: EndpointRow) -> Deployment:
+        """The deployment behind the slug. Parks the call while the deployment starts up."""
         deployment = self._deployment(endpoint)
         if deployment.status in PARKING:
-            load, started = call.load, perf_counter()
-            assert load is not None  # it has entered
+            load, started = context.load, perf_counter()
+            assert load is not None  # set when the request entered
             load.park()
             try:
                 deployment = await self._parked(endpoint, started + self._parts.settings.parking_timeout_s)
             finally:
                 load.unpark()
-                call.upstream_s += perf_counter() - started
+                context.upstream_s += perf_counter() - started
         if deployment.status in NOT_SERVING:
             raise NoModelReplicaError
         return deployment
 
     async def _parked(self, endpoint: EndpointRow, until: float) -> Deployment:
-        """Looks again and again, ever less often: a look costs one dict-shaped look-up, a subscription a mechanism."""
-        pause_s = FIRST_LOOK_S
+        """Poll the policy replica, ever less often: a look-up is cheap, and a subscription would need machinery."""
+        pause_s = FIRST_POLL_S
         while (left_s := until - perf_counter()) > 0:
             await asyncio.sleep(min(pause_s, left_s))
             deployment = self._deployment(endpoint)
             if deployment.status not in PARKING:
                 return deployment
-            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+            pause_s = min(2 * pause_s, LONGEST_POLL_S)
         raise NotRoutedError
 
     def _deployment(self, endpoint: EndpointRow) -> Deployment:
@@ -247,17 +254,18 @@ class Dispatch:
 
 def _open_call(admitted: Admitted) -> OpenCall:
     routed, received = admitted.routed, admitted.routed.received
-    key = routed.identified.key
-    return OpenCall(  # by place: names cost as much again
-        admitted.event_key,
-        key.workspace_id,
-        routed.plan.group_id,
-        routed.external_entity_id,
-        key.prefix,
-        received.request_id,
-        routed.plan.slug,
-        received.metadata,
-        time_ns() // 1_000_000,
-        admitted.estimate,
-        admitted.taken.reservations,
+    key, group = routed.identified.key, routed.identified.group
+    assert group is not None  # `route` refuses a key without a group
+    return OpenCall(
+        event_key=admitted.event_key,
+        workspace_id=key.workspace_id,
+        group_id=routed.plan.group_id,
+        external_entity_id=group.external_entity_id,
+        api_key_prefix=key.prefix,
+        request_id=received.head.request_id,
+        model_slug=routed.plan.slug,
+        request_metadata=received.metadata,
+        opened_at_ms=time_ns() // 1_000_000,
+        estimate=admitted.estimate,
+        reservations=admitted.taken.reservations,
     )

@@ -1,6 +1,6 @@
-"""Step 1, in two halves: the head before the caller is known, the bounded body after (400 404 405 408 413 415 529).
+"""Step 1: the head before the caller is known, the bounded body after (400 404 405 408 413 415 529).
 
-An unauthenticated caller costs us no body. Of the body, just enough is read to know slug and streaming.
+No body is read for an unauthenticated caller. The body is parsed just far enough to know slug and streaming.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import orjson
 from policy import exact_json
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
-from proxy.exchange import MODELS_PATH, Arrived, Call, Identified, Incoming, Purpose, Received
+from proxy.exchange import MODELS_PATH, Incoming, Purpose, Received, RequestContext, RequestHead
 from proxy.http_rules import guarded_members
 from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
 from proxy.json_text import json_edit
@@ -28,27 +28,26 @@ from proxy.refusals import (
 )
 from proxy.time_slices import Slices
 
-_INFER, _LIST = Purpose.INFER, Purpose.LIST  # a member looked up anew takes ten times as long
+_INFER, _LIST = Purpose.INFER, Purpose.LIST  # a global is ten times as fast as a member
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 _PURPOSES = dict.fromkeys(_INFERENCE_PATHS, _INFER) | {MODELS_PATH: _LIST}
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = ("/models/", "/async_request/")
 
 MAX_BODY_METADATA_BYTES = 65_536
-"""A body's `metadata` goes into the journal and the event: its size must have a bound that no stock client meets."""
+"""Bound of a body's `metadata`, which goes into the journal and the event. No stock client reaches it."""
 
 
 class Receive:
-    """Takes requests in. `max_body_bytes`: the edge cap."""
+    """Reads requests."""
 
     def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int) -> None:
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
 
-    def head(self, call: Call) -> Arrived:
-        """Refuses only what is no HTTP: all else that is wrong waits until the caller has shown a credential."""
-        incoming = call.incoming
+    def head(self, incoming: Incoming) -> RequestHead:
+        """Read the head of a request, which may be a malformed one."""
         given = incoming.header("x-request-id")
         request_id = (valid_request_id(given) if given is not None else None) or self._ulids()
         path = incoming.target
@@ -56,21 +55,24 @@ class Receive:
         if purpose is None:
             path = path.partition("?")[0]
             purpose = _purpose(path)
-        call.arrived = arrived = Arrived(incoming, request_id, path, purpose)
-        if incoming.fault is not None:
-            raise incoming.fault
-        return arrived
+        return RequestHead(incoming, request_id, path, purpose)
 
-    async def body(self, call: Call, identified: Identified) -> Received:
-        arrived = identified.arrived
-        incoming = arrived.incoming
-        if arrived.purpose is not _INFER or incoming.method != "POST":
-            raise _unserved(arrived)
+    def valid(self, head: RequestHead) -> RequestHead:
+        """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
+        if head.incoming.fault is not None:
+            raise head.incoming.fault
+        return head
+
+    async def body(self, context: RequestContext) -> Received:
+        head = context.head
+        incoming = head.incoming
+        if head.purpose is not _INFER or incoming.method != "POST":
+            raise _unserved(head)
         if incoming.header("content-encoding") not in (None, "identity"):
             raise EncodedBodyError
         described = incoming.header("x-request-metadata")
         metadata = _header_metadata(described) if described is not None else None
-        load, declared = call.load, incoming.declared_bytes
+        load, declared = context.load, incoming.declared_bytes
         assert load is not None  # it has entered
         if declared is not None:
             if declared > self._max_body_bytes:
@@ -79,9 +81,9 @@ class Receive:
                 load.expect(declared)
         body = await incoming.read()
         load.hold(len(body))
-        if len(body) != declared:  # nearly every body is here at once
+        if len(body) != declared:  # most bodies arrive at once
             body = await self._whole(load, incoming, body)
-        call.request_bytes = len(body)
+        context.request_bytes = len(body)
         json, outline = await request_json(body, self._slices)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
@@ -90,11 +92,11 @@ class Receive:
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json, body, outline)
-        return Received(incoming, arrived.request_id, arrived.path, body, json, slug, streaming, metadata, outline)
+        return Received(head, body, json, slug, streaming, metadata, outline)
 
     async def _whole(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
-        """The body that begins with `part`, which is held already: memory is taken as bytes come, up to the cap."""
-        whole = BytesIO()  # it grows where it is, and gives away what it holds: joining 100 MB would hold the loop
+        """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
+        whole = BytesIO()  # grows in place and hands its buffer over: joining 100 MB would block the loop
         while part:
             if load.held_bytes > self._max_body_bytes:
                 raise BodyTooLargeError(load.held_bytes, self._max_body_bytes)
@@ -110,11 +112,11 @@ def _purpose(path: str) -> Purpose:
     return _PURPOSES.get(path) or (Purpose.INVOKE if path.startswith(_INVOKE_PREFIXES) else Purpose.UNKNOWN)
 
 
-def _unserved(arrived: Arrived) -> Exception:
-    """Why a call that is no inference is not one."""
-    if arrived.purpose is _INFER:
+def _unserved(head: RequestHead) -> Exception:
+    """Why this request is not an inference call."""
+    if head.purpose is _INFER:
         allowed = "POST"
-    elif arrived.purpose is _LIST:
+    elif head.purpose is _LIST:
         allowed = "GET, HEAD"
     else:
         return NoSuchPathError()
@@ -143,7 +145,7 @@ def _body_metadata(json: dict[str, Any], body: bytes, outline: Outline | None) -
         return None
     _check_size(metadata)
     member = None if exact_json.has_only_text(metadata) else json_edit.find_member(body, json, "metadata", outline)
-    if member is not None:  # of a member named twice, the last as orjson read it
+    if member is not None:  # of a duplicated member the last one, as in orjson
         metadata = exact_json.read_object(body[member.start : member.end].decode())
         _check_size(metadata)
     return metadata
@@ -155,7 +157,7 @@ def _check_size(metadata: Mapping[str, Any]) -> None:
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> int:
-    """Its size. Written eight levels down: as deep as the journal, a batch and a webhook later need, and more."""
+    """Its size. Encoded eight levels deep: deeper than the journal, a batch or a webhook will nest it."""
     try:
         return len(orjson.dumps([[[[[[[[metadata]]]]]]]]))
     except orjson.JSONEncodeError as error:

@@ -1,7 +1,7 @@
-"""Step 6: pass the answer on as it comes, metering tokens; withhold its last bytes (499 502 504).
+"""Step 6: pass the answer on as it arrives and count its tokens, but withhold the last bytes (499 502 504).
 
-A piece of a stream goes through within the read that brought it; the call's task sleeps until the end. Upstream's bytes
-are read no faster than the caller takes them. Errors of an upstream become the caller's here.
+Each piece of a stream is passed on within the read that brought it; the request's task sleeps until the end. The
+upstream is read no faster than the caller reads. Upstream errors are turned into the caller's here.
 """
 
 from asyncio import TimerHandle, get_running_loop, sleep
@@ -16,9 +16,9 @@ from proxy.dialects.failures import is_empty_failure
 from proxy.exchange import (
     Answered,
     Answering,
-    Call,
     Headers,
     Received,
+    RequestContext,
     UpstreamAnswer,
     UpstreamCutError,
 )
@@ -30,47 +30,47 @@ from proxy.time_slices import Slices
 
 BAD_GATEWAY = 502
 MESSAGES_PATH = "/v1/messages"
-"""Below it, SDKs read `request-id` from each answer."""
+"""Below this path, SDKs read `request-id` from each response."""
 FAILED = "error_in_answer"
-"""The cause in metrics and log where an upstream said under a 2xx that it failed."""
+"""The cause in metrics and access log if an upstream reported an error under a 2xx."""
 PROGRESS_INTERVAL_S = 1.0
-"""How often at most it is noted how far a stream has come."""
+"""Shortest time between two progress records of a stream."""
 SLICE_BYTES = 8_192
-"""Of a stream no more goes through its reader before the loop turns: in these there is room for thousands of frames."""
+"""Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
 MAX_ERROR_BYTES = 1 << 20
-"""Of an upstream's error body no more is read."""
+"""Bytes of an upstream's error body to read."""
 
 
 class Journal(Protocol):
-    """Where it is noted how much of an answer has been delivered, for the bill if this worker dies."""
+    """Records how much of an answer was delivered: that is billed if this worker dies."""
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
         """The first bytes of a streamed answer are about to leave."""
         ...
 
     def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        """So much has been delivered. Never raises."""
+        """`tokens` were delivered so far. Never raises."""
         ...
 
 
 class Dialects(Protocol):
-    """How each provider's answers are read, and what callers are given of them counted."""
+    """How each provider's answers are read, and how delivered tokens are counted."""
 
     def answer_reader(
         self, request: Received, target: Target, status: int, headers: Headers, most: int
     ) -> AnswerReader:
-        """`most`: the largest figure of a usage report that is believed."""
+        """`most`: the largest plausible figure of a usage report."""
         ...
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
 
     def translated_for(self, request: Received, target: Target) -> str | None:
-        """The caller's dialect where the answer is translated; else None."""
+        """The caller's dialect if the answer is translated; else None."""
         ...
 
 
 class Relay:
-    """Brings answers to callers."""
+    """Passes answers to callers."""
 
     def __init__(self, journal: Journal, dialects: Dialects, slices: Slices, most_reported: int) -> None:
         self.journal = journal
@@ -78,62 +78,64 @@ class Relay:
         self._slices = slices
         self._most_reported = most_reported
 
-    def __call__(self, call: Call, answering: Answering) -> Coroutine[Any, Any, Answered]:
-        """Not a coroutine itself: it has nothing to wait for."""
+    def __call__(self, context: RequestContext, answering: Answering) -> Coroutine[Any, Any, Answered]:
+        """Not a coroutine function itself, because it awaits nothing."""
         upstream, routed = answering.upstream, answering.admitted.routed
         if not 200 <= upstream.status < 300:
-            return self._error(call, answering)
+            return self._error(context, answering)
         if _is_encoded(upstream):
-            raise BadUpstreamAnswerError  # we asked for identity; what we cannot read we cannot meter
+            raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         received, target = routed.received, routed.endpoint.target
         most = self._most_reported
-        call.reader = reader = self._dialects.answer_reader(received, target, upstream.status, upstream.headers, most)
-        call.delivered = delivered = self._dialects.delivered_counter(received, reader)
-        # The request is through and its reader made: an answer may take minutes, and its question 100 MB.
+        context.reader = reader = self._dialects.answer_reader(
+            received, target, upstream.status, upstream.headers, most
+        )
+        context.delivered = delivered = self._dialects.delivered_counter(received, reader)
+        # Free the request: its answer may take minutes, and its body may have 100 MB.
         received.body, received.json, received.outline = b"", {}, None
-        assert call.load is not None
-        call.load.drop()
-        return self._pass_on(call, answering, reader, delivered)
+        assert context.load is not None
+        context.load.drop()
+        return self._pass_on(context, answering, reader, delivered)
 
     async def _pass_on(
-        self, call: Call, answering: Answering, reader: AnswerReader, delivered: DeliveredCounter
+        self, context: RequestContext, answering: Answering, reader: AnswerReader, delivered: DeliveredCounter
     ) -> Answered:
-        """An answer that is no stream is held by its reader until its end."""
+        """Pass an answer on. The reader holds an answer that is not a stream until its end."""
         upstream = answering.upstream
         head = Answered(upstream.status, returned_headers(upstream.headers), b"")
-        passage = _Passage(self, call, answering, reader, head)
+        passage = _Passage(self, context, answering, reader, head)
         try:
             while passage.rest or not upstream.ended:
                 if not await passage.pour():
-                    await call.outgoing.room()
+                    await context.outgoing.room()
         finally:
             passage.end()
-        if call.load is not None and call.load.held_bytes > SMALL_BYTES:
-            await self._slices.run(reader.prepare_end_in_slices(), call.load.held_bytes)
+        if context.load is not None and context.load.held_bytes > SMALL_BYTES:
+            await self._slices.run(reader.prepare_end_in_slices(), context.load.held_bytes)
         head.final = reader.end()
         if reader.failed:
-            return self._failed(call, answering, head)
-        # A response that failed before it said anything answers nothing, and is billed only what was reported.
+            return self._failed(context, answering, head)
+        # A response that failed before it said anything is no answer: bill only what was reported.
         if reader.reported.tokens is None:
             if is_empty_failure(head.final):
-                call.answered = delivered.tokens(None).output > 0
+                context.answered = delivered.tokens(None).output > 0
                 return head
             delivered.add(head.final)
-        call.answered = True
+        context.answered = True
         return head
 
-    async def _error(self, call: Call, answering: Answering) -> Answered:
-        """The upstream's error as the caller gets it."""
+    async def _error(self, context: RequestContext, answering: Answering) -> Answered:
+        """The upstream's error, in the caller's form."""
         upstream = answering.upstream
         raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
-        body = b"" if _is_encoded(upstream) else _discreet(answering, await _read_error(call, upstream))
+        body = b"" if _is_encoded(upstream) else _without_secrets(answering, await _read_error(context, upstream))
         return self._error_of(answering, upstream.status, body)
 
-    def _failed(self, call: Call, answering: Answering, head: Answered) -> Answered:
-        """An error under a 2xx is told as one: to the caller if he has no head yet, to metrics and log always."""
-        call.cause = FAILED
-        final = _discreet(answering, head.final if call.outgoing.started else head.final[:MAX_ERROR_BYTES])
-        if not call.outgoing.started:
+    def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:
+        """An error under a 2xx. The caller gets an error if no head was sent; metrics and log always do."""
+        context.cause = FAILED
+        final = _without_secrets(answering, head.final if context.outgoing.started else head.final[:MAX_ERROR_BYTES])
+        if not context.outgoing.started:
             return self._error_of(answering, BAD_GATEWAY, final)
         return Answered(BAD_GATEWAY, head.headers, final)
 
@@ -142,84 +144,88 @@ class Relay:
         target = routed.endpoint.target
         dialect = self._dialects.translated_for(routed.received, target)
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
-        # Taken from decoded JSON, where an escape could have hidden what must not be told.
-        answered.reason = _discreet(answering, answered.reason.encode("utf-8", "replace")).decode("utf-8", "replace")
+        # It comes from decoded JSON, where an escape may have hidden a secret.
+        answered.reason = _without_secrets(answering, answered.reason.encode("utf-8", "replace")).decode(
+            "utf-8", "replace"
+        )
         return answered
 
 
 class _Passage:
-    """One answer on its way: each piece goes through its reader to the caller when it comes."""
+    """One answer in transit: each piece goes through the reader to the caller as it arrives."""
 
     __slots__ = (
-        *("_answering", "_call", "_delivered", "_head", "_noted", "_reader", "_relay", "_streaming", "_timer"),
+        *("_answering", "_context", "_delivered", "_head", "_recorded", "_reader", "_relay", "_streaming", "_timer"),
         *("_waiting_since", "rest"),
     )
 
-    def __init__(self, relay: Relay, call: Call, answering: Answering, reader: AnswerReader, head: Answered) -> None:
-        assert call.delivered is not None
-        self._delivered = call.delivered
+    def __init__(
+        self, relay: Relay, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered
+    ) -> None:
+        assert context.delivered is not None
+        self._delivered = context.delivered
         self._timer: TimerHandle | None = None
-        self._noted = Tokens()
+        self._recorded = Tokens()
         self._relay = relay
-        self._call = call
+        self._context = context
         self._answering = answering
         self._reader = reader
         self._head = head
         self._streaming = reader.streams and answering.admitted.routed.received.streaming
         self._waiting_since = 0.0
         self.rest = b""
-        """What has come, but waits until the loop has turned."""
+        """Bytes that wait until other requests had the event loop."""
 
     async def pour(self) -> bool:
-        """Until the answer's end (True), or until the caller has no room for more of it."""
+        """Pass on until the answer ends (True), or until the caller has no room for more."""
         self._waiting_since = perf_counter()
         if self.rest:
             await sleep(0)
-            self._waiting_since = perf_counter()  # that was for others here, not for the upstream
+            self._waiting_since = perf_counter()  # that wait was not for the upstream
             rest, self.rest = self.rest, b""
             return self._take(rest)
         try:
             return await self._answering.upstream.pour(self._take)
         finally:
-            self._call.upstream_s += perf_counter() - self._waiting_since
+            self._context.upstream_s += perf_counter() - self._waiting_since
 
     def _take(self, data: bytes) -> bool:
-        call, outgoing, reader = self._call, self._call.outgoing, self._reader
-        call.upstream_s += perf_counter() - self._waiting_since
+        context, outgoing, reader = self._context, self._context.outgoing, self._reader
+        context.upstream_s += perf_counter() - self._waiting_since
         try:
             if len(data) > SLICE_BYTES and reader.streams:
                 data, self.rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
             if not reader.streams and not outgoing.started:
-                # What a reader holds until its end counts against the worker's memory, as requests do (529).
-                assert call.load is not None
-                call.load.hold(len(data))
+                # An answer that is held until its end counts against the worker's memory, as requests do (529).
+                assert context.load is not None
+                context.load.hold(len(data))
             some = reader.feed(data)
             if reader.failed:
-                some = _discreet(self._answering, some)
+                some = _without_secrets(self._answering, some)
             elif some:
                 self._delivered.add(some)
-                if not call.answered:
-                    self._begin_to_note()
-                    call.answered = True
+                if not context.answered:
+                    self._begin_progress()
+                    context.answered = True
             if not outgoing.started and (some or self._streaming):
-                begin(call, self._head)
+                begin(context, self._head)
                 return outgoing.write(some) and not self.rest
             return (not some or outgoing.write(some)) and not self.rest
         finally:
             self._waiting_since = perf_counter()
 
-    def _begin_to_note(self) -> None:
-        """From the first byte on; once a second what has come since."""
-        self._noted = tokens_so_far(self._reader.reported, self._delivered)
-        self._relay.journal.answered(self._answering.admitted.event_key, self._noted, time_ns() // 1_000_000)
-        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._note)
+    def _begin_progress(self) -> None:
+        """Record the first bytes now, and progress every `PROGRESS_INTERVAL_S`."""
+        self._recorded = tokens_so_far(self._reader.reported, self._delivered)
+        self._relay.journal.answered(self._answering.admitted.event_key, self._recorded, time_ns() // 1_000_000)
+        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
-    def _note(self) -> None:
+    def _record_progress(self) -> None:
         tokens = tokens_so_far(self._reader.reported, self._delivered)
-        if tokens != self._noted:
-            self._noted = tokens
+        if tokens != self._recorded:
+            self._recorded = tokens
             self._relay.journal.progress(self._answering.admitted.event_key, tokens, time_ns() // 1_000_000)
-        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._note)
+        self._timer = get_running_loop().call_later(PROGRESS_INTERVAL_S, self._record_progress)
 
     def end(self) -> None:
         if self._timer is not None:
@@ -227,43 +233,42 @@ class _Passage:
 
 
 def _is_encoded(upstream: UpstreamAnswer) -> bool:
-    """We asked for identity: this nobody here can read, let alone look through for what must not be told."""
+    """Whether the body is compressed. Then it cannot be read, nor searched for secrets."""
     for name, value in upstream.headers:  # noqa: SIM110  # a generator costs a call per field
         if name == "content-encoding" and value != "identity":
             return True
     return False
 
 
-def begin(call: Call, head: Answered) -> None:
-    """Send the head of an answer with the fields that each answer has."""
-    assert call.arrived is not None
-    call.status = head.status
-    call.first_byte_s = perf_counter() - call.incoming.received_at
-    request_id = call.arrived.request_id
-    lines = f"x-request-id: {request_id}\r\n{call.rate_lines}"
-    if call.arrived.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
+def begin(context: RequestContext, head: Answered) -> None:
+    """Send the head of an answer, with the fields that every answer has."""
+    context.status = head.status
+    context.first_byte_s = perf_counter() - context.head.incoming.received_at
+    request_id = context.head.request_id
+    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}"
+    if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
         lines += f"request-id: {request_id}\r\n"
-    call.outgoing.start(head.status, head.headers, lines, head.reason)
+    context.outgoing.start(head.status, head.headers, lines, head.reason)
 
 
-def _discreet(answering: Answering, body: bytes) -> bytes:
+def _without_secrets(answering: Answering, body: bytes) -> bytes:
     return without_secrets(body, answering.credential, host_of(answering.url))
 
 
-async def _read(call: Call, upstream: UpstreamAnswer) -> bytes:
+async def _read(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
     started = perf_counter()
     try:
         return await upstream.read()
     finally:
-        call.upstream_s += perf_counter() - started
+        context.upstream_s += perf_counter() - started
 
 
-async def _read_error(call: Call, upstream: UpstreamAnswer) -> bytes:
-    """The error's body, as far as it came: a body that breaks off does not make the status another one."""
+async def _read_error(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
+    """The error's body, as far as it arrived: a body that breaks off does not change the status."""
     parts: list[bytes] = []
     size = 0
     try:
-        while size < MAX_ERROR_BYTES and (data := await _read(call, upstream)):
+        while size < MAX_ERROR_BYTES and (data := await _read(context, upstream)):
             parts.append(data)
             size += len(data)
     except UpstreamCutError:

@@ -1,12 +1,11 @@
-"""Step 7: close the books, then tell. However the call ended, once, and without ever waiting.
+"""Step 7: journal and settle the call, then report it. Runs once per request, however the request ended.
 
-`book` runs before the last byte leaves: the journal's `close`, and the true figure into the buckets. `tell` runs after:
-metrics and the access log. Both are synchronous on purpose: they run in cancelled tasks.
+`journal_end` runs before the last byte leaves: it writes the close record and settles the reservations. `report` runs
+after: access log and metrics. Neither awaits, because both also run in cancelled tasks.
 """
 
 import logging
 from dataclasses import dataclass
-from operator import attrgetter
 from time import perf_counter, time_ns
 from typing import Protocol
 
@@ -14,45 +13,46 @@ from policy.billing import Tokens
 from policy.limits.settlement import Settlement
 from proxy.accounting.recovery import CloseCall
 from proxy.accounting.reservations import Taken
-from proxy.exchange import Call
+from proxy.exchange import RequestContext
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 1.0
-_key_of = attrgetter("key")
 
 
 class Journal(Protocol):
-    """Where a call's end is written down."""
+    """Records the end of a call."""
 
     def close(self, call: CloseCall) -> None: ...
 
 
 class Counters(Protocol):
-    """The buckets."""
+    """The limits' counters."""
 
-    def next_number(self, key: str) -> int: ...
+    def next_number(self, key: str) -> int:
+        """The next settlement number for a Redis key."""
+        ...
 
     def settle(self, settlement: Settlement) -> None:
-        """Enqueues; never raises."""
+        """Enqueue; never raises."""
         ...
 
     def give_back(self, taken: Taken) -> None:
-        """Return all that was taken for a call that was never dispatched. Enqueues; never raises."""
+        """Return everything that was taken for a call that was never dispatched. Enqueue; never raises."""
         ...
 
 
 class OutputEstimates(Protocol):
-    """How much output a call of (group, slug) brings."""
+    """How much output a call of (group, slug) is likely to bring."""
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RequestReport:
-    """One ended request as metrics and access log tell of it; what never became known is "", None or 0.
+    """One ended request, for metrics and access log. What did not become known is "", None or 0.
 
-    Nothing secret: of a key its prefix, of a target nothing.
+    Contains no secrets: only the key's prefix, and nothing about the target.
     """
 
     ended_at_ms: int
@@ -71,7 +71,7 @@ class RequestReport:
     tokens: Tokens | None
     duration_s: float
     ours_s: float
-    """What was ours of the duration: neither the upstream's time nor the caller's."""
+    """The gateway's share of the duration: without waiting for the upstream or the caller."""
     upstream_s: float
     first_byte_s: float | None
 
@@ -80,21 +80,21 @@ class Meters(Protocol):
     """The metrics."""
 
     def usage_not_reported(self, reason: str) -> None:
-        """An answer was billed by what was delivered. `reason`: `missing`, or `rejected` as not believed."""
+        """An answer is billed by what was delivered. `reason`: `missing`, or `rejected` as implausible."""
         ...
 
     def finished(self, call: RequestReport) -> None: ...
 
 
 class AccessLog(Protocol):
-    """Where the lines go."""
+    """Writes the access log."""
 
     def record(self, call: RequestReport) -> None:
-        """Enqueues; never raises, never waits."""
+        """Enqueue; never raises, never waits."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettleDependencies:
     """What settle works with."""
 
@@ -106,97 +106,104 @@ class SettleDependencies:
 
 
 class Settle:
-    """Ends calls."""
+    """Ends requests."""
 
-    def __init__(self, parts: SettleDependencies) -> None:
-        self._journal = parts.journal
-        self._counters = parts.counters
-        self._output_estimates = parts.output_estimates
-        self._meters = parts.meters
-        self._access_log = parts.access_log
+    def __init__(self, dependencies: SettleDependencies) -> None:
+        self._journal = dependencies.journal
+        self._counters = dependencies.counters
+        self._output_estimates = dependencies.output_estimates
+        self._meters = dependencies.meters
+        self._access_log = dependencies.access_log
         self._rejections = _Rejections()
 
-    def book(self, call: Call) -> None:
-        """True up the buckets and record the billing event. A second time does nothing."""
-        admitted = call.admitted
-        if admitted is None or call.booked:
+    def journal_end(self, context: RequestContext) -> None:
+        """Journal how an admitted call ended, and settle what it reserved. Does nothing the second time."""
+        admitted = context.admitted
+        if admitted is None or context.ended:
             return
-        call.booked = True
-        reported = call.reader.reported.tokens if call.reader is not None else None
-        call.billed = tokens = reported if reported is not None else self._unreported(call)
+        context.ended = True
+        reported = context.reader.reported.tokens if context.reader is not None else None
+        context.billed = tokens = reported if reported is not None else self._unreported(context)
         reservations, counters = admitted.taken.reservations, self._counters
-        # What is given back is not settled: a replay of the journal finds no number that it could settle.
-        numbers = tuple(map(counters.next_number, map(_key_of, reservations))) if call.dispatched else ()
+        # What is returned gets no number: a replay of the journal must find nothing to settle.
+        numbers = tuple([counters.next_number(one.key) for one in reservations]) if context.dispatched else ()
         try:
-            if call.opened:
-                now_ms = time_ns() // 1_000_000
-                self._journal.close(CloseCall(admitted.event_key, call.status, tokens, now_ms, numbers))
+            if context.journaled:
+                ended = CloseCall(
+                    event_key=admitted.event_key,
+                    status=context.status,
+                    tokens=tokens,
+                    ended_at_ms=time_ns() // 1_000_000,
+                    numbers=numbers,
+                )
+                self._journal.close(ended)
         finally:
-            if call.dispatched:
+            if context.dispatched:
                 for reservation, number in zip(reservations, numbers, strict=True):
-                    counters.settle(Settlement(reservation, number, tokens.input + tokens.output))
+                    counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=tokens.total))
             else:
                 counters.give_back(admitted.taken)
         if reported is not None:
             plan = admitted.routed.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
 
-    def _unreported(self, call: Call) -> Tokens:
-        """What is billed when the provider has reported nothing that is believed: what was delivered, else zero."""
-        if call.reader is None or call.delivered is None:
+    def _unreported(self, context: RequestContext) -> Tokens:
+        """What to bill without a plausible usage report: what was delivered, else zero."""
+        if context.reader is None or context.delivered is None:
             return Tokens()
-        reported = call.reader.reported
+        reported = context.reader.reported
         if reported.rejected:
-            self._rejections.note(reported.rejected, call.routed.plan.slug if call.routed is not None else "")
-        if not call.answered:
+            self._rejections.note(reported.rejected, context.routed.plan.slug if context.routed is not None else "")
+        if not context.answered:
             return Tokens()
         self._meters.usage_not_reported("rejected" if reported.rejected else "missing")
-        return call.delivered.tokens(reported.input)
+        return context.delivered.tokens(reported.input)
 
-    def tell(self, call: Call) -> None:
-        """Count and log. Requests made with a group's key carry its label, whatever came of them."""
-        arrived, identified, incoming = call.arrived, call.identified, call.incoming
+    def report(self, context: RequestContext) -> None:
+        """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
+        head, incoming = context.head, context.head.incoming
+        identified, routed = context.identified, context.routed
         key, group = (identified.key, identified.group) if identified is not None else (None, None)
         duration_s = perf_counter() - incoming.received_at
-        ours_s = duration_s - call.upstream_s - incoming.body_wait_s - call.outgoing.room_wait_s
-        finished = RequestReport(  # by place: names cost as much again
-            time_ns() // 1_000_000,
-            arrived.request_id if arrived is not None else "",
-            incoming.method,
-            arrived.path if arrived is not None else "",
-            call.status,
-            call.cause,
-            key.workspace_id if key is not None else "",
-            group.external_entity_id if group is not None else "",
-            key.group_id or "" if key is not None else "",
-            key.prefix if key is not None else "",
-            call.routed.plan.slug if call.routed is not None else "",
-            call.request_bytes,
-            call.outgoing.sent_bytes,
-            call.billed if call.opened else None,
-            duration_s,
-            ours_s if ours_s > 0 else 0.0,
-            call.upstream_s,
-            call.first_byte_s,
+        ours_s = duration_s - context.upstream_s - incoming.body_wait_s - context.outgoing.room_wait_s
+        report = RequestReport(
+            ended_at_ms=time_ns() // 1_000_000,
+            request_id=head.request_id,
+            method=incoming.method,
+            path=head.path,
+            status=context.status,
+            cause=context.cause,
+            workspace_id=key.workspace_id if key is not None else "",
+            external_entity_id=group.external_entity_id if group is not None else "",
+            group_id=key.group_id or "" if key is not None else "",
+            key_prefix=key.prefix if key is not None else "",
+            slug=routed.plan.slug if routed is not None else "",
+            request_bytes=context.request_bytes,
+            response_bytes=context.outgoing.sent_bytes,
+            tokens=context.billed if context.journaled else None,
+            duration_s=duration_s,
+            ours_s=max(ours_s, 0.0),
+            upstream_s=context.upstream_s,
+            first_byte_s=context.first_byte_s,
         )
-        self._access_log.record(finished)
-        self._meters.finished(finished)
+        self._access_log.record(report)
+        self._meters.finished(report)
 
 
 class _Rejections:
-    """Says in the log that reports were not believed, once in `LOG_INTERVAL_S`."""
+    """Logs that usage reports were rejected, at most once per `LOG_INTERVAL_S`."""
 
     def __init__(self) -> None:
-        self._unsaid = 0
+        self._unlogged = 0
         self._not_before = 0.0
 
     def note(self, why: str, slug: str) -> None:
-        self._unsaid += 1
+        self._unlogged += 1
         if (now := perf_counter()) < self._not_before:
             return
         log.warning(
-            "Usage report not believed (slug %s: %s; %d such reports since the last line). These calls are billed by"
-            " what was delivered. Mend the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if it is right.",
-            *(slug, why, self._unsaid),
+            "Usage report rejected (slug %s: %s; %d since the last such line). These calls are billed by what was"
+            " delivered. Fix the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if its figures are right.",
+            *(slug, why, self._unlogged),
         )
-        self._unsaid, self._not_before = 0, now + LOG_INTERVAL_S
+        self._unlogged, self._not_before = 0, now + LOG_INTERVAL_S

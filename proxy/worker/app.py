@@ -132,7 +132,7 @@ async def _dependencies(
         max_body_bytes=settings.max_body_bytes,
         capacity=settings.capacity,
         max_reported_tokens=settings.max_reported_tokens,
-        tokens=tokens,
+        access_tokens=tokens,
         tiers=settings.tiers,
     )
 

@@ -121,7 +121,7 @@ def while_a_token_is_minted() -> Scene:
     scene = ready()
     place = VendorCConfig("p", "l")
     scene.house.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
-    scene.house.pipeline = Pipeline(replace(scene.house.dependencies(), tokens=HeldTokens(scene.reached)))
+    scene.house.pipeline = Pipeline(replace(scene.house.dependencies(), access_tokens=HeldTokens(scene.reached)))
     return scene
 
 

@@ -419,6 +419,16 @@ async def test_a_body_of_very_many_values_is_refused_before_they_are_made(house:
     assert "objects and lists" in outgoing.json["error"]
 
 
+async def test_a_request_above_the_bound_of_requests_in_flight_is_shed() -> None:
+    house = House(capacity=CapacityLimits(max_in_flight=1))
+    house.pipeline._capacity.enter()
+    outgoing = await house.serve(asking())
+    assert (outgoing.status, outgoing.json["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+    assert outgoing.header("retry-after") == "1"
+    [record] = house.access_log.records
+    assert (record.status, record.request_id) == (529, outgoing.header("x-request-id"))
+
+
 async def test_bodies_above_the_memory_threshold_are_shed_and_given_back() -> None:
     house = House(capacity=CapacityLimits(max_held_bytes=150))
     outgoing = await house.serve(FakeIncoming().saying(b"x" * 151))

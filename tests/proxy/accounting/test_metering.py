@@ -104,7 +104,7 @@ async def test_a_report_that_is_not_believed_is_as_none_and_never_enters_the_mea
     await house.serve(asking(stream=True, stream_options={"include_usage": True}))
     assert house.journal.closed[-1].tokens == Tokens(1, 2)
     assert house.meters.unreported == ["rejected"]
-    (line,) = (record.getMessage() for record in caplog.records if "not believed" in record.getMessage())
+    (line,) = (record.getMessage() for record in caplog.records if "Usage report rejected" in record.getMessage())
     assert "TOLLGATE_MAX_REPORTED_TOKENS" in line
     house.upstream.will(answer(reported(7)))
     await house.serve(asking())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy.endpoints import Target, VendorCConfig
 from proxy.accounting.metering import AnswerReader
-from proxy.exchange import Headers, Received
+from proxy.exchange import Headers, Purpose, Received, RequestHead
 
 SLUG = "acme/fast"
 CHAT = "/v1/chat/completions"
@@ -52,9 +52,7 @@ def received(body: dict[str, Any] | bytes, path: str = CHAT, headers: Headers = 
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     parsed = orjson.loads(raw)
     return Received(
-        incoming=FakeIncoming(headers),
-        request_id="r",
-        path=path,
+        head=RequestHead(FakeIncoming(headers), "r", path, Purpose.INFER),
         body=raw,
         json=parsed,
         slug=parsed["model"],

@@ -54,7 +54,13 @@ def call(
 
 
 def end(number: int, output: int = 7) -> CloseCall:
-    return CloseCall(key(number), 200, Tokens(11, output, 3), OPENED_AT_MS + 1000 + number, (number + 1,))
+    return CloseCall(
+        event_key=key(number),
+        status=200,
+        tokens=Tokens(11, output, 3),
+        ended_at_ms=OPENED_AT_MS + 1000 + number,
+        numbers=(number + 1,),
+    )
 
 
 def begin(journal: JournalWriter, number: int) -> None:

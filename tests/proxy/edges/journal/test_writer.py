@@ -145,7 +145,11 @@ def test_progress_never_takes_the_room_of_the_ends_of_calls(
 
 def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
     most = 2**63 - 1
-    close = close_record(CloseCall("0" * 26, 599, Tokens(most, most, most), most, (most,) * 5))
+    close = close_record(
+        CloseCall(
+            event_key="0" * 26, status=599, tokens=Tokens(most, most, most), ended_at_ms=most, numbers=(most,) * 5
+        )
+    )
     assert len(close) + len(progress_record("0" * 26, Tokens(most, most, most), most)) <= END_ROOM_BYTES
 
 

@@ -43,7 +43,24 @@ def value(totals: MetricTotals, name: str, **labels: str) -> float | None:
 
 def call(entity: str = "acme", status: int = 200, tokens: Tokens | None = None) -> RequestReport:
     return RequestReport(
-        0, "", "", "", status, "", "ws", entity, "", "", "org/m", 0, 0, tokens, 0.3, 0.0004, 0.2996, 0.02
+        ended_at_ms=0,
+        request_id="",
+        method="",
+        path="",
+        status=status,
+        cause="",
+        workspace_id="ws",
+        external_entity_id=entity,
+        group_id="",
+        key_prefix="",
+        slug="org/m",
+        request_bytes=0,
+        response_bytes=0,
+        tokens=tokens,
+        duration_s=0.3,
+        ours_s=0.0004,
+        upstream_s=0.2996,
+        first_byte_s=0.02,
     )
 
 
