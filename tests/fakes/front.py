@@ -114,10 +114,3 @@ async def listening(handle: Handle = echo, options: HttpLimits | None = None) ->
         for caller in front.callers:
             caller.writer.transport.abort()
         await front.server.drain(0.1)
-
-
-async def soon(condition: Callable[[], object]) -> None:
-    """Until `condition` holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)

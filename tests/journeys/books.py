@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.journeys.callers import Told
-from tests.journeys.counted_upstream import Tokens
+from tests.upstream.questions import Tokens
 
 NOTHING = Tokens(0, 0, 0)
 REFUSED_BEFORE_DISPATCH = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.journeys.counted_upstream import Question, Tokens, tokens_in
+from tests.upstream.questions import Question, Tokens, tokens_in
 
 TIMEOUT_S = 30.0
 BULKY, BULK = 0.3, 60_000

@@ -31,8 +31,10 @@ from tests.journeys.books import (
     usage_by_entity,
 )
 from tests.journeys.callers import Callers
-from tests.journeys.counted_upstream import CountedUpstream
 from tests.journeys.product import Desk, Product, kill, models
+from tests.upstream import ScriptedUpstream
+from tests.upstream.questions import answer_question
+from tests.waiting import eventually
 
 SLUG = "acme/chaos"
 CALLERS = 10
@@ -68,7 +70,7 @@ class Stand:
     callers: Callers
     groups: dict[str, str]
     """Group ids by external entity id."""
-    upstream: CountedUpstream
+    upstream: ScriptedUpstream
     began: str
     may_be_kept: int = 0
     """Requests whose callers were told of Redis' loss, and whose worker died before Redis was back to be told."""
@@ -118,19 +120,17 @@ class Stand:
         return pending == 0 and len(journals) == WORKERS
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str, within_s: float = DRAIN_S) -> Any:
-        give_up_at = time.monotonic() + within_s
-        while True:
+        async def look_or_fail() -> Any:
             with contextlib.suppress(aiohttp.ClientError, AssertionError):
-                if found := await look():
-                    return found
-            assert time.monotonic() < give_up_at, f"never happened: {what}\n{self.product.last_words()}"
-            await asyncio.sleep(0.1)
+                return await look()
+
+        return await eventually(look_or_fail, lambda: f"{what}\n{self.product.last_words()}", within_s, 0.1)
 
 
 @contextlib.asynccontextmanager
 async def standing(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Stand]:
     """The product, one tree of groups, a key for each of its leaves, and callers that have not begun."""
-    upstream = CountedUpstream()
+    upstream = ScriptedUpstream(default=answer_question)
     product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
     async with aiohttp.ClientSession() as session:
         await upstream.start()

@@ -12,20 +12,9 @@ import aiohttp
 import openai
 import pytest
 
-from control.demo.upstream import ScriptedUpstream
-from tests.journeys.product import PATIENCE_S, Desk, Product
-
-
-@dataclass
-class GatedUpstream(ScriptedUpstream):
-    """A scripted upstream whose streams stop after the first piece while the gate is closed."""
-
-    def __post_init__(self) -> None:
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def between_pieces(self) -> None:
-        await self.gate.wait()
+from tests.journeys.product import Desk, Product
+from tests.upstream import ScriptedUpstream, Usage, chat
+from tests.waiting import eventually
 
 
 class Workspace:
@@ -44,7 +33,7 @@ class Stage:
     product: Product
     desk: Desk
     session: aiohttp.ClientSession
-    upstream: GatedUpstream
+    upstream: ScriptedUpstream
     name: str
     began: str
 
@@ -74,11 +63,7 @@ class Stage:
         return await self.desk.key(await self.desk.group(self.name, [{"slug": self.slug}]))
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str) -> Any:
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not (found := await look()):
-            assert time.monotonic() < give_up_at, f"never happened: {what}\n{self.product.last_words()}"
-            await asyncio.sleep(0.05)
-        return found
+        return await eventually(look, lambda: f"{what}\n{self.product.last_words()}", every_s=0.05)
 
     async def refuses_connections(self) -> bool:
         try:
@@ -87,6 +72,16 @@ class Stage:
             return True
         writer.close()
         return False
+
+    async def is_whole(self) -> bool:
+        """Whether all parts run and are ready: for a while after a kill they are not."""
+        try:
+            async with self.session.get(self.product.admin + "/readyz") as answer:
+                ready = answer.status == 200
+        except aiohttp.ClientConnectionError:
+            return False
+        parts = [len(self.product.processes(named)) for named in ("proxy.worker", "-m control --", "redis-server")]
+        return ready and parts == [self.product.workers, 1, 1]
 
     async def control_is_back(self) -> None:
         async def back() -> bool:
@@ -126,12 +121,10 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[GatedUpstream]:
-    upstream = GatedUpstream("upstream")
-    await upstream.start()
-    yield upstream
-    upstream.gate.set()
-    await upstream.stop()
+async def upstream() -> AsyncIterator[ScriptedUpstream]:
+    answer = chat(("This ", "is ", "upstream", "."), Usage(20, 10, 5), role_first=False)
+    async with ScriptedUpstream(default=answer) as upstream:
+        yield upstream
 
 
 @pytest.fixture(scope="session")
@@ -141,23 +134,31 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def stage(
-    workspace: Workspace, session: aiohttp.ClientSession, upstream: GatedUpstream, numbers: Iterator[int]
+    workspace: Workspace, session: aiohttp.ClientSession, upstream: ScriptedUpstream, numbers: Iterator[int]
 ) -> Stage:
     return stage_of(workspace, session, upstream, f"journey-{next(numbers)}")
 
 
-def stage_of(workspace: Workspace, session: aiohttp.ClientSession, upstream: GatedUpstream, name: str) -> Stage:
+def stage_of(workspace: Workspace, session: aiohttp.ClientSession, upstream: ScriptedUpstream, name: str) -> Stage:
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     desk = Desk(session, workspace.product, workspace.api_key)
     return Stage(workspace.product, desk, session, upstream, name, began)
 
 
 @pytest.fixture
-async def own_stage(tmp_path: Any, session: aiohttp.ClientSession, upstream: GatedUpstream) -> AsyncIterator[Stage]:
-    """A product of the journey's own, to be killed and restarted at will."""
-    product = Product(tmp_path / "data")
+async def killable_stage(stage: Stage) -> AsyncIterator[Stage]:
+    """The stage of a journey that may kill, stop and restart the product and change its settings.
+
+    The next journey finds the product running, with the settings it began with. Start the product on the main thread:
+    it dies with the thread that started it.
+    """
+    product, environment = stage.product, dict(stage.product.environment)
     try:
-        product.start()
-        yield stage_of(Workspace(product), session, upstream, "own")
+        yield stage
     finally:
-        product.kill()
+        if product.environment != environment:
+            product.kill()
+            product.environment = environment
+        if not product.is_running:
+            product.start()
+        await stage.until(stage.is_whole, "the product is whole again")

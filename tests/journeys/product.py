@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +21,6 @@ import aiohttp
 from runtime.child_process import tie_to_parent
 
 COMMAND = (str(Path(sys.executable).parent / "tollgate"),)
-PATIENCE_S = 30.0
 
 
 class Product:
@@ -43,6 +41,10 @@ class Product:
     def up(self) -> subprocess.Popen[str]:
         assert self._up is not None, "not started"
         return self._up
+
+    @property
+    def is_running(self) -> bool:
+        return self._up is not None and self._up.poll() is None
 
     def launch(self) -> subprocess.Popen[str]:
         """Start it and return at once."""
@@ -123,15 +125,6 @@ def is_free(url: str) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(look: Callable[[], Any], what: str) -> Any:
-    """What `look` finds, once it finds something."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        assert time.monotonic() < give_up_at, f"never happened: {what}"
-        time.sleep(0.02)
-    return found
 
 
 def _pids() -> list[int]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,3 @@ class Customer:
     async def stop(self) -> None:
         for one in self.receivers:
             await one.stop()
-
-
-async def poll(look: Callable[[], Any], what: Callable[[], str], within_s: float = 30.0) -> Any:
-    """What `look` finds, once it finds something."""
-    give_up_at = asyncio.get_running_loop().time() + within_s
-    while not (found := look()):
-        assert asyncio.get_running_loop().time() < give_up_at, what()
-        await asyncio.sleep(0.02)
-    return found

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from runtime.http_server import FrontLimits, FrontRunner
-from tests.fakes.front import Caller, soon
+from tests.fakes.front import Caller
+from tests.waiting import eventually
 
 KEY = b"tg_quoteme.0123456789abcdef0123456789abcdef"
 HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
@@ -154,7 +155,7 @@ async def test_a_caller_who_does_not_read_is_given_up() -> None:
         caller = await server.caller()
         caller.say(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         caller.writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
-        await soon(lambda: _is_reset(caller))
+        await eventually(lambda: _is_reset(caller))
 
 
 def _is_reset(caller: Caller) -> bool:

@@ -18,8 +18,9 @@ import pytest
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import CallerGoneError, Incoming, Outgoing
-from tests.fakes.front import Front, echo, listening, soon
+from tests.fakes.front import Front, echo, listening
 from tests.fakes.path import House
+from tests.waiting import eventually
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
@@ -452,7 +453,7 @@ async def test_a_caller_who_leaves_cancels_his_call(how: str) -> None:
         caller.say(HI)
         await held.entered.wait()
         getattr(caller, how)()
-        await soon(lambda: held.ended == ["cancelled"])
+        await eventually(lambda: held.ended == ["cancelled"])
 
 
 @pytest.mark.parametrize(
@@ -470,9 +471,9 @@ async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behin
         caller.say(HI + behind)
         await held.entered.wait()
         connection = next(iter(front.server.connections))
-        await soon(lambda: connection.transport is None or not connection.transport.is_reading())
+        await eventually(lambda: connection.transport is None or not connection.transport.is_reading())
         getattr(caller, how)()
-        await soon(lambda: held.ended == ["cancelled"])
+        await eventually(lambda: held.ended == ["cancelled"])
 
 
 @pytest.mark.parametrize(("declared", "sent"), [(20, b"hi"), (400_000, b"x" * 200_000)])
@@ -490,9 +491,9 @@ async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call(decl
     async with listening(reading) as front:
         caller = await front.caller()
         caller.say(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
-        await soon(entered.is_set)
+        await eventually(entered.is_set)
         caller.leave()
-        await soon(ended.is_set)
+        await eventually(ended.is_set)
 
 
 # Streams.
@@ -613,9 +614,9 @@ async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: 
     async with listening() as front:
         caller = await front.caller()
         caller.say(sent)
-        await soon(lambda: any(not connection.is_idle for connection in connections_of(front)))
+        await eventually(lambda: any(not connection.is_idle for connection in connections_of(front)))
         drain = asyncio.create_task(front.server.drain(5))
-        await soon(lambda: front.server.accepting is None)
+        await eventually(lambda: front.server.accepting is None)
         caller.say(rest)
         status, head, _ = await caller.answer()
         assert status == 200
@@ -661,7 +662,7 @@ async def test_a_handshake_that_is_under_way_when_the_drain_begins_is_served() -
             deafen(slow)  # the front's SYN-ACK is lost; it sends another one after a second
             assert slow.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
             drain = asyncio.create_task(front.server.drain(10))
-            await soon(lambda: front.server.accepting is None)
+            await eventually(lambda: front.server.accepting is None)
             slow.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
             assert await outcome(slow) == 0
             loop = asyncio.get_running_loop()
@@ -678,7 +679,7 @@ async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begin
             one.say(HI)
             assert b"connection:" not in (await one.answer())[1]
         drain = asyncio.create_task(front.server.drain(5))
-        await soon(lambda: front.server.accepting is None)
+        await eventually(lambda: front.server.accepting is None)
         caller.say(HI)
         status, head, _ = await caller.answer()
         assert status == 200
@@ -708,7 +709,7 @@ async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain(
             one.say(HI)
             assert b"connection:" not in await one.head(), "nobody knew of the drain then"
         drain = asyncio.create_task(front.server.drain(10))
-        await soon(lambda: front.server.accepting is None)
+        await eventually(lambda: front.server.accepting is None)
         go.set()
         for one in (caller, silent):
             await one.until(b"two\r\n0\r\n\r\n")
@@ -726,7 +727,7 @@ async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_res
         with socket.create_connection(("127.0.0.1", front.port)) as sock:
             sock.setblocking(False)
             loop = asyncio.get_running_loop()
-            await soon(lambda: connections_of(front))
+            await eventually(lambda: connections_of(front))
             drain = asyncio.create_task(front.server.drain(5))
             async with asyncio.timeout(5):
                 assert await loop.sock_recv(sock, 1) == b"", "closed in order"

@@ -25,13 +25,14 @@ from proxy.edges.http.limits import HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.stages.dispatch import DispatchSettings
-from tests.fakes import scripted_upstream as script
+from tests import upstream as script
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import KEY, SLUG, platform
-from tests.fakes.front import Caller, Front, listening, soon
+from tests.fakes.front import Caller, Front, listening
 from tests.fakes.path import House, now_ms
-from tests.fakes.scripted_upstream import Behaviour, ScriptedUpstream
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.upstream import Behaviour, ScriptedUpstream
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 SECRET = "sk-upstream-secret"
@@ -65,7 +66,7 @@ class Wire:
         return status, dict(line.split(": ", 1) for line in lines), body
 
     async def told(self, count: int = 1) -> None:
-        await soon(lambda: len(self.house.access_log.records) == count)
+        await eventually(lambda: len(self.house.access_log.records) == count)
         self.house.check_settled()
 
     @property
@@ -491,7 +492,7 @@ async def test_a_caller_who_leaves_while_parked(house: House) -> None:
         house.directory.add_slug(SLUG, platform())
         house.directory.deploy("SCALED_TO_ZERO")
         caller = await wire.call()
-        await soon(lambda: house.pipeline._capacity.parked == 1)
+        await eventually(lambda: house.pipeline._capacity.parked == 1)
         caller.leave()
         await wire.told()
         assert [call.status for call in house.meters.calls] == [499]
@@ -503,7 +504,7 @@ async def test_a_parked_call_goes_on_once_the_deployment_serves(house: House) ->
         house.directory.add_slug(SLUG, platform())
         house.directory.deploy("WAKING_UP")
         caller = await wire.call()
-        await soon(lambda: house.pipeline._capacity.parked == 1)
+        await eventually(lambda: house.pipeline._capacity.parked == 1)
         house.directory.deploy("ACTIVE", wire.upstream.url)
         assert (await caller.answer())[0] == 200
         await wire.told()

@@ -13,12 +13,13 @@ from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.stages.dispatch import DispatchSettings
+from tests import upstream as script
 from tests.contracts.http.test_path import request
-from tests.fakes import scripted_upstream as script
 from tests.fakes.directory import KEY
-from tests.fakes.front import Caller, Front, listening, soon
+from tests.fakes.front import Caller, Front, listening
 from tests.fakes.path import House
-from tests.fakes.scripted_upstream import ScriptedUpstream
+from tests.upstream import ScriptedUpstream
+from tests.waiting import eventually
 
 QUICK = HttpLimits(
     lingering_s=0.05, head_timeout_s=0.1, watch_interval_s=0.02, exchange=ExchangeLimits(body_idle_s=0.1)
@@ -71,8 +72,8 @@ async def served(house: House, front: Front) -> None:
     caller.say(request())
     assert (await caller.answer())[0] == 200
     caller.leave()
-    await soon(lambda: house.pipeline._capacity.in_flight == 0)
-    await soon(lambda: house.meters.level == 0)
+    await eventually(lambda: house.pipeline._capacity.in_flight == 0)
+    await eventually(lambda: house.meters.level == 0)
     house.check_settled()
     assert house.pipeline._capacity.held_bytes == 0
     assert not [record for record in house.access_log.records if record.cause == "bug"]

@@ -12,11 +12,12 @@ from policy.hosts import EgressRules
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
 from proxy.stages.dispatch import DispatchSettings
+from tests import upstream as script
 from tests.contracts.http.test_path import OPTIONS, SSE, USED, request
-from tests.fakes import scripted_upstream as script
-from tests.fakes.front import Caller, Front, listening, soon
+from tests.fakes.front import Caller, Front, listening
 from tests.fakes.path import House
-from tests.fakes.scripted_upstream import ScriptedUpstream
+from tests.upstream import ScriptedUpstream
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 STREAMS = 1000
@@ -59,7 +60,7 @@ async def test_a_thousand_streams_at_once_on_one_worker() -> None:
             async with asyncio.timeout(60):
                 answers = await asyncio.gather(*(caller.reader.readuntil(b"0\r\n\r\n") for caller in callers))
             assert all(b"data: [DONE]" in answer and b"their-model" not in answer for answer in answers)
-            await soon(lambda: len(house.access_log.records) == STREAMS)
+            await eventually(lambda: len(house.access_log.records) == STREAMS)
             house.check_settled()
         await client.aclose()
     assert {closed.tokens for closed in house.journal.closed} == {USED}
@@ -109,7 +110,7 @@ async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memor
             tracemalloc.stop()
             for caller in callers:
                 caller.reset()
-            await soon(lambda: len(house.access_log.records) == STALLED)
+            await eventually(lambda: len(house.access_log.records) == STALLED)
             house.check_settled()
         await client.aclose()
     assert held_bytes < STALLED * EACH_MAY_HOLD_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"

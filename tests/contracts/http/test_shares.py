@@ -12,11 +12,12 @@ from policy.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import Deployment, KeyRow, ModelRow, WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
+from tests import upstream as script
 from tests.contracts.http.test_path import JSON, Wire, request, wired
-from tests.fakes import scripted_upstream as script
 from tests.fakes.directory import KEY, SLUG, platform
-from tests.fakes.front import Caller, soon
+from tests.fakes.front import Caller
 from tests.fakes.path import House
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 OTHER_KEY = "tg_othertenant1.0123456789abcdefghijklmnopqrst"
@@ -66,10 +67,10 @@ async def test_bodies_that_are_declared_and_do_not_come_take_no_memory_from_othe
     house = tenants()
     async with wired(house) as wire:
         await calls(wire, head(KEY, DECLARED_BYTES) + b"{", count)
-        await soon(lambda: house.pipeline._capacity.in_flight == count)
+        await eventually(lambda: house.pipeline._capacity.in_flight == count)
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
-        await soon(lambda: house.pipeline._capacity.held_bytes == count)
-    await soon(lambda: house.pipeline._capacity.in_flight == 0)
+        await eventually(lambda: house.pipeline._capacity.held_bytes == count)
+    await eventually(lambda: house.pipeline._capacity.in_flight == 0)
     assert house.pipeline._capacity.held_bytes == 0
 
 
@@ -77,7 +78,7 @@ async def test_bodies_that_come_and_never_end_leave_memory_to_others() -> None:
     house = tenants(CapacityLimits(max_held_bytes=4_000_000))
     async with wired(house) as wire:
         await calls(wire, head(KEY, 1_000_000) + b"x" * 900_000, 8)
-        await soon(lambda: house.meters.calls)
+        await eventually(lambda: house.meters.calls)
         assert {call.status for call in house.meters.calls} == {529}
         assert house.pipeline._capacity.held_bytes <= 3_000_000
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
@@ -88,7 +89,7 @@ async def test_calls_that_never_end_leave_places_to_others() -> None:
     house = tenants(CapacityLimits(max_in_flight=100))
     async with wired(house) as wire:
         await calls(wire, head(KEY, 1000) + b"{", 120)
-        await soon(lambda: len(house.meters.calls) + house.pipeline._capacity.in_flight == 120)
+        await eventually(lambda: len(house.meters.calls) + house.pipeline._capacity.in_flight == 120)
         assert {call.status for call in house.meters.calls} == {529}
         assert house.pipeline._capacity.in_flight <= 75
         for _ in range(3):
@@ -118,11 +119,11 @@ async def test_parked_calls_leave_places_to_others() -> None:
         house.directory.models["m2"] = replace(house.directory.models["m1"], id="m2", workspace_id="w2")
         house.directory.add_slug(OTHER_SLUG, Target("PLATFORM", model_id="m2"), "w2")
         await calls(wire, request(), 25)
-        await soon(lambda: len(house.meters.calls) + house.pipeline._capacity.parked == 25)
+        await eventually(lambda: len(house.meters.calls) + house.pipeline._capacity.parked == 25)
         assert {call.status for call in house.meters.calls} == {529}
         parked = house.pipeline._capacity.parked
         other = asyncio.ensure_future(status_for(wire, OTHER_KEY, OTHER_SLUG))
-        await soon(lambda: house.pipeline._capacity.parked == parked + 1)
+        await eventually(lambda: house.pipeline._capacity.parked == parked + 1)
         awake = Deployment("d1", "ACTIVE", (wire.upstream.url,))
         house.directory.models["m2"] = ModelRow("m2", "w2", {"d1": awake}, {"production": "d1"})
         assert await other == 200
@@ -136,7 +137,7 @@ async def test_answers_held_for_one_tenant_leave_memory_to_others() -> None:
     async with wired(house) as wire:
         wire.upstream.plan(*[script.silent(part + b" " * 300_000)] * 4)
         await calls(wire, request(), 4)
-        await soon(lambda: len(house.meters.calls) >= 2)
+        await eventually(lambda: len(house.meters.calls) >= 2)
         assert {call.status for call in house.meters.calls} == {529}
         assert house.pipeline._capacity.held_bytes <= 750_000
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200

@@ -11,6 +11,7 @@ from control.edges.redis.hints import Hints as ControlHints
 from proxy.edges.policy.supervisor import hints as module
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 
@@ -27,10 +28,8 @@ async def listening(url: str, heard: list[int | None]) -> AsyncIterator[HintSubs
         await hints.close()
 
 
-async def until(heard: list[int | None], count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(heard) < count:
-            await asyncio.sleep(0.005)
+async def until_heard(heard: list[int | None], count: int) -> None:
+    await eventually(lambda: len(heard) >= count)
 
 
 @pytest.fixture
@@ -48,10 +47,10 @@ async def publish(server: RedisServer, text: str) -> None:
 async def test_a_subscription_and_every_hint_are_heard(server: RedisServer) -> None:
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
-        await until(heard, 1)
+        await until_heard(heard, 1)
         await publish(server, "42")
         await publish(server, "gibberish")
-        await until(heard, 3)
+        await until_heard(heard, 3)
         assert heard == [None, 42, None]
         assert not await hints.refusal()
         assert not hints.trouble
@@ -60,13 +59,13 @@ async def test_a_subscription_and_every_hint_are_heard(server: RedisServer) -> N
 async def test_after_an_outage_the_new_subscription_is_a_hint(server: RedisServer) -> None:
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
-        await until(heard, 1)
+        await until_heard(heard, 1)
         server.kill()
         assert await hints.refusal()
         server.start()
-        await until(heard, 2)
+        await until_heard(heard, 2)
         await publish(server, "7")
-        await until(heard, 3)
+        await until_heard(heard, 3)
     assert heard == [None, None, 7]
 
 
@@ -76,7 +75,7 @@ async def test_a_redis_that_is_not_there_yet_is_waited_for(server: RedisServer) 
     async with listening(server.url, heard) as hints:
         assert await hints.refusal()
         server.start()
-        await until(heard, 1)
+        await until_heard(heard, 1)
 
 
 async def test_a_connection_that_has_gone_quiet_is_replaced(
@@ -85,15 +84,13 @@ async def test_a_connection_that_has_gone_quiet_is_replaced(
     monkeypatch.setattr(module, "QUIET_S", 0.4)
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
-        await until(heard, 1)
+        await until_heard(heard, 1)
         await asyncio.sleep(1)
         assert heard == [None]  # it answers our pings, so it stays
         server.pause()
-        async with asyncio.timeout(10):
-            while not await hints.refusal():
-                await asyncio.sleep(0.01)
+        await eventually(hints.refusal)
         server.resume()
-        await until(heard, 2)
+        await until_heard(heard, 2)
 
 
 async def test_control_tells_of_a_lower_revision_too(server: RedisServer) -> None:
@@ -103,10 +100,10 @@ async def test_control_tells_of_a_lower_revision_too(server: RedisServer) -> Non
     telling = ControlHints(redis)
     await telling.start()
     async with listening(server.url, heard):
-        await until(heard, 1)
+        await until_heard(heard, 1)
         for count, revision in enumerate((100, 7, 7), start=2):
             telling.tell(revision)
-            await until(heard, count)
+            await until_heard(heard, count)
     await telling.close()
     await redis.aclose()
     assert heard == [None, 100, 7, 7]

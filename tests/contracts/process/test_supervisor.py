@@ -13,14 +13,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from redis.asyncio import Redis
 
 from policy.credentials import KeyKind, digest_of
@@ -35,6 +34,8 @@ from runtime.child_process import free_ports
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.processes import is_running
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.upstream import ScriptedUpstream, answer_json, gated
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
 
@@ -45,31 +46,6 @@ ANSWER = {"id": "c", "object": "chat.completion", "model": "gpt", "choices": [],
 
 def make_key(number: int) -> str:
     return f"tg_{number:012d}.{'s' * 32}"
-
-
-class Upstream:
-    """A model server. `gate`: while set and not fired, answers are held back."""
-
-    def __init__(self) -> None:
-        self.gate: asyncio.Event | None = None
-        self.calls = 0
-        self.url = ""
-
-    async def serve(self, stack: AsyncExitStack) -> None:
-        app = web.Application()
-        app.add_routes([web.post("/v1/chat/completions", self._answer)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        self.calls += 1
-        await request.read()
-        if self.gate is not None:
-            await self.gate.wait()
-        return web.json_response(ANSWER)
 
 
 class Proxy:
@@ -97,7 +73,7 @@ class Proxy:
             await self.until_ready()
 
     async def until_ready(self) -> None:
-        await until(self._is_ready)
+        await eventually(self._is_ready)
 
     async def _is_ready(self) -> bool:
         assert self.process is not None
@@ -135,7 +111,7 @@ class Proxy:
 
 
 class World:
-    def __init__(self, control: FakeControl, upstream: Upstream, redis: RedisServer, proxy: Proxy) -> None:
+    def __init__(self, control: FakeControl, upstream: ScriptedUpstream, redis: RedisServer, proxy: Proxy) -> None:
         self.control, self.upstream, self.redis, self.proxy = control, upstream, redis, proxy
         self.events: list[dict[str, Any]] = control.events
 
@@ -162,18 +138,12 @@ def mint(control: FakeControl, number: int) -> str:
     return key
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():
-            await asyncio.sleep(0.02)
-
-
 @asynccontextmanager
 async def a_world(folder: Path, redis: RedisServer) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        control, upstream = FakeControl(), Upstream()
+        control = FakeControl()
         fill(control)
-        await upstream.serve(stack)
+        upstream = await stack.enter_async_context(ScriptedUpstream(default=gated(answer_json(200, ANSWER))))
         control_url = await stack.enter_async_context(serve_control(control))
         environ = os.environ | {
             "TOLLGATE_REDIS_URL": redis.url,
@@ -189,8 +159,7 @@ async def a_world(folder: Path, redis: RedisServer) -> AsyncIterator[World]:
         try:
             yield World(control, upstream, redis, proxy)
         finally:
-            if upstream.gate is not None:
-                upstream.gate.set()
+            upstream.gate.open()
             if proxy.process is not None:
                 await proxy.stop(signal.SIGKILL)
 
@@ -213,7 +182,7 @@ async def test_a_call_is_answered_billed_and_counted(world: World) -> None:
     async def shipped() -> bool:
         return len(world.events) == 1
 
-    await until(shipped)
+    await eventually(shipped)
     assert await proxy.stop() == 0
     logged = proxy.log.read_text()
     assert "sk-up" not in logged
@@ -229,7 +198,7 @@ async def test_a_change_is_live_by_its_hint(world: World) -> None:
     async def revoked() -> bool:
         return (await world.proxy.call())[0] == 403
 
-    await until(revoked, timeout_s=5)
+    await eventually(revoked, within_s=5)
 
 
 async def test_a_key_minted_a_moment_ago_works_without_any_hint(world: World) -> None:
@@ -277,7 +246,7 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
     async def workers_serve() -> bool:
         return '"workers": "ok"' in (await world.proxy.admin("/readyz"))[1]
 
-    await until(workers_serve)
+    await eventually(workers_serve)
     status, said = await world.proxy.admin("/readyz")
     assert status == 503
     assert "no policy from control yet" in said
@@ -297,7 +266,7 @@ async def test_the_admin_port_is_right_from_its_first_answer(world: World) -> No
         answers.extend([(await world.proxy.admin(path))[0] for path in ("/metrics", "/readyz")])
         return 200 in answers
 
-    await until(answered)
+    await eventually(answered)
     assert set(answers) <= {0, 200, 503}
     world.redis.start()
 
@@ -311,7 +280,7 @@ async def test_a_metric_tells_of_an_event_that_control_calls_malformed(world: Wo
     async def told() -> bool:
         return await world.proxy.metric("tollgate_journal_rejected_events") == 1
 
-    await until(told)
+    await eventually(told)
     assert world.events == []
 
 
@@ -323,7 +292,7 @@ async def test_readyz_tells_that_redis_is_away(world: World) -> None:
         status, said = await world.proxy.admin("/readyz")
         return status == 503 and "Redis does not answer" in said
 
-    await until(unready)
+    await eventually(unready)
     assert (await world.proxy.call())[0] == 503
     assert (await world.proxy.admin("/healthz"))[0] == 200
     world.redis.start()
@@ -337,8 +306,8 @@ async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) 
         status, said = await world.proxy.admin("/readyz")
         return status == 503 and "1 of 1 stored secrets cannot be opened" in said
 
-    await until(told)
-    await until(lambda: logged(world.proxy, "not ready: secrets"))
+    await eventually(told)
+    await eventually(lambda: logged(world.proxy, "not ready: secrets"))
     assert world.proxy.log.read_text().count("cannot be opened") == 1
 
 
@@ -351,10 +320,10 @@ async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: Worl
         status, said = await world.proxy.admin("/readyz")
         return status == 503 and "no permissions to run the 'eval" in said
 
-    await until(told)
+    await eventually(told)
     for _ in range(20):
         assert (await world.proxy.call())[0] == 503
-    await until(lambda: logged(world.proxy, "not ready: redis"))
+    await eventually(lambda: logged(world.proxy, "not ready: redis"))
     assert world.proxy.log.read_text().count("the permissions of its user") == 1
     assert world.proxy.log.read_text().count("Redis refuses the counters' script") <= 3, "once per process and cause"
     await acl(world, "+@all")
@@ -365,11 +334,11 @@ async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: Worl
 async def test_what_is_only_degraded_is_ready_and_listed(world: World) -> None:
     await acl(world, "resetchannels")
     await world.proxy.start()
-    await until(lambda: is_degraded(world.proxy, "hints: no subscription to tollgate:hints"))
+    await eventually(lambda: is_degraded(world.proxy, "hints: no subscription to tollgate:hints"))
     assert (await world.proxy.call())[0] == 200
     await acl(world, "&*")
     world.control.down = True
-    await until(lambda: is_degraded(world.proxy, "control: policy is not refreshed"))
+    await eventually(lambda: is_degraded(world.proxy, "control: policy is not refreshed"))
     assert (await world.proxy.admin("/readyz"))[0] == 200
     assert (await world.proxy.call())[0] == 200
 
@@ -401,7 +370,7 @@ async def test_a_killed_worker_is_replaced_and_loses_no_queued_connection(world:
     async def queued() -> bool:
         return accept_queue(proxy.port) == 20
 
-    await until(queued)
+    await eventually(queued)
     os.kill(worker, signal.SIGKILL)
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 20
     assert proxy.workers() != [worker]
@@ -433,7 +402,7 @@ async def test_nobody_outlives_the_supervisor(world: World) -> None:
     async def gone() -> bool:
         return not any(is_running(pid) for pid in workers)
 
-    await until(gone, timeout_s=5)
+    await eventually(gone, within_s=5)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", proxy.port))
@@ -444,17 +413,17 @@ async def test_nobody_outlives_the_supervisor(world: World) -> None:
 async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)
-    world.upstream.gate = asyncio.Event()
+    world.upstream.gate.close()
     calls = [asyncio.create_task(proxy.call()) for _ in range(4)]
 
     async def dispatched() -> bool:
-        return world.upstream.calls == 4
+        return len(world.upstream.received) == 4
 
-    await until(dispatched)
+    await eventually(dispatched)
     stopping = asyncio.create_task(proxy.stop())
 
-    await until(lambda: refused(proxy.port))
-    world.upstream.gate.set()
+    await eventually(lambda: refused(proxy.port))
+    world.upstream.gate.open()
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 4
     assert await stopping == 0
     assert len(world.events) == 4
@@ -464,24 +433,24 @@ async def test_readyz_of_a_draining_proxy_blames_nothing_but_the_drain(world: Wo
     """Though workers that have ended say no more that they reach Redis."""
     proxy = world.proxy
     await proxy.start(workers=2)
-    world.upstream.gate = asyncio.Event()
+    world.upstream.gate.close()
     call = asyncio.create_task(proxy.call())
 
     async def dispatched() -> bool:
-        return world.upstream.calls == 1
+        return len(world.upstream.received) == 1
 
-    await until(dispatched)
+    await eventually(dispatched)
     stopping = asyncio.create_task(proxy.stop())
 
     async def one_has_ended() -> bool:
         return len(proxy.workers()) == 1
 
-    await until(one_has_ended)
+    await eventually(one_has_ended)
     status, said = await proxy.admin("/readyz")
     assert status == 503
     checks = json.loads(said)["checks"]
     assert {name: text for name, text in checks.items() if text != "ok"} == {"workers": "draining"}
-    world.upstream.gate.set()
+    world.upstream.gate.open()
     assert (await call)[0] == 200
     assert await stopping == 0
 
@@ -499,7 +468,7 @@ async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answe
                 assert b"connection: close" not in await upload.answer()
             await upload.begin((1_000, 400_000)[number % 2], chunked=number >= 3)
         stopping = asyncio.create_task(proxy.stop())
-        await until(lambda: refused(proxy.port))
+        await eventually(lambda: refused(proxy.port))
         for upload in uploads:
             await upload.end()
         for upload in uploads:
@@ -525,7 +494,7 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
             status, said = await proxy.admin("/readyz")
             return status == 503 and "draining" in said
 
-        await until(unready)
+        await eventually(unready)
         async with an_upload(proxy.port) as fresh:
             for upload in (fresh, reused):
                 await upload.begin(1_000, chunked=False)
@@ -533,7 +502,7 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
                 head = await upload.answer()
                 assert head.startswith(b"HTTP/1.1 200 ")
                 assert b"connection: close" in head
-    await until(lambda: refused(proxy.port))
+    await eventually(lambda: refused(proxy.port))
     assert asyncio.get_running_loop().time() - started >= 3
     assert await stopping == 0
     assert len(world.events) == 3
@@ -559,7 +528,7 @@ async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world
     async def warm() -> bool:
         return len(answers) >= 40
 
-    await until(warm)
+    await eventually(warm)
     stopping = asyncio.create_task(proxy.stop())
     await asyncio.gather(*callers)
     assert all(head.startswith(b"HTTP/1.1 200 ") for head in answers)
@@ -593,13 +562,13 @@ async def test_a_malformed_request_on_the_admin_port_is_quoted_nowhere(world: Wo
 async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5", TOLLGATE_READY_GRACE_S="0.2")
-    world.upstream.gate = asyncio.Event()
+    world.upstream.gate.close()
     call = asyncio.create_task(proxy.call())
 
     async def dispatched() -> bool:
-        return world.upstream.calls == 1
+        return len(world.upstream.received) == 1
 
-    await until(dispatched)
+    await eventually(dispatched)
     assert await asyncio.wait_for(proxy.stop(), 8) == 0
     await asyncio.gather(call, return_exceptions=True)
 

@@ -5,7 +5,7 @@ clock of the test's own that is stepped.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,6 +22,7 @@ from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis
+from tests.waiting import eventually
 
 PATIENCE_S = 20
 FOREVER_S = 600.0
@@ -76,12 +77,6 @@ async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisC
     await made.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan | None = None) -> list[type]:
     taken = (counters.take(plan, 10, tier) for _ in range(calls))
     return [type(answer) for answer in await asyncio.gather(*taken, return_exceptions=True)]
@@ -97,7 +92,7 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
     """What remains of requests and tokens, by a call that is given back."""
     granted = await taken(counters, plan)
     counters.give_back(granted)
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
     standings = (granted.requests, granted.tokens)
     requests, tokens = (standing.remaining if standing is not None else 0 for standing in standings)
     return requests + 1, tokens
@@ -130,7 +125,7 @@ async def test_a_late_reply_gives_everything_back(
     assert relay.held_replies
     assert (await left(other, plan))[0] == before[0] - calls, "they have run"
     relay.replies.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     assert await left(other, plan) == before
 
 
@@ -144,18 +139,18 @@ async def test_a_lost_connection_gives_everything_back_once(
     (relay.replies if ran else relay.requests).clear()
     assert set(await outcomes(late, plan, calls)) == {CountersUnavailableError}
     if ran:
-        await until(lambda: relay.held_replies > 0)
+        await eventually(lambda: relay.held_replies > 0)
         assert (await left(other, plan))[0] == before[0] - calls
     relay.cut()
-    await until(lambda: not late.available)
+    await eventually(lambda: not late.available)
     relay.replies.set()
     relay.requests.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     for _ in range(2):
         assert await left(other, plan) == before
         relay.cut()  # who reconnects once more gives nothing back once more
-        await until(lambda: not late.available)
-        await until(lambda: all_settled(late))
+        await eventually(lambda: not late.available)
+        await eventually(lambda: all_settled(late))
     assert (await outcomes(late, plan, 70)).count(Taken) == before[0]
 
 
@@ -168,12 +163,12 @@ async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
     on_its_way, relay.requests = relay.requests, asyncio.Event()
     relay.requests.set()
     relay.cut()
-    await until(lambda: not late.available)
-    await until(lambda: all_settled(late))
+    await eventually(lambda: not late.available)
+    await eventually(lambda: all_settled(late))
     assert (await left(late, plan))[0] == 50, "its next take leaves the revocation standing"
     calls = own.info("commandstats")["cmdstat_evalsha"]["calls"]
     on_its_way.set()
-    await until(lambda: own.info("commandstats")["cmdstat_evalsha"]["calls"] > calls)
+    await eventually(lambda: own.info("commandstats")["cmdstat_evalsha"]["calls"] > calls)
     assert (await left(other, plan))[0] == 50
 
 
@@ -186,10 +181,10 @@ async def test_a_take_past_its_deadline_never_runs(
     own.set(CLOCK_KEY, START_MS + 1_500)
     relay.replies.clear()
     relay.requests.set()
-    await until(lambda: relay.held_replies > 0)
+    await eventually(lambda: relay.held_replies > 0)
     assert await left(other, plan) == before, "nothing was spent, not even until the give-back"
     relay.replies.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     assert await left(other, plan) == before
 
 
@@ -204,9 +199,9 @@ async def test_a_days_count_is_not_given_back_to_the_next_day(
     own.set(CLOCK_KEY, midnight_ms)
     assert await outcomes(other, plan, 4) == [Taken] * 4
     relay.cut()
-    await until(lambda: not late.available)
+    await eventually(lambda: not late.available)
     relay.replies.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     assert (await left(other, plan))[0] == 46
 
 
@@ -216,7 +211,7 @@ async def test_a_late_answer_gives_the_tier_back_too(relay: Relay, late: RedisCo
     relay.replies.clear()
     assert set(await outcomes(late, plan, SINGLE, tier)) == {CountersUnavailableError}
     relay.replies.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     assert await left(other, tier) == (15, 1000)
     assert (await left(other, plan))[0] == 49
 
@@ -229,7 +224,7 @@ async def test_what_is_given_back_before_dispatch_is_free_again(late: RedisCount
         assert len(admissions) == 50
         for one in admissions:
             late.give_back(one)
-        await until(lambda: late.pending_settlements == 0)
+        await eventually(lambda: late.pending_settlements == 0)
     assert await left(late, plan) == before
 
 
@@ -254,15 +249,15 @@ async def test_many_lost_takes_of_one_key_are_told_apart(
     assert await outcomes(late, plan, 5) == [Taken] * 5
     relay.replies.clear()
     ran = [asyncio.ensure_future(outcomes(late, plan, calls)) for calls in (1, 2)]
-    await until(lambda: relay.held_replies > 0)
+    await eventually(lambda: relay.held_replies > 0)
     relay.requests.clear()
     not_run = asyncio.ensure_future(outcomes(late, plan, 4))
     assert {outcome for one in (*ran, not_run) for outcome in await one} == {CountersUnavailableError}
     relay.cut()
-    await until(lambda: not late.available)
+    await eventually(lambda: not late.available)
     relay.requests.set()
     relay.replies.set()
-    await until(lambda: all_settled(late))
+    await eventually(lambda: all_settled(late))
     assert (await left(other, plan))[0] == 45
 
 
@@ -297,15 +292,15 @@ async def test_what_was_served_and_what_remains_is_the_whole(
 
     calling = [asyncio.create_task(call_on()) for _ in range(callers)]
     try:
-        await until(lambda: served > 0)
+        await eventually(lambda: served > 0)
         server.pause()
         await asyncio.sleep(stopped_s)
     finally:
         server.resume()
-        await until(lambda: worker.available)
+        await eventually(lambda: worker.available)
         stopping = True
         await asyncio.gather(*calling)
-    await until(lambda: all_settled(worker))
+    await eventually(lambda: all_settled(worker))
     reader = RedisCounters(
         server.url, "reader", options=replace(options, client=RedisClientOptions(deadline_s=PATIENCE_S))
     )

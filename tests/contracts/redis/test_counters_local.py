@@ -1,8 +1,7 @@
 """Redis lost, mode `local`: each worker goes on with its share of each threshold, and Redis is told when it is back."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple
 from tests.redis_server import RedisServer, private_redis
+from tests.waiting import eventually
 
 PATIENCE_S = 10
 OPTIONS = CountersOptions(on_loss="local", roster_interval_s=0.05, client=RedisClientOptions(deadline_s=0.3))
@@ -39,24 +39,18 @@ async def workers(server: RedisServer) -> AsyncIterator[list[RedisCounters]]:
         for counters in made:
             await counters.start()
             stack.push_async_callback(counters.close)
-        await until(lambda: all(c._roster.share is not None and c._roster.share.workers == 3 for c in made))
+        await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 3 for c in made))
         yield made
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def lose(server: RedisServer, workers: list[RedisCounters]) -> None:
     server.kill()
-    await until(lambda: not any(counters.available for counters in workers))
+    await eventually(lambda: not any(counters.available for counters in workers))
 
 
 async def come_back(server: RedisServer, workers: list[RedisCounters]) -> None:
     server.start()
-    await until(lambda: all(counters.available and counters.pending_settlements == 0 for counters in workers))
+    await eventually(lambda: all(counters.available and counters.pending_settlements == 0 for counters in workers))
 
 
 async def admissions(counters: RedisCounters, plan: Plan, calls: int, estimate: int = 1) -> list[Taken]:
@@ -238,7 +232,7 @@ async def test_who_was_alone_makes_room_at_once(server: RedisServer) -> None:
     await first.start()
     assert first._roster.share == Share(0, 1)
     await second.start()
-    await until(lambda: second._roster.share is not None)
+    await eventually(lambda: second._roster.share is not None)
     assert (first._roster.share, second._roster.share) == (Share(0, 2), Share(1, 2))
     await first.close()
     await second.close()
@@ -253,7 +247,7 @@ async def test_who_joins_after_a_loss_takes_nobody_for_gone(server: RedisServer,
         own.zadd("tg:workers", {f"worker-{n}": int(time.time()) - 60 for n in range(3)})
     late = RedisCounters(server.url, "worker-9", options=OPTIONS)
     await late.start()
-    await until(lambda: late._roster.share is not None)
+    await eventually(lambda: late._roster.share is not None)
     assert late._roster.share == Share(3, 4)
     await late.close()
 
@@ -273,5 +267,5 @@ async def test_the_next_loss_begins_with_what_is_known_then(server: RedisServer,
 async def test_a_worker_that_leaves_leaves_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:
     await workers[1].close()
     left = (workers[0], workers[2])
-    await until(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in left))
-    await until(lambda: [c._roster.share.rank for c in left if c._roster.share] == [0, 1])
+    await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in left))
+    await eventually(lambda: [c._roster.share.rank for c in left if c._roster.share] == [0, 1])

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis
@@ -17,6 +17,7 @@ from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 PATIENCE_S = 10
@@ -48,12 +49,6 @@ def script_calls(server: RedisServer) -> int:
     return sum(int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
     answer = await counters.take(plan, estimate)
     assert isinstance(answer, Taken), answer
@@ -63,7 +58,7 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
 async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
         counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
 
 
 async def tokens_left(counters: RedisCounters, plan: Plan) -> int:
@@ -138,7 +133,7 @@ async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
     await take(counters, plan)
     assert isinstance(await counters.take(plan, 1), LimitHit)
     counters.give_back(taken)
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
     assert await outcomes(counters, plan, 2) == [Taken, LimitHit]
     calls = script_calls(server)
 
@@ -160,8 +155,8 @@ async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_th
     with client(server) as own:
         own.flushall()  # as a fail-over that lost what was counted
         own.client_kill_filter(_type="normal", skipme=True)
-    await until(lambda: not counters.available)
-    await until(lambda: counters.available)
+    await eventually(lambda: not counters.available)
+    await eventually(lambda: counters.available)
     assert await outcomes(counters, plan, 3) == [Taken, Taken, LimitHit]
 
 
@@ -185,7 +180,7 @@ async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: R
             await waiting
         await asyncio.sleep(0)
         await counters.take(simple(rpm=9), 0)  # asked after it: its answer has come, too
-        await until(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: counters.pending_settlements == 0)
         assert await tokens_left(counters, plan) == 999
 
 
@@ -207,7 +202,7 @@ async def test_who_is_cancelled_with_the_answer_at_hand_gives_his_tokens_back(se
     counters.waiting = waiting = asyncio.create_task(counters.take(plan, 900))
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 1000
     await counters.close()
 
@@ -228,8 +223,8 @@ async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> 
     assert not counters.available
     assert counters._client.connected
     server.resume()
-    await until(lambda: counters.available)
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.available)
+    await eventually(lambda: counters.pending_settlements == 0)
     # Redis did admit the calls that it found in its socket, and was told that nobody used them.
     assert await tokens_left(counters, plan) == 999
     await counters.close()
@@ -266,16 +261,16 @@ async def test_a_connection_that_owes_an_answer_for_too_long_is_given_up(server:
     await counters.start()
     server.pause()
     assert await outcomes(counters, simple(rpm=5), 1) == [CountersUnavailableError]
-    await until(lambda: not counters._client.connected)
+    await eventually(lambda: not counters._client.connected)
     server.resume()
-    await until(lambda: counters.available)
+    await eventually(lambda: counters.available)
     await take(counters, simple(rpm=5))
     await counters.close()
 
 
 async def test_an_open_breaker_fails_calls_at_once(server: RedisServer, counters: RedisCounters) -> None:
     server.kill()
-    await until(lambda: not counters.available)
+    await eventually(lambda: not counters.available)
     for _ in range(3):
         await outcomes(counters, simple(rpm=5), 2)
     waiting = asyncio.ensure_future(counters.take(simple(rpm=5), 1))
@@ -290,12 +285,12 @@ async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
     plan = simple(tpm=10_000, tpd=10_000)
     admissions = [await take(counters, plan, 100) for _ in range(5)]
     server.kill()
-    await until(lambda: not counters.available)
+    await eventually(lambda: not counters.available)
     for taken in admissions:
         counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
-    await until(lambda: counters.available and counters.pending_settlements == 0)
+    await eventually(lambda: counters.available and counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000 - 150
 
 
@@ -313,7 +308,7 @@ async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
     await asyncio.sleep(0.05)
     assert counters.settled_through == numbers[0] - 1
     server.resume()
-    await until(lambda: counters.settled_through == numbers[-1])
+    await eventually(lambda: counters.settled_through == numbers[-1])
 
 
 async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServer, counters: RedisCounters) -> None:
@@ -323,9 +318,9 @@ async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServ
         server.pause()
         for taken in admissions:
             counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
-        await until(lambda: counters._client._failures > 0)
+        await eventually(lambda: counters._client._failures > 0)
         server.resume()
-        await until(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: counters.pending_settlements == 0)
         admissions = [await take(counters, plan, 100) for _ in range(5)]
     assert await tokens_left(counters, plan) == 10_000 - 3 * 150 - 500
 
@@ -337,7 +332,7 @@ async def test_settlements_of_one_key_share_calls(server: RedisServer, counters:
     calls = script_calls(server)
     for taken in admissions:
         counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
 
@@ -349,7 +344,7 @@ async def test_more_settlements_than_a_call_can_carry_go_in_several(
     taken = await take(counters, plan, 0)
     for _ in range(1_700):
         counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 3))
-    await until(lambda: counters.pending_settlements == 0)
+    await eventually(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
 
@@ -383,7 +378,7 @@ async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -
     with pytest.raises(CountersUnavailableError):
         await counters.replay("dead", [Settlement(Reservation("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
     server.start()
-    await until(lambda: counters.available)
+    await eventually(lambda: counters.available)
     assert await outcomes(counters, simple(rpm=5), 6) == [Taken] * 5 + [LimitHit]
     await counters.close()
 
@@ -395,7 +390,7 @@ async def test_a_replica_that_refuses_to_write_is_left(server: RedisServer, coun
         own.execute_command("REPLICAOF", "127.0.0.1", "1")
         assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
         own.execute_command("REPLICAOF", "NO", "ONE")
-    await until(lambda: counters.available)
+    await eventually(lambda: counters.available)
     assert await outcomes(counters, plan, 5) == [Taken] * 4 + [LimitHit]
 
 
@@ -455,7 +450,7 @@ async def test_what_is_given_back_uses_up_no_number_of_the_journal(
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await counters.take(simple(rpm=9), 0)
-        await until(lambda: counters.pending_settlements == 0)
+        await eventually(lambda: counters.pending_settlements == 0)
     await settle(counters, await take(counters, plan, 100), 40)
     assert await tokens_left(counters, plan) == 960
 
@@ -468,11 +463,11 @@ async def test_closing_tries_once_more_what_redis_did_not_take(
     await counters.start()
     taken = await take(counters, plan, 500)
     server.kill()
-    await until(lambda: not counters.available)
+    await eventually(lambda: not counters.available)
     counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 100))
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
-    await until(lambda: counters.available)
+    await eventually(lambda: counters.available)
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()

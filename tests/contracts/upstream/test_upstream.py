@@ -20,9 +20,9 @@ from proxy.exchange import (
     UpstreamUnreachableError,
 )
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
-from tests.fakes import scripted_upstream as script
-from tests.fakes.scripted_upstream import Exchange, ScriptedUpstream
+from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.upstream import Exchange, ScriptedUpstream
 
 BOTH_LOOPS = True
 SOON_S = 20.0

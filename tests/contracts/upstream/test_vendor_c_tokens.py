@@ -20,9 +20,9 @@ from proxy.edges.upstream.egress import Egress
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
 from proxy.exchange import UpstreamUnreachableError
 from proxy.refusals import TargetCredentialError
-from tests.fakes import scripted_upstream as script
-from tests.fakes.scripted_upstream import ScriptedUpstream
+from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.upstream import ScriptedUpstream
 
 BOTH_LOOPS = True
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

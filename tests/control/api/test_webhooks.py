@@ -26,6 +26,7 @@ from control.retention import DAY_MS, delete_old_records
 from policy.sealing import unseal
 from tests.control.billing import books, clock_ms, event, event_key
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
+from tests.waiting import eventually
 
 PATH = "/v1/gateway/webhooks"
 URL = "https://hooks.example.com/tollgate"
@@ -93,12 +94,6 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 async def lite(tmp_path: Path) -> AsyncIterator[ControlPlane]:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as found:
         yield found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def make(plane: ControlPlane, url: str = URL) -> Any:
@@ -189,7 +184,7 @@ async def test_a_webhook_that_is_off_keeps_what_waits_until_it_is_on(lite: Contr
         await asyncio.sleep(0.1)
         assert receivers.calls == []
         (await lite.patch(one, {"enabled": True})).ok()
-        await until(lambda: counted == ["delivered"])
+        await eventually(lambda: counted == ["delivered"])
     assert receivers.keys() == [event_key(1)]
 
 
@@ -270,7 +265,7 @@ async def test_events_are_told_to_every_webhook_of_their_workspace_once(plane: C
     await tell(plane, *range(240, 260))
     receivers = Receivers()
     async with sending(plane.store, receivers) as counted:
-        await until(lambda: len(counted) >= 8)
+        await eventually(lambda: len(counted) >= 8)
     assert receivers.keys() == receivers.keys(second["url"]) == [event_key(n) for n in range(260)]
     assert {url for url, _, _ in receivers.calls} == {first["url"], second["url"]}
     assert set(counted) == {"delivered"}
@@ -288,9 +283,9 @@ async def test_what_fails_is_tried_again_with_the_same_id_and_bytes_and_logged(p
     receivers = Receivers(answer=lambda url: next(answers))
     async with sending(plane.store, receivers) as counted:
         for tries in (1, 2):
-            await until(lambda: len(counted) == tries)  # noqa: B023 (awaited within the iteration)
+            await eventually(lambda: len(counted) == tries)  # noqa: B023 (awaited within the iteration)
             await make_due(plane.store)
-        await until(lambda: len(counted) == 3)
+        await eventually(lambda: len(counted) == 3)
     assert counted == ["failed", "failed", "delivered"]
     assert len({(headers["webhook-id"], body) for _, headers, body in receivers.calls}) == 1
     (delivery,) = await deliveries(plane, made)
@@ -309,13 +304,13 @@ async def test_after_three_days_a_message_is_dead_and_can_be_sent_again(plane: C
     status = 500
     receivers = Receivers(answer=lambda url: status)
     async with sending(plane.store, receivers) as counted:
-        await until(lambda: counted == ["dead"])
+        await eventually(lambda: counted == ["dead"])
         (dead,) = await deliveries(plane, made, status="DEAD")
         assert await deliveries(plane, made, status="PENDING") == []
         status = 200
         again = (await plane.post(f"{PATH}/{made['id']}/deliveries/{dead['id']}/redeliver")).ok()
         assert (again["status"], again["id"]) == ("PENDING", dead["id"])
-        await until(lambda: counted == ["dead", "delivered"])
+        await eventually(lambda: counted == ["dead", "delivered"])
     (delivered,) = await deliveries(plane, made)
     assert (delivered["status"], delivered["attempt_count"]) == ("DELIVERED", 2)
 
@@ -325,10 +320,10 @@ async def test_a_delivered_message_can_be_sent_again_too(lite: ControlPlane) -> 
     await tell(lite, 1)
     receivers = Receivers()
     async with sending(lite.store, receivers) as counted:
-        await until(lambda: len(counted) == 1)
+        await eventually(lambda: len(counted) == 1)
         (delivery,) = await deliveries(lite, made)
         (await lite.post(f"{PATH}/{made['id']}/deliveries/{delivery['id']}/redeliver")).ok()
-        await until(lambda: len(counted) == 2)
+        await eventually(lambda: len(counted) == 2)
     assert receivers.keys() == [event_key(1)] * 2
     (await lite.post(f"{PATH}/{made['id']}/deliveries/msg_nobody/redeliver")).refused(404)
 
@@ -339,7 +334,7 @@ async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> Non
     assert (sent["type"], sent["status"], sent["event_count"]) == ("TEST", "PENDING", 0)
     receivers = Receivers()
     async with sending(lite.store, receivers) as counted:
-        await until(lambda: counted == ["delivered"])
+        await eventually(lambda: counted == ["delivered"])
     _, headers, body = receivers.calls[0]
     message = Webhook(made["secret"]).verify(body, dict(headers))
     assert (message["type"], message["data"]) == ("TEST", {"events": []})
@@ -355,14 +350,14 @@ async def test_both_secrets_are_valid_while_the_overlap_lasts(lite: ControlPlane
     await lite.post(f"{one}/test")
     receivers = Receivers()
     async with sending(lite.store, receivers) as counted:
-        await until(lambda: len(counted) == 1)
+        await eventually(lambda: len(counted) == 1)
         _, headers, body = receivers.calls[0]
         for secret in (made["secret"], rotated["secret"]):
             Webhook(secret).verify(body, dict(headers))
         assert len(headers["webhook-signature"].split()) == 2
         final = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 0})).ok()
         await lite.post(f"{one}/test")
-        await until(lambda: len(counted) == 2)
+        await eventually(lambda: len(counted) == 2)
     _, headers, body = receivers.calls[1]
     Webhook(final["secret"]).verify(body, dict(headers))
     assert len(headers["webhook-signature"].split()) == 1
@@ -393,8 +388,8 @@ async def test_a_receiver_that_hangs_delays_no_other_and_is_bounded(plane: Contr
     async with sending(plane.store, receivers):
         for start in range(0, 1000, 100):
             await tell(plane, *range(start, start + 100))
-        await until(lambda: len(receivers.keys()) == 1000)
-        await until(lambda: receivers.under_way.get("https://dead.example.com/x") == EAGER.concurrency)
+        await eventually(lambda: len(receivers.keys()) == 1000)
+        await eventually(lambda: receivers.under_way.get("https://dead.example.com/x") == EAGER.concurrency)
     assert receivers.most_under_way["https://dead.example.com/x"] == EAGER.concurrency
 
 
@@ -404,7 +399,7 @@ async def test_several_processes_share_the_work_without_doubling_it(plane: Contr
     async with sending(plane.store, *processes) as counted:
         for start in range(0, 3000, 100):
             await tell(plane, *range(start, start + 100))
-        await until(lambda: len(counted) == 30)
+        await eventually(lambda: len(counted) == 30)
     told = [key for process in processes for key in process.keys()]  # noqa: SIM118 (not a dict's)
     assert sorted(told) == [event_key(n) for n in range(3000)]
 
@@ -415,7 +410,7 @@ async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: Cont
         await tell(plane, *range(start, start + 100))
     shared = Receivers(hold_s=0.02)
     async with sending(plane.store, shared, shared, shared, options=SenderOptions(3, 0.001)) as counted:
-        await until(lambda: len(counted) == 20)
+        await eventually(lambda: len(counted) == 20)
     assert shared.most_under_way[URL] <= 3
 
 
@@ -424,9 +419,9 @@ async def test_what_a_dead_process_had_under_way_is_sent_by_another(plane: Contr
     await tell(plane, 1)
     dying, living = Receivers(hang={URL}), Receivers()
     async with sending(plane.store, dying, options=SenderOptions(lease_ms=300, poll_interval_s=0.01)):
-        await until(lambda: len(dying.calls) == 1)
+        await eventually(lambda: len(dying.calls) == 1)
     async with sending(plane.store, living) as counted:
-        await until(lambda: counted == ["delivered"])
+        await eventually(lambda: counted == ["delivered"])
     assert living.keys() == dying.keys() == [event_key(1)]
     assert dying.calls[0][1]["webhook-id"] == living.calls[0][1]["webhook-id"]
 
@@ -436,10 +431,10 @@ async def test_a_late_result_of_a_lost_lease_changes_nothing(plane: ControlPlane
     await tell(plane, 1)
     slow, quick = Receivers(hold_s=0.6, answer=lambda url: 500), Receivers()
     async with sending(plane.store, slow, options=SenderOptions(lease_ms=100, poll_interval_s=0.01)) as late:
-        await until(lambda: len(slow.calls) == 1)
+        await eventually(lambda: len(slow.calls) == 1)
         async with sending(plane.store, quick) as counted:
-            await until(lambda: counted == ["delivered"])
-        await until(lambda: slow.under_way[URL] == 0)
+            await eventually(lambda: counted == ["delivered"])
+        await eventually(lambda: slow.under_way[URL] == 0)
         await asyncio.sleep(0.05)
     assert late == []
     async with plane.store.read() as conn:

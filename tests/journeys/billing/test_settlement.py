@@ -15,9 +15,10 @@ import pytest
 
 from tests.journeys.books import REDIS_MAY_FORGET_S, Event
 from tests.journeys.conftest import Stage
-from tests.journeys.counted_upstream import Question, Tokens
-from tests.journeys.moody_upstream import MoodyUpstream
-from tests.journeys.product import kill, models, wait_until
+from tests.journeys.product import kill, models
+from tests.upstream import ScriptedUpstream
+from tests.upstream.questions import Question, Tokens, answer_question
+from tests.waiting import eventually
 
 TIGHT, PLENTY = 1_000_000, 1_000_000_000
 BYTES_PER_TOKEN = 4
@@ -37,7 +38,7 @@ class Till:
     """Two accounts below one parent, one tight by the minute and one by the day, and an upstream with moods."""
 
     stage: Stage
-    upstream: MoodyUpstream
+    upstream: ScriptedUpstream
     root: str
     accounts: Sequence[Account]
     calls: int = 0
@@ -68,7 +69,7 @@ class Till:
         return statuses
 
     async def leave_before_the_first_byte(self) -> None:
-        held = self.upstream.held
+        held = self.upstream.gate.waiting
 
         async def wait(account: Account) -> None:
             async with self.request(account, "waits", Tokens(9, 9, 0)):
@@ -95,7 +96,7 @@ class Till:
                 answer.close()
 
     async def _held(self, count: int) -> bool:
-        return self.upstream.held == count
+        return self.upstream.gate.waiting == count
 
     async def check(self) -> dict[str, list[Event]]:
         """All that must hold once everything is settled; the events by account."""
@@ -132,7 +133,7 @@ class Till:
             return TIGHT - int(answer.headers["x-ratelimit-remaining-tokens"]) - own
 
 
-async def opened(stage: Stage, upstream: MoodyUpstream) -> Till:
+async def opened(stage: Stage, upstream: ScriptedUpstream) -> Till:
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, upstream.url))
     root = await stage.desk.group(
         stage.name, models(stage.slug, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING"
@@ -151,15 +152,14 @@ async def opened(stage: Stage, upstream: MoodyUpstream) -> Till:
 
 
 @pytest.fixture
-async def moody() -> AsyncIterator[MoodyUpstream]:
-    upstream = MoodyUpstream()
-    await upstream.start()
-    yield upstream
-    await upstream.stop()
+async def asked() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(default=answer_question) as upstream:
+        upstream.gate.close()
+        yield upstream
 
 
-async def test_a_call_is_settled_once_however_it_ends(stage: Stage, moody: MoodyUpstream) -> None:
-    till = await opened(stage, moody)
+async def test_a_call_is_settled_once_however_it_ends(stage: Stage, asked: ScriptedUpstream) -> None:
+    till = await opened(stage, asked)
     assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
     assert await till.ask("", Tokens(3000, 400, 0), stream=True) == [200, 200]
     assert await till.ask("", Tokens(5000, 600, 0), stream=True, stream_options={"include_usage": True}) == [200, 200]
@@ -177,35 +177,35 @@ async def test_a_call_is_settled_once_however_it_ends(stage: Stage, moody: Moody
         assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
 
 
-async def test_a_killed_workers_calls_are_settled_at_once(own_stage: Stage, moody: MoodyUpstream) -> None:
-    till = await opened(own_stage, moody)
+async def test_a_killed_workers_calls_are_settled_at_once(killable_stage: Stage, asked: ScriptedUpstream) -> None:
+    till = await opened(killable_stage, asked)
     async with till.part_of_an_answer():
-        for worker in own_stage.product.processes("proxy.worker"):
+        for worker in killable_stage.product.processes("proxy.worker"):
             kill(worker)
         await till.check()
 
 
 async def test_after_everything_was_killed_the_journals_settlements_arrive(
-    own_stage: Stage, moody: MoodyUpstream
+    killable_stage: Stage, asked: ScriptedUpstream
 ) -> None:
-    till = await opened(own_stage, moody)
+    till = await opened(killable_stage, asked)
     assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
     async with till.part_of_an_answer():
         await asyncio.sleep(REDIS_MAY_FORGET_S)
-        await asyncio.to_thread(own_stage.product.kill)
-    await asyncio.to_thread(own_stage.product.start)
+        killable_stage.product.kill()
+    killable_stage.product.start()
     await till.check()
 
 
-async def test_settlements_wait_for_a_redis_that_was_restarted(own_stage: Stage, moody: MoodyUpstream) -> None:
-    till = await opened(own_stage, moody)
+async def test_settlements_wait_for_a_redis_that_was_restarted(killable_stage: Stage, asked: ScriptedUpstream) -> None:
+    till = await opened(killable_stage, asked)
     async with till.part_of_an_answer() as answers:
         await asyncio.sleep(REDIS_MAY_FORGET_S)
-        (redis,) = own_stage.product.processes("redis-server")
+        (redis,) = killable_stage.product.processes("redis-server")
         kill(redis)
-        moody.gate.set()
+        asked.gate.open()
         for answer in answers:
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
-        wait_until(lambda: own_stage.product.processes("redis-server") not in ([], [redis]), "a new Redis")
+        await eventually(lambda: killable_stage.product.processes("redis-server") not in ([], [redis]), "a new Redis")
     await till.check()

@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 
 from tests.journeys.conftest import Stage
-from tests.journeys.hasty_upstream import HastyUpstream
 from tests.journeys.product import kill, models
+from tests.upstream import ScriptedUpstream
+from tests.upstream.dictation import answer_as_dictated
 
 LEAST, MOST = 0.6, 1.7
 SENTENCE, IN_SENTENCE = "The quick brown fox jumps over the lazy dog. ", 10
@@ -18,14 +19,13 @@ SENTENCE, IN_SENTENCE = "The quick brown fox jumps over the lazy dog. ", 10
 
 
 @pytest.fixture
-async def hasty() -> AsyncIterator[HastyUpstream]:
-    upstream = HastyUpstream()
-    await upstream.start()
-    yield upstream
-    await upstream.stop()
+async def dictated() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(default=answer_as_dictated) as upstream:
+        upstream.gate.close()
+        yield upstream
 
 
-async def key_for(stage: Stage, upstream: HastyUpstream, *limits: tuple[str, str, int]) -> tuple[str, str]:
+async def key_for(stage: Stage, upstream: ScriptedUpstream, *limits: tuple[str, str, int]) -> tuple[str, str]:
     """A group that may call the slug, and a key of it."""
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, upstream.url))
     group = await stage.desk.group(stage.name, models(stage.slug, *limits))
@@ -65,10 +65,10 @@ async def leave_after(stage: Stage, key: str, sentences: int, **more: Any) -> No
 
 
 async def test_a_caller_who_lowers_the_mean_and_leaves_early_pays_for_what_he_got(
-    stage: Stage, hasty: HastyUpstream
+    stage: Stage, dictated: ScriptedUpstream
 ) -> None:
     """A day's 5 000 tokens buy about as many, not 150 000 words."""
-    group, key = await key_for(stage, hasty, ("TOKEN", "DAY", 5000))
+    group, key = await key_for(stage, dictated, ("TOKEN", "DAY", 5000))
     cheap = {"text": "a", "times": 1, "usage": '{"prompt_tokens":1,"completion_tokens":1}'}
     for _ in range(40):  # more than 16 in each of the two workers, as likely as not
         assert await whole(stage, key, cheap) == 200
@@ -96,8 +96,8 @@ async def test_a_caller_who_lowers_the_mean_and_leaves_early_pays_for_what_he_go
     assert left >= 1
 
 
-async def test_a_fresh_groups_stream_of_two_chunks_costs_a_few_tokens(stage: Stage, hasty: HastyUpstream) -> None:
-    _, key = await key_for(stage, hasty, ("TOKEN", "DAY", 100_000))
+async def test_a_fresh_groups_stream_of_two_chunks_costs_a_few_tokens(stage: Stage, dictated: ScriptedUpstream) -> None:
+    _, key = await key_for(stage, dictated, ("TOKEN", "DAY", 100_000))
     await leave_after(stage, key, 2, max_tokens=32_000)
     (event,) = await stage.events_of(stage.name, 1)
     assert LEAST <= event["tokens"]["outputTokens"] / (2 * IN_SENTENCE) <= MOST
@@ -105,8 +105,8 @@ async def test_a_fresh_groups_stream_of_two_chunks_costs_a_few_tokens(stage: Sta
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
-async def test_one_absurd_figure_changes_no_bill(stage: Stage, hasty: HastyUpstream, stream: bool) -> None:
-    _, key = await key_for(stage, hasty)
+async def test_one_absurd_figure_changes_no_bill(stage: Stage, dictated: ScriptedUpstream, stream: bool) -> None:
+    _, key = await key_for(stage, dictated)
     absurd = ["28000000000000", "9007199254740992", "1e3", "-100", '"12"', "true"]
     for figure in absurd:
         usage = f'{{"prompt_tokens": 3, "completion_tokens": {figure}}}'
@@ -123,9 +123,11 @@ async def test_one_absurd_figure_changes_no_bill(stage: Stage, hasty: HastyUpstr
     assert 'tollgate_usage_not_reported_total{reason="rejected"}' in told
 
 
-async def test_a_killed_workers_stream_is_billed_by_its_last_progress(own_stage: Stage, hasty: HastyUpstream) -> None:
-    stage, sentences = own_stage, 200
-    _, key = await key_for(stage, hasty)
+async def test_a_killed_workers_stream_is_billed_by_its_last_progress(
+    killable_stage: Stage, dictated: ScriptedUpstream
+) -> None:
+    stage, sentences = killable_stage, 200
+    _, key = await key_for(stage, dictated)
     told = {"text": SENTENCE, "times": sentences, "stop": True}
     async with ask(stage, key, told, stream=True) as answer:
         await heard(answer, sentences)

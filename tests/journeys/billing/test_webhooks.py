@@ -15,10 +15,12 @@ import pytest
 from standardwebhooks import WebhookVerificationError
 
 from runtime.child_process import free_ports, tie_to_parent
-from tests.journeys.conftest import GatedUpstream, Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.product import COMMAND, Product, kill
-from tests.journeys.receivers import Customer, Receiver, poll
+from tests.journeys.receivers import Customer, Receiver
 from tests.postgres_server import find_binaries, running_postgres
+from tests.upstream import ScriptedUpstream
+from tests.waiting import eventually
 
 PATH = "/v1/gateway/webhooks"
 SETTINGS = {"TOLLGATE_WEBHOOK_POLL_INTERVAL_S": "0.05", "TOLLGATE_WEBHOOK_TIMEOUT_S": "1"}
@@ -53,7 +55,7 @@ class Play:
 
     async def until(self, receiver: Receiver, events: int) -> None:
         """So many distinct events were told."""
-        await poll(
+        await eventually(
             lambda: len({one["idempotencyKey"] for one in receiver.events}) >= events,
             lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.last_words()}",
         )
@@ -69,7 +71,7 @@ class Play:
 
 @asynccontextmanager
 async def playing(
-    directory: Path, upstream: GatedUpstream, names: tuple[str, ...], **settings: str
+    directory: Path, upstream: ScriptedUpstream, names: tuple[str, ...], **settings: str
 ) -> AsyncIterator[Play]:
     customer = await Customer.with_receivers(directory, *names)
     product = Product(directory / "data", settings={**customer.settings, **SETTINGS, **settings})
@@ -84,7 +86,7 @@ async def playing(
 
 
 async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are(
-    tmp_path: Path, upstream: GatedUpstream
+    tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     exact = '{"order":340282366920938463463374607431768211456,"deep":[-98765432109876543210]}'
     async with playing(tmp_path, upstream, ("books",)) as play:
@@ -99,7 +101,7 @@ async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are
 
 
 async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
-    tmp_path: Path, upstream: GatedUpstream
+    tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     async with playing(tmp_path, upstream, ("books",)) as play:
         (books,) = play.customer.receivers
@@ -124,7 +126,7 @@ async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
         books.told[-1].verified(rotated["secret"])
         final = await play.stage.desk.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 0})
         ping = await play.stage.desk.call("POST", f"{one}/test")
-        await poll(lambda: ping["id"] in books.by_id(), lambda: "the ping never came")
+        await eventually(lambda: ping["id"] in books.by_id(), lambda: "the ping never came")
         assert books.told[-1].verified(final["secret"])["type"] == "TEST"
         for old in (made["secret"], rotated["secret"]):
             with pytest.raises(WebhookVerificationError):
@@ -143,7 +145,7 @@ async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
 
 
 async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_later(
-    tmp_path: Path, upstream: GatedUpstream
+    tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     settings = {"TOLLGATE_WEBHOOK_RETRY_FOR_S": str(RETRY_FOR_S)}
     async with playing(tmp_path, upstream, ("hangs", "fails", "well"), **settings) as play:
@@ -166,7 +168,7 @@ async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_lat
         given_up = await play.until_status(webhook, "DEAD")
         before = fails.by_id()[given_up["id"]]
         await play.stage.desk.call("POST", f"{PATH}/{webhook['id']}/deliveries/{given_up['id']}/redeliver")
-        await poll(lambda: len(fails.by_id()[given_up["id"]]) > len(before), lambda: "it was not delivered again")
+        await eventually(lambda: len(fails.by_id()[given_up["id"]]) > len(before), lambda: "it was not delivered again")
         assert {one.body for one in fails.by_id()[given_up["id"]]} == {before[0].body}
         fails.told[-1].verified(webhook["secret"])
 
@@ -207,7 +209,7 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
 
 
 async def test_killed_in_the_midst_several_processes_tell_of_each_event(
-    tmp_path: Path, upstream: GatedUpstream, database: dict[str, str]
+    tmp_path: Path, upstream: ScriptedUpstream, database: dict[str, str]
 ) -> None:
     """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes.
 
@@ -226,7 +228,7 @@ async def test_killed_in_the_midst_several_processes_tell_of_each_event(
                 for _ in range(8):
                     await play.call(5)
                     calls += 5
-                await poll(lambda: len(books.told) > before + 1, lambda: "nothing is under way")  # noqa: B023
+                await eventually(lambda: len(books.told) > before + 1, lambda: "nothing is under way")  # noqa: B023
                 for pid in product.processes("-m control --"):
                     kill(pid)
                 await play.stage.control_is_back()

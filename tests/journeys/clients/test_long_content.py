@@ -2,14 +2,12 @@
 
 import io
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from control.demo.upstream import USAGE
 from tests.journeys.conftest import Stage
+from tests.upstream import Usage, answer_json, chat_body
 
 SIZE_BYTES = 20_000_000
 TIMES = 5
@@ -21,31 +19,12 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
-async def roomy_upstream() -> AsyncIterator[str]:
-    """A model server that takes bodies of any size and looks at none."""
-
-    async def answer(request: web.Request) -> web.Response:
-        async for _ in request.content.iter_any():
-            pass
-        message = {"role": "assistant", "content": "Read."}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        return web.json_response({"object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE})
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+ANSWER = answer_json(200, chat_body("m", ["Read."], Usage(20, 10, 5)))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_body_costs_a_worker_little_more_than_a_plain_one(
-    stage: Stage, roomy_upstream: str, name: str
-) -> None:
-    stage.upstream.url = roomy_upstream
+async def test_a_hostile_body_costs_a_worker_little_more_than_a_plain_one(stage: Stage, name: str) -> None:
+    stage.upstream.default = ANSWER
     key = await stage.key_without_limits()
     members, unit = HOSTILE[name]
     plain = await _cpu_s_of(stage, key, b"", b"All is well. ")

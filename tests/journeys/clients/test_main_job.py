@@ -10,9 +10,9 @@ async def test_a_plain_call_is_answered_metered_and_billed(stage: Stage) -> None
     assert answer.model == stage.slug
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (20, 10)
 
-    (asked,) = stage.upstream.asked
-    assert asked["body"]["model"] == "upstream-name"
-    assert key not in str(asked), "the caller's key went upstream"
+    (asked,) = stage.upstream.received
+    assert asked.json["model"] == "upstream-name"
+    assert key.encode() not in asked.head + asked.body, "the caller's key went upstream"
 
     (event,) = await stage.events_of(stage.name, 1)
     assert event["type"] == "API_BILLING_USAGE"
@@ -24,21 +24,21 @@ async def test_a_plain_call_is_answered_metered_and_billed(stage: Stage) -> None
 
 async def test_a_stream_comes_as_it_is_sent_and_is_metered_unasked(stage: Stage) -> None:
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
     pieces = []
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
             model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
         )
         async for chunk in stream:
-            stage.upstream.gate.set()  # the first piece is here while upstream waits: nothing held it back
+            stage.upstream.gate.open()  # the first piece is here while upstream waits: nothing held it back
             assert chunk.model == stage.slug
             assert chunk.choices, "the usage chunk that the caller had not asked for"
             assert chunk.usage is None
             assert "usage" not in chunk.model_fields_set
             pieces.append(chunk.choices[0].delta.content or "")
     assert "".join(pieces) == "This is upstream."
-    assert stage.upstream.asked[0]["body"]["stream_options"] == {"include_usage": True}
+    assert stage.upstream.received[0].json["stream_options"] == {"include_usage": True}
     (event,) = await stage.events_of(stage.name, 1)
     assert event["tokens"] == {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 5}
 

@@ -15,7 +15,17 @@ import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.product import Product
-from tests.journeys.vendors import ACCESS_TOKEN, CREDENTIAL, MODEL, TEXT, TOOL_INPUT, Vendors
+from tests.upstream import Received, ScriptedUpstream, in_thread
+from tests.upstream.vendors import (
+    ACCESS_TOKEN,
+    CREDENTIAL,
+    MODEL,
+    TEXT,
+    TOOL_INPUT,
+    answer_as_vendors,
+    service_account,
+    vendor_settings,
+)
 
 PROVIDERS = ("VENDOR_A", "VENDOR_B", "VENDOR_C")
 BILLED = {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 5}
@@ -27,24 +37,34 @@ class Street:
     """A product whose vendors are `vendors`, a slug and a key for each of them, and all that callers were told."""
 
     stage: Stage
-    vendors: Vendors
+    vendors: ScriptedUpstream
+    paid: list[tuple[str, str]]
+    """Who called, and when."""
     keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> list[Received]:
+        """The calls that the vendors received, without those for VENDOR_C's access token."""
+        return [received for received in self.vendors.received if received.path != "/token"]
 
     def slug(self, provider: str) -> str:
         return f"acme/{provider.lower()}"
 
 
 @pytest.fixture(scope="module")
-def vendors() -> Iterator[Vendors]:
-    vendors = Vendors()
-    vendors.start()
-    yield vendors
-    vendors.stop()
+def vendors() -> Iterator[ScriptedUpstream]:
+    with in_thread(ScriptedUpstream(default=answer_as_vendors)) as vendors:
+        yield vendors
 
 
 @pytest.fixture(scope="module")
-def vendors_workspace(vendors: Vendors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    product = Product(tmp_path_factory.mktemp("vendors") / "data", workers=1, settings=vendors.settings())
+def paid() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def vendors_workspace(vendors: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    product = Product(tmp_path_factory.mktemp("vendors") / "data", workers=1, settings=vendor_settings(vendors.url))
     try:
         product.start()
         yield Workspace(product)
@@ -54,11 +74,16 @@ def vendors_workspace(vendors: Vendors, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 async def street(
-    vendors_workspace: Workspace, vendors: Vendors, session: aiohttp.ClientSession, upstream: Any, numbers: Any
+    vendors_workspace: Workspace,
+    vendors: ScriptedUpstream,
+    paid: list[tuple[str, str]],
+    session: aiohttp.ClientSession,
+    upstream: ScriptedUpstream,
+    numbers: Iterator[int],
 ) -> Street:
     stage = stage_of(vendors_workspace, session, upstream, f"street-{next(numbers)}")
-    vendors.asked.clear()
-    street = Street(stage, vendors)
+    vendors.received.clear()
+    street = Street(stage, vendors, paid)
     _, listed = await stage.desk.ask("GET", "/v1/gateway/endpoints")
     if not listed["items"]:
         for provider in PROVIDERS:
@@ -69,7 +94,7 @@ async def street(
 
 
 async def _open_shop(street: Street, provider: str) -> None:
-    value = street.vendors.service_account() if provider == "VENDOR_C" else CREDENTIAL
+    value = service_account(street.vendors.url) if provider == "VENDOR_C" else CREDENTIAL
     secret = await street.stage.desk.call("POST", "/v1/secrets", {"name": provider, "value": value})
     target: dict[str, Any] = {"provider": provider, "secret_id": secret["id"], "target_model": MODEL}
     if provider == "VENDOR_C":
@@ -93,19 +118,18 @@ def chat(street: Street, provider: str, text: str = "Hello", **more: Any) -> dic
 
 def check_asked(street: Street, provider: str) -> None:
     """The vendor was asked once, in its dialect, by its own credential and model, and with nothing of the caller's."""
-    [asked] = street.vendors.asked
-    headers = asked["headers"]
-    assert asked["body"]["model"] == MODEL
-    assert street.keys["all"] not in str(asked)
+    [asked] = street.asked
+    assert asked.json["model"] == MODEL
+    assert street.keys["all"].encode() not in asked.head + asked.body
     if provider == "VENDOR_A":
-        assert (asked["path"], headers["x-api-key"]) == ("/v1/messages", CREDENTIAL)
-        assert "authorization" not in headers
-        assert headers["anthropic-version"]
+        assert (asked.path, asked.header("x-api-key")) == ("/v1/messages", CREDENTIAL)
+        assert asked.header("authorization") is None
+        assert asked.header("anthropic-version")
     else:
         token = ACCESS_TOKEN if provider == "VENDOR_C" else CREDENTIAL
-        assert asked["path"].endswith("/chat/completions")
-        assert headers["authorization"] == f"Bearer {token}"
-        assert "x-api-key" not in headers
+        assert asked.path.endswith("/chat/completions")
+        assert asked.header("authorization") == f"Bearer {token}"
+        assert asked.header("x-api-key") is None
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -118,7 +142,7 @@ async def test_the_openai_sdk(street: Street, provider: str) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (20, 10)
     assert answer.usage.prompt_tokens_details.cached_tokens == 5
     check_asked(street, provider)
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -130,7 +154,7 @@ async def test_the_openai_sdk_streaming(street: Street, provider: str) -> None:
     assert "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices) == TEXT
     assert chunks[-1].usage.total_tokens == 30
     check_asked(street, provider)
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -147,7 +171,7 @@ async def test_the_openai_sdk_with_a_tool(street: Street, provider: str, stream:
             [call] = answer.choices[0].message.tool_calls
             named, arguments = call.function.name, call.function.arguments
     assert (named, json.loads(arguments)) == ("weather", TOOL_INPUT)
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -159,7 +183,7 @@ async def test_the_anthropic_sdk(street: Street, provider: str) -> None:
     usage = answer.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (15, 5, 10)
     check_asked(street, provider)
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -176,7 +200,7 @@ async def test_the_anthropic_sdk_streaming(street: Street, provider: str) -> Non
     usage = message.usage
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (15, 5, 10)
     check_asked(street, provider)
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -191,7 +215,7 @@ async def test_the_anthropic_sdk_streaming_a_tool(street: Street, provider: str)
     assert used.type == "tool_use"
     assert (used.name, used.input) == ("weather", TOOL_INPUT)
     assert message.stop_reason == "tool_use"
-    street.vendors.paid.append((street.stage.name, street.stage.began))
+    street.paid.append((street.stage.name, street.stage.began))
 
 
 @pytest.mark.parametrize(("status", "told"), [(401, 502), (429, 429), (500, 500), (529, 529)])
@@ -217,19 +241,19 @@ async def test_a_trace_and_a_request_id_are_kept_all_the_way(street: Street) -> 
             **chat(street, "VENDOR_A"), extra_headers=trace | {"x-request-id": "mine-1"}
         )
     assert answer.headers["x-request-id"] == "mine-1"
-    [asked] = street.vendors.asked
-    assert trace.items() <= asked["headers"].items()
-    assert asked["headers"]["x-request-id"] == "mine-1"
+    [asked] = street.asked
+    assert trace.items() <= dict(asked.headers).items()
+    assert asked.header("x-request-id") == "mine-1"
     [event] = await street.stage.events_of(street.stage.name, 1)
     assert event["requestId"] == "mine-1"
 
 
 async def test_each_answer_is_billed_as_its_vendor_said(street: Street) -> None:
-    for name, began in street.vendors.paid:
+    for name, began in street.paid:
         street.stage.began = began
         [event] = await street.stage.events_of(name, 1)
         assert event["tokens"] == BILLED
-    assert len(street.vendors.paid) >= 20
+    assert len(street.paid) >= 20
 
 
 async def test_nothing_of_all_this_is_in_a_log_or_a_metric(street: Street) -> None:
@@ -246,5 +270,5 @@ async def test_nothing_of_all_this_is_in_a_log_or_a_metric(street: Street) -> No
 
 def _check_discreet(street: Street, *texts: str) -> None:
     for text in texts:
-        for hidden in (CREDENTIAL, ACCESS_TOKEN, street.vendors.host, "PRIVATE KEY"):
+        for hidden in (CREDENTIAL, ACCESS_TOKEN, f"127.0.0.1:{street.vendors.port}", "PRIVATE KEY"):
             assert hidden not in text

@@ -109,7 +109,7 @@ async def test_a_body_above_the_cap_is_told_both_sizes_declared_or_chunked(stage
         told = await asyncio.wait_for(answered, 30)
         assert told.startswith(b"HTTP/1.1 413 ")
         assert b"bytes exceeds maximum size of 100000000 bytes" in told
-    assert not stage.upstream.asked
+    assert not stage.upstream.received
 
 
 async def test_a_call_that_is_parked_is_answered_once_a_replica_is_there(stage: Stage) -> None:
@@ -128,7 +128,7 @@ async def test_a_call_that_is_parked_is_answered_once_a_replica_is_there(stage: 
     await stage.desk.call("PUT", replicas, {"replicas": [stage.upstream.url]})
     answer = await asyncio.wait_for(parked, 30)
     assert answer.choices[0].message.content == "This is upstream."
-    assert len(stage.upstream.asked) == 1, "who left is not sent"
+    assert len(stage.upstream.received) == 1, "who left is not sent"
     assert len(await stage.events_of(stage.name, 1)) == 1
 
     async def logged() -> bool:

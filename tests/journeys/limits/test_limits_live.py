@@ -17,11 +17,12 @@ import aiohttp
 import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of
-from tests.journeys.counted_upstream import CountedUpstream
-from tests.journeys.product import PATIENCE_S, Product, models
+from tests.journeys.product import Product, models
 from tests.journeys.stepped_clock import COMPILER, SteppedClock
 from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.redis_server import REDIS_BINARIES
+from tests.upstream import ScriptedUpstream
+from tests.upstream.questions import answer_question
 
 DAY_S = 86_400
 REQUESTS, TOKENS = ("REQUEST", "MINUTE"), ("TOKEN", "MINUTE")
@@ -58,16 +59,14 @@ async def statuses(stage: Stage, key: str, calls: int) -> list[int]:
 
 
 @pytest.fixture
-async def counted() -> AsyncIterator[CountedUpstream]:
-    upstream = CountedUpstream()
-    await upstream.start()
-    yield upstream
-    await upstream.stop()
+async def counted() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(default=answer_question) as upstream:
+        yield upstream
 
 
 @pytest.fixture
-async def set_up(stage: Stage, counted: CountedUpstream) -> Stage:
-    """With an endpoint that leads to the counted upstream."""
+async def set_up(stage: Stage, counted: ScriptedUpstream) -> Stage:
+    """With an endpoint that leads to the upstream that answers questions."""
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
     return stage
 
@@ -76,14 +75,17 @@ async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, in
     """Returns when no worker goes by the old limits: their headers tell."""
     await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", {"models": models(stage.slug, *limits)})
     told = {f"x-ratelimit-limit-{type.lower()}s": str(threshold) for type, _, threshold in limits}
-    give_up_at = time.monotonic() + PATIENCE_S
     in_a_row = 0
-    while in_a_row < 8:
-        headers = (await ask(stage, key)).headers
-        shown = {name: headers[name] for name in headers if name.lower().startswith("x-ratelimit-limit-")}
-        in_a_row = in_a_row + 1 if {name.lower(): value for name, value in shown.items()} == told else 0
-        await asyncio.sleep(0 if in_a_row else 0.05)  # each look is a call that counts
-        assert time.monotonic() < give_up_at, f"the proxy shows {shown}"
+
+    async def shown_to_all() -> bool:
+        """Each look is a call that counts."""
+        nonlocal in_a_row
+        headers = {name.lower(): value for name, value in (await ask(stage, key)).headers.items()}
+        shown = {name: value for name, value in headers.items() if name.startswith("x-ratelimit-limit-")}
+        in_a_row = in_a_row + 1 if shown == told else 0
+        return in_a_row == 8
+
+    await stage.until(shown_to_all, f"eight answers in a row show {told}")
 
 
 async def test_changed_limits_act_on_the_running_window(set_up: Stage) -> None:
@@ -167,7 +169,7 @@ async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterato
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-async def test_a_day_ends_at_midnight_by_redis_clock(tmp_path: Path, counted: CountedUpstream) -> None:
+async def test_a_day_ends_at_midnight_by_redis_clock(tmp_path: Path, counted: ScriptedUpstream) -> None:
     """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
     clock, shims = SteppedClock(tmp_path), tmp_path / "bin"
     shims.mkdir()
@@ -205,7 +207,7 @@ async def used(stage: Stage, group: str, due: dict[str, int]) -> bool:
     return {item["type"]: item["current_usage"] for item in await usage(stage, group)} == due
 
 
-async def test_a_model_api_target_counts_against_the_workspaces_tier(tmp_path: Path, counted: CountedUpstream) -> None:
+async def test_a_model_api_target_counts_against_the_workspaces_tier(tmp_path: Path, counted: ScriptedUpstream) -> None:
     """Over all its groups, whose own limits leave room; live when the tier changes; and a group's no costs no tier."""
     async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": counted.url}) as stage:
         secret = await stage.desk.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})

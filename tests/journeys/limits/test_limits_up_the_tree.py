@@ -41,7 +41,7 @@ async def test_the_parents_limit_refuses_exactly_what_is_too_many(stage: Stage) 
     )
     statuses = await outcomes(stage, *[blue, green] * 12)
     assert sorted(statuses) == [200] * 10 + [429] * 14
-    assert len(stage.upstream.asked) == 10, "a refused call went upstream"
+    assert len(stage.upstream.received) == 10, "a refused call went upstream"
 
 
 async def test_a_refusal_says_what_and_when_and_names_no_other_group(stage: Stage) -> None:
@@ -75,7 +75,7 @@ async def test_a_token_limit_lets_the_call_that_crosses_it_pass(stage: Stage) ->
     await call_once_settled()
     await stage.until(call_once_settled, "the second call, once the first was settled")
     assert await outcomes(stage, key) == [429]
-    assert len(stage.upstream.asked) == 2
+    assert len(stage.upstream.received) == 2
 
 
 async def test_the_days_usage_shows_what_was_settled(stage: Stage) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import aiohttp
 import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of
-from tests.journeys.counted_upstream import CountedUpstream
-from tests.journeys.product import Product, kill, models, wait_until
+from tests.journeys.product import Product, kill, models
+from tests.upstream import ScriptedUpstream
+from tests.upstream.questions import answer_question
+from tests.waiting import eventually
 
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 CALLERS = 8
@@ -88,24 +90,57 @@ class Load:
             assert (await self.call()).status == 200
 
 
-@contextlib.asynccontextmanager
-async def a_product(directory: Path, mode: str) -> AsyncIterator[tuple[Stage, CountedUpstream]]:
-    upstream = CountedUpstream()
+def running(directory: Path, mode: str) -> Iterator[Workspace]:
     product = Product(directory / "data", settings={"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode})
-    async with aiohttp.ClientSession() as session:
-        await upstream.start()
-        try:
-            await asyncio.to_thread(product.start)
-            stage = stage_of(Workspace(product), session, upstream, "lost")  # type: ignore[arg-type]  # of another kind
-            await stage.desk.endpoint(stage.slug, await stage.desk.model("lost", upstream.url))
-            yield stage, upstream
-        finally:
-            await asyncio.to_thread(product.kill)
-            await upstream.stop()
+    try:
+        product.start()
+        yield Workspace(product)
+    finally:
+        product.kill()
+
+
+@pytest.fixture(scope="module")
+def product_that_refuses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    yield from running(tmp_path_factory.mktemp("closed"), "closed")
+
+
+@pytest.fixture(scope="module")
+def product_that_shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    yield from running(tmp_path_factory.mktemp("local"), "local")
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(default=answer_question) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+async def closed(
+    product_that_refuses: Workspace,
+    session: aiohttp.ClientSession,
+    answering: ScriptedUpstream,
+    numbers: Iterator[int],
+) -> Stage:
+    """A stage of the product with TOLLGATE_LIMITS_ON_REDIS_LOSS=closed."""
+    return await with_endpoint(stage_of(product_that_refuses, session, answering, f"lost-{next(numbers)}"))
+
+
+@pytest.fixture
+async def local(
+    product_that_shares: Workspace, session: aiohttp.ClientSession, answering: ScriptedUpstream, numbers: Iterator[int]
+) -> Stage:
+    """A stage of the product with TOLLGATE_LIMITS_ON_REDIS_LOSS=local."""
+    return await with_endpoint(stage_of(product_that_shares, session, answering, f"lost-{next(numbers)}"))
+
+
+async def with_endpoint(stage: Stage) -> Stage:
+    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    return stage
 
 
 async def load_with(stage: Stage, name: str, *limits: tuple[str, str, int]) -> Load:
-    group = await stage.desk.group(name, models(stage.slug, *limits))
+    group = await stage.desk.group(f"{stage.name}-{name}", models(stage.slug, *limits))
     load = Load(stage, await stage.desk.key(group))
 
     async def known() -> bool:
@@ -157,41 +192,41 @@ async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
         os.kill(stage.product.up.pid, signal.SIGCONT)
 
 
-async def test_closed_refuses_with_503_and_comes_back_by_itself(tmp_path: Path, away: str) -> None:
-    async with a_product(tmp_path, "closed") as (stage, upstream):
-        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
-        workers = stage.product.processes("proxy.worker")
-        free = await load_with(stage, "free")
-        async with load.going_on():
-            await stage.until(lambda: told_of(stage, 200), "ready")
-            async with redis_away(stage, away):
-                await stage.until(lambda: told_of(stage, 503), "not ready")
-                lost_s = time.monotonic()
-                await asyncio.sleep(AWAY_S)
-                assert set(load.since(lost_s)) == {(503, "LIMITS_UNAVAILABLE")}
-                assert (await free.call()).status == 200, "without limits nobody needs Redis"
-                assert await told_of(stage, 503)
-            await load.answered_again()
-            await stage.until(lambda: told_of(stage, 200), "ready again")
-        answered = load.since(0)[200, ""] + len(free.told)
-        assert upstream.asked == answered, "a call went upstream past its limits"
-        assert {code for _, code in load.since(0)} == {"", "LIMITS_UNAVAILABLE"}
-        assert stage.product.processes("proxy.worker") == workers, "nobody was restarted for it"
+async def test_closed_refuses_with_503_and_comes_back_by_itself(closed: Stage, away: str) -> None:
+    stage = closed
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
+    workers = stage.product.processes("proxy.worker")
+    free = await load_with(stage, "free")
+    async with load.going_on():
+        await stage.until(lambda: told_of(stage, 200), "ready")
+        async with redis_away(stage, away):
+            await stage.until(lambda: told_of(stage, 503), "not ready")
+            lost_s = time.monotonic()
+            await asyncio.sleep(AWAY_S)
+            assert set(load.since(lost_s)) == {(503, "LIMITS_UNAVAILABLE")}
+            assert (await free.call()).status == 200, "without limits nobody needs Redis"
+            assert await told_of(stage, 503)
+        await load.answered_again()
+        await stage.until(lambda: told_of(stage, 200), "ready again")
+    answered = load.since(0)[200, ""] + len(free.told)
+    assert len(stage.upstream.received) == answered, "a call went upstream past its limits"
+    assert {code for _, code in load.since(0)} == {"", "LIMITS_UNAVAILABLE"}
+    assert stage.product.processes("proxy.worker") == workers, "nobody was restarted for it"
 
 
-async def test_a_blip_costs_no_more_than_the_calls_of_its_moment(tmp_path: Path) -> None:
-    async with a_product(tmp_path, "closed") as (stage, _):
-        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY))
-        async with load.going_on():
-            for _ in range(5):
-                with standing_still(stage):
-                    await asyncio.sleep(0.1)
-                over_s = time.monotonic()
-                await stage.until(lambda: _three_answered(load), "answers")
-                recovered_s = time.monotonic()
-                await asyncio.sleep(0.3)
-                assert set(load.since(recovered_s)) == {(200, "")}
-                assert recovered_s - over_s < 1, "the breaker stayed open"
+async def test_a_blip_costs_no_more_than_the_calls_of_its_moment(closed: Stage) -> None:
+    stage = closed
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY))
+    async with load.going_on():
+        for _ in range(5):
+            with standing_still(stage):
+                await asyncio.sleep(0.1)
+            over_s = time.monotonic()
+            await stage.until(lambda: _three_answered(load), "answers")
+            recovered_s = time.monotonic()
+            await asyncio.sleep(0.3)
+            assert set(load.since(recovered_s)) == {(200, "")}
+            assert recovered_s - over_s < 1, "the breaker stayed open"
 
 
 async def _three_answered(load: Load) -> bool:
@@ -199,72 +234,72 @@ async def _three_answered(load: Load) -> bool:
 
 
 @pytest.mark.parametrize(("callers", "stopped_s"), [(40, 0.3), (60, 2.0)])
-async def test_a_stop_of_redis_spends_nothing(tmp_path: Path, callers: int, stopped_s: float) -> None:
+async def test_a_stop_of_redis_spends_nothing(closed: Stage, callers: int, stopped_s: float) -> None:
     """Whatever Redis runs late: what was served and what remains are the whole limit. After two seconds the workers
     have given their connections up."""
-    async with a_product(tmp_path, "closed") as (stage, upstream):
-        load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", PLENTY))
-        for _ in range(2):
-            with standing_still(stage):
-                waiting = asyncio.gather(*(load.call() for _ in range(callers)))
-                await asyncio.sleep(stopped_s)
-            await waiting
-        assert load.since(0)[503, "LIMITS_UNAVAILABLE"] > 0, "Redis was never late"
+    stage = closed
+    load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", PLENTY))
+    for _ in range(2):
+        with standing_still(stage):
+            waiting = asyncio.gather(*(load.call() for _ in range(callers)))
+            await asyncio.sleep(stopped_s)
+        await waiting
+    assert load.since(0)[503, "LIMITS_UNAVAILABLE"] > 0, "Redis was never late"
 
-        async def all_served() -> bool:
-            await load.call()
-            return load.since(0)[200, ""] == 50
+    async def all_served() -> bool:
+        await load.call()
+        return load.since(0)[200, ""] == 50
 
-        await stage.until(all_served, "what was not served is there to be served")
-        assert {(await load.call()).status for _ in range(10)} == {429}
-        assert upstream.asked == 50
-
-
-async def test_local_enforces_each_workers_share_and_tells_redis_later(tmp_path: Path) -> None:
-    async with a_product(tmp_path, "local") as (stage, _):
-        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
-        tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", PLENTY))
-        used = len(tight.told)
-        workers = stage.product.processes("proxy.worker")
-        await asyncio.sleep(SHARES_KNOWN_S)
-        async with load.going_on():
-            with standing_still(stage):
-                lost_s = time.monotonic()
-                await asyncio.gather(*(tight.call() for _ in range(80)))
-                admitted = tight.since(lost_s)[200, ""]
-                assert used + admitted <= 21, "more than the threshold, all shares together"
-                assert admitted >= 21 - 2 * used, "less than the shares that were left"
-                assert set(tight.since(lost_s)) == {(200, ""), (429, "RATE_LIMITED")}
-                await asyncio.sleep(AWAY_S)
-                assert await told_of(stage, 200), "it decides, so it is ready"
-            await load.answered_again()
-        assert {status for status, _ in load.since(0)} == {200}, "nobody with room noticed"
-        assert stage.product.processes("proxy.worker") == workers
-        async with stage.session.get(stage.product.admin + "/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-        (alone,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
-        assert float(alone.split()[1]) >= 80
-
-        async def full() -> bool:
-            return (await tight.call()).status == 429
-
-        await stage.until(full, "Redis knows what was admitted without it")
+    await stage.until(all_served, "what was not served is there to be served")
+    assert {(await load.call()).status for _ in range(10)} == {429}
+    assert len(stage.upstream.received) == 50
 
 
-async def test_local_with_a_worker_that_knows_no_share(tmp_path: Path) -> None:
-    """It answers 503, the machine is not ready, and both end with the loss."""
-    async with a_product(tmp_path, "local") as (stage, _):
-        load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "DAY", PLENTY))
-        await stage.until(lambda: told_of(stage, 200), "ready")
-        async with redis_away(stage, "killed"):
-            old = stage.product.processes("proxy.worker")
-            for pid in old:
-                kill(pid)
-            wait_until(lambda: len(set(stage.product.processes("proxy.worker")) - set(old)) == 2, "two new workers")
-            await stage.until(lambda: told_of(stage, 503), "not ready")
-            await stage.until(lambda: _refused(load), "503, and not left to hang")
+async def test_local_enforces_each_workers_share_and_tells_redis_later(local: Stage) -> None:
+    stage = local
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
+    tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", PLENTY))
+    used = len(tight.told)
+    workers = stage.product.processes("proxy.worker")
+    await asyncio.sleep(SHARES_KNOWN_S)
+    async with load.going_on():
+        with standing_still(stage):
+            lost_s = time.monotonic()
+            await asyncio.gather(*(tight.call() for _ in range(80)))
+            admitted = tight.since(lost_s)[200, ""]
+            assert used + admitted <= 21, "more than the threshold, all shares together"
+            assert admitted >= 21 - 2 * used, "less than the shares that were left"
+            assert set(tight.since(lost_s)) == {(200, ""), (429, "RATE_LIMITED")}
+            await asyncio.sleep(AWAY_S)
+            assert await told_of(stage, 200), "it decides, so it is ready"
         await load.answered_again()
-        await stage.until(lambda: told_of(stage, 200), "ready again")
+    assert {status for status, _ in load.since(0)} == {200}, "nobody with room noticed"
+    assert stage.product.processes("proxy.worker") == workers
+    async with stage.session.get(stage.product.admin + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    (alone,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
+    assert float(alone.split()[1]) >= 80
+
+    async def full() -> bool:
+        return (await tight.call()).status == 429
+
+    await stage.until(full, "Redis knows what was admitted without it")
+
+
+async def test_local_with_a_worker_that_knows_no_share(local: Stage) -> None:
+    """It answers 503, the machine is not ready, and both end with the loss."""
+    stage = local
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "DAY", PLENTY))
+    await stage.until(lambda: told_of(stage, 200), "ready")
+    async with redis_away(stage, "killed"):
+        old = stage.product.processes("proxy.worker")
+        for pid in old:
+            kill(pid)
+        await eventually(lambda: len(set(stage.product.processes("proxy.worker")) - set(old)) == 2, "two new workers")
+        await stage.until(lambda: told_of(stage, 503), "not ready")
+        await stage.until(lambda: _refused(load), "503, and not left to hang")
+    await load.answered_again()
+    await stage.until(lambda: told_of(stage, 200), "ready again")
 
 
 async def _refused(load: Load) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from tests.journeys.books import Death, Requests, faults_of_events, may_be_forgotten, usage_by_entity
 from tests.journeys.callers import Told
 from tests.journeys.chaos import Plan, run
-from tests.journeys.counted_upstream import Tokens
 from tests.postgres_server import MISSING, find_binaries, running_postgres
+from tests.upstream.questions import Tokens
 
 COST = Tokens(100, 20, 3)
 
@@ -29,7 +29,7 @@ async def chaos(directory: Path, plan: Plan) -> None:
 
 @pytest.mark.timeout(240)
 async def test_whoever_is_killed_each_call_is_billed_as_its_caller_was_told(tmp_path: Path) -> None:
-    await chaos(tmp_path, Plan(20, seed()))
+    await chaos(tmp_path, Plan(12, seed()))
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""The operator's other commands, beside a running product: the demo, and what the proxy would do now."""
+"""`tollgate snapshot show` beside a running product. The demo: test_installed.py."""
 
 from tests.journeys.conftest import Stage
 from tests.journeys.product import models
@@ -26,9 +26,3 @@ async def test_snapshot_show_without_a_replica_says_so(stage: Stage) -> None:
     assert shown.returncode == 1
     assert shown.stderr.startswith("Error: ")
     assert "Traceback" not in shown.stderr
-
-
-def test_the_demo_holds(stage: Stage) -> None:
-    done = stage.product.run("demo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 15 steps held" in done.stdout

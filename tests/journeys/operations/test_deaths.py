@@ -9,11 +9,12 @@ import openai
 import pytest
 
 from tests.journeys.conftest import Stage
-from tests.journeys.product import kill, wait_until
+from tests.journeys.product import kill
+from tests.waiting import eventually
 
 
-async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(killable_stage: Stage) -> None:
+    stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
     answered, workers = 1, stage.product.processes("proxy.worker")
@@ -27,17 +28,17 @@ async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(own_st
             continue  # it was in that worker's hands, or in its queue
     events = await stage.events_of(stage.name, answered)
     assert len({event["idempotencyKey"] for event in events}) == len(events)
-    assert answered <= len(events) <= len(stage.upstream.asked)
-    now = wait_until(lambda: stage.product.processes("proxy.worker"), "two workers again")
+    assert answered <= len(events) <= len(stage.upstream.received)
+    now = await eventually(lambda: stage.product.processes("proxy.worker"), "two workers again")
     assert workers[0] not in now
     assert workers[1] in now
 
 
-async def test_a_call_in_a_killed_workers_hands_is_billed_once(own_stage: Stage) -> None:
+async def test_a_call_in_a_killed_workers_hands_is_billed_once(killable_stage: Stage) -> None:
     """The caller had part of the answer, so it is billed by what was noted of it; and by nobody twice."""
-    stage = own_stage
+    stage = killable_stage
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
             model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
@@ -48,15 +49,15 @@ async def test_a_call_in_a_killed_workers_hands_is_billed_once(own_stage: Stage)
             kill(worker)
         with pytest.raises((openai.APIError, httpx2.HTTPError)):
             [chunk async for chunk in chunks]
-    stage.upstream.gate.set()
+    stage.upstream.gate.open()
     (event,) = await stage.events_of(stage.name, 1)
     assert event["tokens"]["outputTokens"] > 0
     await asyncio.sleep(1.5)  # longer than the holdback: a second one would show
     assert await stage.events_of(stage.name, 1) == [event]
 
 
-async def test_without_control_calls_go_on_and_are_billed_later(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_without_control_calls_go_on_and_are_billed_later(killable_stage: Stage) -> None:
+    stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
     (control,) = stage.product.processes("-m control")
@@ -68,8 +69,8 @@ async def test_without_control_calls_go_on_and_are_billed_later(own_stage: Stage
     assert len(events) == 6
 
 
-async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(killable_stage: Stage) -> None:
+    stage = killable_stage
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
     limit = {"type": "REQUEST", "unit": "MINUTE", "threshold": 3}
     entry = {"slug": stage.slug, "rate_limits": [limit], "usage_limits": []}
@@ -95,8 +96,8 @@ async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(own_sta
     assert statuses.count(200) == 1
 
 
-async def test_after_a_restart_all_is_as_it_was(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_after_a_restart_all_is_as_it_was(killable_stage: Stage) -> None:
+    stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
     assert stage.product.stop() == 0
@@ -106,10 +107,10 @@ async def test_after_a_restart_all_is_as_it_was(own_stage: Stage) -> None:
     assert len({event["idempotencyKey"] for event in events}) == 2
 
 
-async def test_sigterm_lets_a_stream_finish(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_sigterm_lets_a_stream_finish(killable_stage: Stage) -> None:
+    stage = killable_stage
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
     pieces = []
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
@@ -117,10 +118,10 @@ async def test_sigterm_lets_a_stream_finish(own_stage: Stage) -> None:
         )
         async for chunk in stream:
             pieces.append(chunk.choices[0].delta.content or "")
-            if not stage.upstream.gate.is_set():
+            if not stage.upstream.gate.is_open:
                 stage.product.up.send_signal(signal.SIGTERM)
                 await stage.until(stage.refuses_connections, "new connections refused")
-                stage.upstream.gate.set()
+                stage.upstream.gate.open()
     assert "".join(pieces) == "This is upstream."
     assert await asyncio.to_thread(stage.product.ended, 30) == 0
     stage.product.start()
@@ -128,13 +129,13 @@ async def test_sigterm_lets_a_stream_finish(own_stage: Stage) -> None:
     assert event["tokens"]["outputTokens"] == 10
 
 
-async def test_a_drain_ends_when_its_time_is_up(own_stage: Stage) -> None:
-    stage = own_stage
+async def test_a_drain_ends_when_its_time_is_up(killable_stage: Stage) -> None:
+    stage = killable_stage
     stage.product.stop()
     stage.product.environment["TOLLGATE_DRAIN_TIMEOUT_S"] = "1"
     stage.product.start()
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
             model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
@@ -144,11 +145,12 @@ async def test_a_drain_ends_when_its_time_is_up(own_stage: Stage) -> None:
         assert await asyncio.to_thread(stage.product.ended, 15) == 0
 
 
-async def test_ctrl_c_in_a_terminal_stops_in_order(own_stage: Stage) -> None:
+async def test_ctrl_c_in_a_terminal_stops_in_order(killable_stage: Stage) -> None:
     """A terminal sends SIGINT to the whole group: Redis and control must not go before the proxy has drained."""
-    stage = own_stage
+    stage = killable_stage
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
+    logged = len(stage.product.log.read_text())
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
             model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
@@ -158,18 +160,18 @@ async def test_ctrl_c_in_a_terminal_stops_in_order(own_stage: Stage) -> None:
         for pid in stage.product.processes():
             os.kill(pid, signal.SIGINT)
         await stage.until(stage.refuses_connections, "new connections refused")
-        stage.upstream.gate.set()
+        stage.upstream.gate.open()
         assert [chunk async for chunk in chunks]
     assert await asyncio.to_thread(stage.product.ended, 30) == 0
-    said = [line for line in stage.product.last_words().splitlines() if "stopping " in line]
+    said = [line for line in stage.product.log.read_text()[logged:].splitlines() if "stopping " in line]
     assert [line.split()[-1] for line in said] == ["proxy", "control", "redis"]
 
 
-async def test_sigterm_to_the_whole_group_loses_nothing(own_stage: Stage) -> None:
+async def test_sigterm_to_the_whole_group_loses_nothing(killable_stage: Stage) -> None:
     """As a service manager stops a group of processes: Redis and control may go while the proxy still drains."""
-    stage = own_stage
+    stage = killable_stage
     key = await stage.key_without_limits()
-    stage.upstream.gate.clear()
+    stage.upstream.gate.close()
     async with stage.client(key) as client:
         for _ in range(5):
             await stage.ask(key)
@@ -181,7 +183,7 @@ async def test_sigterm_to_the_whole_group_loses_nothing(own_stage: Stage) -> Non
         for pid in stage.product.processes():
             os.kill(pid, signal.SIGTERM)
         await stage.until(stage.refuses_connections, "new connections refused")
-        stage.upstream.gate.set()
+        stage.upstream.gate.open()
         assert [chunk async for chunk in chunks], "the stream did not end well"
     assert await asyncio.to_thread(stage.product.ended, 40) == 0
     assert stage.product.processes() == []

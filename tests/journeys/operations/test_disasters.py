@@ -17,12 +17,12 @@ from proxy.accounting.journal_records import Kind, frames
 from tests.journeys.books import Event, faults_of_events
 from tests.journeys.callers import Told
 from tests.journeys.chaos import HOLDBACK_S, WORKERS, Stand, standing, verdict
-from tests.journeys.counted_upstream import Question, Tokens
 from tests.journeys.product import kill
 from tests.journeys.stepped_clock import COMPILER, SteppedClock
 from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.postgres_server import MISSING as NO_POSTGRES
 from tests.postgres_server import find_binaries, running_postgres
+from tests.upstream.questions import Question, Tokens
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 LARGE = {"metadata": {"pad": "x" * 60_000}}
@@ -126,40 +126,42 @@ async def refused_by_all(stand: Stand) -> None:
 async def test_a_full_disk_refuses_before_dispatch_and_loses_nothing(
     tmp_path: Path, disk: SmallDisk | ShortFiles
 ) -> None:
+    """Workers that meet the full disk refuse, and so do those that start on it, until there is room."""
     async with standing(tmp_path, 1, {"TOLLGATE_JOURNAL_DIR": str(disk.journals)}) as stand:
         await assert_all_answered(stand, 5)
         disk.fill(stand)
         with locked_database(stand):
             await refused_by_all(stand)
-            asked = stand.upstream.asked
-            told = await some_calls(stand, 4, **LARGE)
-            assert {(call.status, call.code) for call in told} == {(503, "METERING_UNAVAILABLE")}
-            assert stand.upstream.asked == asked, "a call that could not be recorded went upstream"
-            assert "the journal cannot allocate a segment" in log_of(stand)
-            await stand.until(lambda: _troubled(stand, WORKERS), "the metric tells of every worker")
-            async with stand.callers.session.get(stand.product.admin + "/readyz") as answer:
-                assert answer.status == 503
-                assert "journal" in (await answer.json())["checks"]
-        disk.make_room(stand)
-        await stand.until(lambda: _answered(stand), "calls are taken again")
-        assert await verdict(stand, ()) == []
-
-
-async def test_a_worker_that_starts_on_a_full_disk_refuses_until_there_is_room(
-    tmp_path: Path, disk: SmallDisk | ShortFiles
-) -> None:
-    async with standing(tmp_path, 1, {"TOLLGATE_JOURNAL_DIR": str(disk.journals)}) as stand:
-        disk.fill(stand)
-        with locked_database(stand):
-            await refused_by_all(stand)
-            await asyncio.sleep(1)  # a worker that dies before it gave back what it refused leaves that counted
-            for pid in stand.product.processes("proxy.worker"):
-                kill(pid)
+            await assert_refused_before_dispatch(stand)
+            await assert_the_operator_is_told(stand)
+            await restart_workers(stand)
             (refused,) = await stand.until(lambda: _refused(stand), "refused, and not left to hang")
             assert (refused.status, refused.code) == (503, "METERING_UNAVAILABLE")
         disk.make_room(stand)
         await stand.until(lambda: _answered(stand), "calls are taken again")
         assert await verdict(stand, ()) == []
+
+
+async def assert_refused_before_dispatch(stand: Stand) -> None:
+    asked = len(stand.upstream.received)
+    told = await some_calls(stand, 4, **LARGE)
+    assert {(call.status, call.code) for call in told} == {(503, "METERING_UNAVAILABLE")}
+    assert len(stand.upstream.received) == asked, "a call that could not be recorded went upstream"
+
+
+async def assert_the_operator_is_told(stand: Stand) -> None:
+    assert "the journal cannot allocate a segment" in log_of(stand)
+    await stand.until(lambda: _troubled(stand, WORKERS), "the metric tells of every worker")
+    async with stand.callers.session.get(stand.product.admin + "/readyz") as answer:
+        assert answer.status == 503
+        assert "journal" in (await answer.json())["checks"]
+
+
+async def restart_workers(stand: Stand) -> None:
+    """Kill them once they gave back what they refused: nothing tells of that, and what they did not is left counted."""
+    await asyncio.sleep(1)
+    for pid in stand.product.processes("proxy.worker"):
+        kill(pid)
 
 
 async def _answered(stand: Stand) -> list[Told]:
@@ -268,7 +270,7 @@ async def test_a_clock_that_is_stepped_back_loses_and_doubles_nothing(tmp_path: 
         await stand.items()
         assert "behind itself" in log_of(stand)
         assert back_s - 10 < await _behind_s(stand) <= back_s
-        await asyncio.sleep(back_s)  # what is stamped by the latest time is served when that has come again
+        clock.step(back_s)  # what is stamped by the latest time is served when that has come again
         assert await verdict(stand, ()) == []
 
 

@@ -5,7 +5,8 @@ import time
 import openai
 import pytest
 
-from tests.journeys.conftest import GatedUpstream, Stage
+from tests.journeys.conftest import Stage
+from tests.upstream import ScriptedUpstream, chat
 
 LIVE_S = 1.0
 
@@ -15,9 +16,7 @@ async def test_a_slug_is_pointed_elsewhere(stage: Stage) -> None:
     endpoints = (await stage.desk.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
     (endpoint,) = [entry for entry in endpoints if entry["slug"] == stage.slug]
     assert (await stage.ask(key)).choices[0].message.content == "This is upstream."
-    other = GatedUpstream("elsewhere")
-    await other.start()
-    try:
+    async with ScriptedUpstream(default=chat(("This is elsewhere.",))) as other:
         model = await stage.desk.model("other", other.url)
         targets = {"targets": [{"provider": "PLATFORM", "model_id": model}]}
         await stage.desk.call("PATCH", f"/v1/gateway/endpoints/{endpoint['id']}", targets)
@@ -28,8 +27,6 @@ async def test_a_slug_is_pointed_elsewhere(stage: Stage) -> None:
 
         await stage.until(answers, "the other model answers")
         assert time.monotonic() - changed < LIVE_S
-    finally:
-        await other.stop()
 
 
 async def test_a_revoked_key_is_refused(stage: Stage) -> None:
@@ -110,7 +107,7 @@ async def test_an_unknown_slug_and_a_forbidden_one_answer_alike(stage: Stage) ->
             await stage.ask(key, model=slug)
         told.append(refused.value.response.json()["error"].replace(slug, "…"))
     assert told[0] == told[1]
-    assert not stage.upstream.asked
+    assert not stage.upstream.received
 
 
 @pytest.mark.parametrize(
@@ -151,4 +148,4 @@ async def test_rubbish_is_told_what_is_wrong_with_it(stage: Stage) -> None:
         status, told = await stage.post(headers, b'{"model": "a"}', path)
         assert status == 404, path
         assert "error" in told, path
-    assert not stage.upstream.asked
+    assert not stage.upstream.received

@@ -1,39 +1,51 @@
 """One tenant does what it can to a worker; the other one's calls are served by the whole product."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
-from tests.journeys.conftest import GatedUpstream, Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.product import Desk, Product
+from tests.upstream import ScriptedUpstream
 
 SETTINGS = {"TOLLGATE_MAX_IN_FLIGHT": "100", "TOLLGATE_MAX_PARKED": "20"}
 
 
-@pytest.fixture
-async def small(
-    tmp_path: Path, session: aiohttp.ClientSession, upstream: GatedUpstream
-) -> AsyncIterator[tuple[Stage, str]]:
-    """A product of one worker with room for 100 calls, one workspace, and the key of another workspace."""
-    product = Product(tmp_path / "data", workers=1, settings=SETTINGS)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """A product of one worker with room for 100 calls."""
+    product = Product(tmp_path_factory.mktemp("small") / "data", workers=1, settings=SETTINGS)
     try:
         product.start()
-        stage = stage_of(Workspace(product), session, upstream, "own")
-        made = product.command("workspace", "create", "greedy", "--prefix", "greedy")
-        desk = Desk(session, product, made["api_key"])
-        model = await desk.model("asleep", upstream.url)
-        path = f"/v1/models/{model}/deployments"
-        [deployment] = (await desk.call("GET", path))["items"]
-        await desk.call("PUT", f"{path}/{deployment['id']}/replicas", {"replicas": []})
-        await desk.endpoint("greedy/asleep", model)
-        yield stage, await desk.key(await desk.group("greedy", [{"slug": "greedy/asleep"}]))
+        yield Workspace(product)
     finally:
         product.kill()
+
+
+@pytest.fixture(scope="module")
+def greedy(small: Workspace) -> str:
+    """The key of another workspace's operator."""
+    made = small.product.command("workspace", "create", "greedy", "--prefix", "greedy")
+    return str(made["api_key"])
+
+
+@pytest.fixture
+async def parked(
+    small: Workspace, greedy: str, session: aiohttp.ClientSession, upstream: ScriptedUpstream, numbers: Iterator[int]
+) -> tuple[Stage, str, str]:
+    """A stage, and the slug and a key of the other workspace, whose calls are parked."""
+    stage = stage_of(small, session, upstream, f"tenant-{next(numbers)}")
+    desk, slug = Desk(session, small.product, greedy), f"greedy/{stage.name}"
+    model = await desk.model(stage.name, upstream.url)
+    path = f"/v1/models/{model}/deployments"
+    [deployment] = (await desk.call("GET", path))["items"]
+    await desk.call("PUT", f"{path}/{deployment['id']}/replicas", {"replicas": []})
+    await desk.endpoint(slug, model)
+    return stage, slug, await desk.key(await desk.group(stage.name, [{"slug": slug}]))
 
 
 async def metric(stage: Stage, name: str) -> float:
@@ -57,25 +69,32 @@ def request(key: str, declared: int, body: bytes) -> bytes:
     return f"{head}Content-Length: {declared}\r\n\r\n".encode() + body
 
 
+LARGE = (90_000_000, "{")
+PARKED = (0, '{"model": "SLUG", "messages": []}')
+
+
 @pytest.mark.parametrize(
-    ("count", "declared", "body"),
-    [
-        (12, 90_000_000, b"{"),
-        (200, 90_000_000, b"{"),
-        (60, 0, b'{"model": "greedy/asleep", "messages": []}'),
-    ],
+    ("count", "call"),
+    [(12, LARGE), (200, LARGE), (60, PARKED)],
     ids=["12 large bodies", "200 large bodies", "60 parked calls"],
 )
 async def test_what_one_tenant_holds_does_not_refuse_the_other(
-    small: tuple[Stage, str], count: int, declared: int, body: bytes
+    parked: tuple[Stage, str, str], count: int, call: tuple[int, str]
 ) -> None:
-    stage, greedy = small
+    stage, slug, greedy = parked
+    declared, body = call[0], call[1].replace("SLUG", slug).encode()
     key = await stage.key_without_limits()
+
+    async def empty() -> bool:
+        return await metric(stage, "tollgate_inflight_requests") == 0
+
+    await stage.until(empty, "no call is under way")
+    shed = await metric(stage, "tollgate_shed_requests_total")
     writers = await open_calls(stage, count, request(greedy, declared or len(body), body))
 
     async def full() -> Any:
         held = await metric(stage, "tollgate_inflight_requests")
-        return held + await metric(stage, "tollgate_shed_requests_total") >= count
+        return held + await metric(stage, "tollgate_shed_requests_total") - shed >= count
 
     await stage.until(full, "the worker has met all of them")
     assert await metric(stage, "tollgate_inflight_requests") <= 75

