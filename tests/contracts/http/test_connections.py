@@ -9,7 +9,8 @@ import pytest
 from proxy.edges.http.connection import Connection
 from proxy.edges.http.limits import HttpLimits
 from proxy.exchange import Incoming, Outgoing
-from tests.fakes.front import echo, listening, soon
+from tests.fakes.front import echo, listening
+from tests.waiting import eventually
 
 BOTH_LOOPS = True
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
@@ -129,7 +130,7 @@ async def test_a_closed_connection_leaves_nothing_for_the_cycle_collector() -> N
             assert (await caller.answer())[0] == 200
             assert len(connections_alive()) == 1
             caller.leave()
-            await soon(lambda: not front.server.connections)
+            await eventually(lambda: not front.server.connections)
             await asyncio.sleep(0.01)
             assert connections_alive() == []
         finally:
