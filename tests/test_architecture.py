@@ -53,6 +53,19 @@ MAY_IMPORT = {
     "control": {"policy", "control", "runtime"},
 }
 
+# Control's layers: what each may import of ours, besides `policy`. A module that is not below one of these wires them.
+CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
+    "control.resources.": ("control.resources.", "control.edges.sql.", "control.time_slices"),
+    "control.throttle": ("control.resources.errors",),
+    "control.readiness": ("control.edges.sql.",),
+    "control.retention": ("control.edges.sql.", "control.resources."),
+    "control.time_slices": (),
+    "control.stopping": (),
+    "control.settings": ("runtime.",),
+    "control.edges.": ("control.edges.", "control.resources.", "control.throttle", "control.time_slices", "runtime."),
+    "control.api.": ("control.api.", "control.resources.", "control.dependencies", "control.time_slices", "runtime."),
+}
+
 # Which modules touch the world, and beside the edges, where else they may be imported.
 EDGES = ("proxy.edges.", "control.edges.", "runtime.")
 PROXY_EDGES = ("proxy.edges.", "control.edges.")
@@ -78,6 +91,7 @@ WORLD: dict[str, tuple[str, ...]] = {
     # SQL
     "sqlalchemy": ("control.edges.",),
     "alembic": ("control.edges.",),
+    "pydantic": ("control.api.",),
     "aiosqlite": ("control.edges.",),
     "asyncpg": ("control.edges.",),
     "sqlite3": EDGES,
@@ -235,6 +249,31 @@ def workers_need_no_supervisor(sources: Sources) -> list[str]:
         if "supervisor" not in module.name.split(".") and module.name != "proxy.__main__"
         for line, target in our_imports(module, sources)
         if "supervisor" in target.split(".")
+    ]
+
+
+def control_keeps_its_layers(sources: Sources) -> list[str]:
+    """Resources know neither the API nor HTTP, and of the edges the rows alone; the API knows no edge; edges no API."""
+    return [
+        module.at(line, f"{layer.rstrip('.')} must not import {target}")
+        for module in sources.values()
+        for layer, allowed in CONTROL_LAYERS.items()
+        if within(module.name, (layer,)) and not module.is_package
+        for line, target in our_imports(module, sources)
+        if not target.startswith("policy.") and not within(target, allowed)
+    ]
+
+
+def only_rows_publish(sources: Sources) -> list[str]:
+    """`tx.publish`, `tx.publish_text` and `tx.bury` stand beside the statement that writes the row."""
+    return [
+        module.at(node, f"{node.func.attr} outside control/edges/sql")
+        for module in sources.values()
+        if not within(module.name, ("control.edges.sql.",))
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node.func.value, ast.Name) and node.func.value.id == "tx"
+        if node.func.attr in ("publish", "publish_text", "bury")
     ]
 
 
@@ -507,6 +546,8 @@ RULES: tuple[Rule, ...] = (
     stages_stand_alone,
     edges_are_wired_at_the_root,
     workers_need_no_supervisor,
+    control_keeps_its_layers,
+    only_rows_publish,
     imports_make_no_cycle,
     only_edges_touch_the_world,
     only_edges_touch_the_disk,
@@ -553,6 +594,34 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
         {"proxy/edges/a.py": "import proxy.edges.supervisor.b", "proxy/edges/supervisor/b.py": ""},
         "proxy/edges/a.py:1",
     ),
+    (
+        control_keeps_its_layers,
+        {"control/resources/a.py": "from control.api.b import x", "control/api/b.py": ""},
+        "control/resources/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/resources/a.py": "from control.edges.redis.b import x", "control/edges/redis/b.py": ""},
+        "control/resources/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/api/a.py": "from control.edges.sql.b import x", "control/edges/sql/b.py": ""},
+        "control/api/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/edges/a.py": "from control.api.b import x", "control/api/b.py": ""},
+        "control/edges/a.py:1",
+    ),
+    (
+        control_keeps_its_layers,
+        {"control/throttle.py": "from control.api.b import x", "control/api/b.py": ""},
+        "control/throttle.py:1",
+    ),
+    (only_edges_touch_the_world, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
+    (only_edges_touch_the_world, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),
+    (only_rows_publish, {"control/resources/a.py": "tx.publish(kind, id, None)"}, "control/resources/a.py:1"),
     (
         imports_make_no_cycle,
         {"proxy/a.py": "from proxy.b import x", "proxy/b.py": "def f():\n    import proxy.a"},
