@@ -1,14 +1,15 @@
-"""`python -m control`: the control plane as one process; settings from the environment, flags override."""
+"""`python -m control`: the control plane as one process. Settings come from the environment; flags override them."""
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import click
 from aiohttp import web
 
 from control.app import LIMITS, build
@@ -23,44 +24,57 @@ from runtime.private_files import UMASK
 from runtime.setting_names import warnings_of
 
 log = logging.getLogger("control")
+_FLAGS = {
+    "host": "TOLLGATE_CONTROL_HOST",
+    "control_port": "TOLLGATE_CONTROL_PORT",
+    "database_url": "TOLLGATE_DATABASE_URL",
+    "redis_url": "TOLLGATE_REDIS_URL",
+}
+"""Flags that stand for a setting."""
 
 
-def main() -> int:
+@click.command("tollgate control", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--host", help="Address to listen on (default 127.0.0.1).")
+@click.option("--control-port", type=click.IntRange(0, 65535), help="Port to listen on (default 8081).")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where SQLite is when no database is named (default ./.tollgate).",
+)
+@click.option("--database-url", help="Default: TOLLGATE_DATABASE_URL, else SQLite in --data.")
+@click.option("--redis-url", help="Default: TOLLGATE_REDIS_URL.")
+def main(data: Path | None, **flags: Any) -> None:
+    """Tollgate's control plane. Settings: TOLLGATE_* (see docs/reference/settings.md); flags override."""
     try:
-        flags = _flags()
-        settings = Settings.from_environ(os.environ, **flags)
+        settings = Settings.from_environ(_environ_with(data, flags))
         log_to_stderr(settings.log_level)
         for warning in warnings_of(os.environ):
             log.warning("%s", warning)
         app = build(settings)
     except (ValueError, DataDirectoryError) as error:
-        sys.stderr.write(f"tollgate control: {error}\n")
-        return 2
+        _fail(str(error), 2)
     try:
         asyncio.run(_serve(app, settings))
     except OSError as error:
-        sys.stderr.write(f"tollgate control: cannot listen on {settings.host}:{settings.port}: {error.strerror}\n")
-        return 1
+        _fail(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", 1)
     except SchemaTooNewError as error:
-        sys.stderr.write(f"tollgate control: {error}\n")
-        return 1
-    return 0
+        _fail(str(error), 1)
 
 
-def _flags() -> dict[str, Any]:
-    parser = argparse.ArgumentParser(prog="tollgate control", description="Tollgate's control plane.")
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--control-port", dest="port", type=int, help="port to listen on (default 8081)")
-    parser.add_argument("--data", type=Path, help="where SQLite is when no database is named (default ./.tollgate)")
-    parser.add_argument("--database-url", help="default: TOLLGATE_DATABASE_URL, else SQLite in --data")
-    parser.add_argument("--redis-url", help="default: TOLLGATE_REDIS_URL")
-    flags = vars(parser.parse_args())
-    data = flags.pop("data")
-    if data is not None and flags["database_url"] is None and not os.environ.get("TOLLGATE_DATABASE_URL"):
+def _environ_with(data: Path | None, flags: Mapping[str, Any]) -> dict[str, str]:
+    """The environment with the flags folded in."""
+    given = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
+    environ = os.environ | given
+    if data is not None and not environ.get("TOLLGATE_DATABASE_URL"):
         directory = DataDirectory(data)
         directory.make()
-        flags["database_url"] = directory.database_url
-    return flags
+        environ["TOLLGATE_DATABASE_URL"] = directory.database_url
+    return environ
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"tollgate control: {message}", err=True)
+    sys.exit(status)
 
 
 async def _serve(app: web.Application, settings: Settings) -> None:
@@ -82,4 +96,4 @@ async def _serve(app: web.Application, settings: Settings) -> None:
 
 if __name__ == "__main__":
     os.umask(UMASK)
-    sys.exit(main())
+    main(prog_name="tollgate control")

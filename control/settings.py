@@ -1,23 +1,17 @@
-"""Control's settings, read once from the environment (docs/reference/settings.md); flags of the commands override them.
+"""Control's settings, read once from the environment (docs/reference/settings.md). Secrets are kept out of `repr`."""
 
-Secrets in here are kept out of `repr`. Nothing else in control reads the environment.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from policy.hosts import EgressRules
 from policy.sealing import parse_keys
+from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
 DEFAULT_PORT = 8081
-
-
-class SettingsError(ValueError):
-    """A setting in the environment is missing or wrong; the message names it, never its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,68 +48,56 @@ class Settings:
         return EgressRules.parse(self.egress_allow, [*hosts, *([model_api] if model_api else [])])
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], **flags: Any) -> "Settings":
-        """The settings of this environment; `flags` that are not None win."""
-        try:
-            keys = parse_keys(environ.get("TOLLGATE_SECRET_KEY", ""))
-        except ValueError as error:
-            raise SettingsError(str(error)) from None
-        found: dict[str, Any] = {to: environ[name] for name, to in _TEXTS.items() if environ.get(name)}
-        found |= {to: _number(name, environ[name]) for name, to in _NUMBERS.items() if environ.get(name)}
-        if environ.get("TOLLGATE_LOG_LEVEL"):
-            found["log_level"] = _log_level(environ["TOLLGATE_LOG_LEVEL"])
-        found |= {name: value for name, value in flags.items() if value is not None}
+    def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
+        """The settings of this environment; `SettingsError` at the first one that is missing or wrong."""
+        read = Environment(environ)
+        read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, "")
+        found: dict[str, Any] = {field: read.text(name) for name, field in _TEXTS.items() if read.has(name)}
+        found |= {field: read.parsed(name, parse) for name, (field, parse) in _PARSED.items() if read.has(name)}
+        found |= {field: _number(read, name, least) for name, (field, least) in _NUMBERS.items() if read.has(name)}
         found.setdefault("database_url", DEFAULT_DATABASE_URL)
-        found["port"] = int(found.get("port", DEFAULT_PORT))
-        return cls(internal_token=_token(environ), secret_keys=keys, **found)
+        return cls(
+            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
+            secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
+            drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
+            **found,
+        )
+
+
+def _port(text: str) -> int:
+    value = int(number(int, text, "a port, 0 to 65535"))
+    if not 0 <= value <= 65_535:
+        raise ValueError("expected a port, 0 to 65535")
+    return value
 
 
 _TEXTS = {
     "TOLLGATE_DATABASE_URL": "database_url",
-    "TOLLGATE_REDIS_URL": "redis_url",
     "TOLLGATE_CONTROL_HOST": "host",
     "TOLLGATE_EGRESS_ALLOW": "egress_allow",
     "TOLLGATE_PLATFORM_HOSTS": "platform_hosts",
-    "TOLLGATE_MODEL_API_BASE_URL": "model_api_base_url",
     "TOLLGATE_EGRESS_CA_FILE": "egress_ca_file",
 }
+_PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "TOLLGATE_REDIS_URL": ("redis_url", redis_url),
+    "TOLLGATE_CONTROL_PORT": ("port", _port),
+    "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
+    "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
+}
 _NUMBERS = {
-    "TOLLGATE_CONTROL_PORT": "port",
-    "TOLLGATE_EVENT_HOLDBACK_S": "event_holdback_s",
-    "TOLLGATE_EVENT_RETENTION_DAYS": "event_retention_days",
-    "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": "webhook_poll_interval_s",
-    "TOLLGATE_WEBHOOK_TIMEOUT_S": "webhook_timeout_s",
-    "TOLLGATE_WEBHOOK_RETRY_FOR_S": "webhook_retry_for_s",
-    "TOLLGATE_TOMBSTONE_RETENTION_S": "tombstone_retention_s",
-    "TOLLGATE_DRAIN_TIMEOUT_S": "drain_timeout_s",
+    "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),
+    "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 reads like "for ever", and is the opposite
+    "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": ("webhook_poll_interval_s", 0.01),
+    "TOLLGATE_WEBHOOK_TIMEOUT_S": ("webhook_timeout_s", 0.1),
+    "TOLLGATE_WEBHOOK_RETRY_FOR_S": ("webhook_retry_for_s", 0),
+    "TOLLGATE_TOMBSTONE_RETENTION_S": ("tombstone_retention_s", 0),
 }
+"""The field and the least value of each."""
 
 
-_LEAST = {
-    "TOLLGATE_EVENT_RETENTION_DAYS": 1,  # none would be taken for "for ever", and is the opposite
-    "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": 0.01,
-    "TOLLGATE_WEBHOOK_TIMEOUT_S": 0.1,
-}
-
-
-def _token(environ: Mapping[str, str]) -> str:
-    token = environ.get("TOLLGATE_INTERNAL_TOKEN", "").strip()
-    if len(token) < 16:
-        raise SettingsError("TOLLGATE_INTERNAL_TOKEN must be set, to at least 16 characters")
-    return token
-
-
-def _log_level(raw: str) -> str:
+def _number(read: Environment, name: str, least: float) -> float:
     try:
-        return parse_level(raw)
-    except ValueError as error:
-        raise SettingsError(f"TOLLGATE_LOG_LEVEL: {error}") from None
-
-
-def _number(name: str, raw: str) -> float:
-    least = _LEAST.get(name, 0)
-    try:
-        value = float(raw)
+        value = float(read.text(name))
     except ValueError:
         value = -1.0
     if not least <= value < 1e9:

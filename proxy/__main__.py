@@ -19,8 +19,9 @@ from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError
 from proxy.exchange import PolicyUnavailableError
 from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
-from proxy.settings import Settings, SettingsError, replica_settings, settings_from
+from proxy.settings import Settings, replica_settings, settings_from
 from proxy.supervisor.app import Bind, Supervisor
+from runtime.environment import SettingsError
 from runtime.private_files import UMASK, WrongOwnerError
 from runtime.setting_names import warnings_of
 

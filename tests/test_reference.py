@@ -92,8 +92,6 @@ def test_settings_are_read_by_whom_the_table_says() -> None:
     read = {
         plane: {name for text in sources(plane) for name in SETTING.findall(text)} for plane in ("control", "proxy")
     }
-    proxy = (ROOT / "proxy/settings.py").read_text()
-    read["proxy"] |= {f"TOLLGATE_{name}" for name in re.findall(r'read\.\w+\("([A-Z_]+)"', proxy)}
     control = set(SETTING.findall((ROOT / "control/settings.py").read_text()))
     for name, readers, *_rest in rows("settings", "All settings"):
         asked = set(readers.replace("both", "control, proxy").split(", "))

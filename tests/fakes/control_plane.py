@@ -15,7 +15,7 @@ from aiohttp import web
 from policy.snapshot import Row, SnapshotPage
 from proxy.supervisor.refresher import ControlUnreachableError, ReplicaVersion
 
-TOKEN = "internal-token"
+TOKEN = "internal-token-of-the-tests"
 
 
 @dataclass

@@ -10,12 +10,13 @@ import pytest
 
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.capacity.worker_capacity import CapacityLimits
-from proxy.settings import ReplicaSettings, SettingsError, replica_settings, settings_from
+from proxy.settings import ReplicaSettings, replica_settings, settings_from
+from runtime.environment import SettingsError
 
 KEY = base64.b64encode(b"k" * 32).decode()
 LEAST = {
     "TOLLGATE_REDIS_URL": "redis://localhost",
-    "TOLLGATE_INTERNAL_TOKEN": "secret-token",
+    "TOLLGATE_INTERNAL_TOKEN": "a-secret-token-of-the-tests",
     "TOLLGATE_SECRET_KEY": KEY,
 }
 
@@ -94,6 +95,7 @@ def test_what_has_no_default_is_asked_for_by_name(name: str) -> None:
         ("TOLLGATE_REDIS_URL", "http://hunter2"),
         ("TOLLGATE_LIMITS_ON_REDIS_LOSS", "unlimited"),
         ("TOLLGATE_SECRET_KEY", "hunter2"),
+        ("TOLLGATE_INTERNAL_TOKEN", "hunter2"),
         ("TOLLGATE_EGRESS_ALLOW", "10.0.0.0/8, nonsense"),
         ("TOLLGATE_MODEL_API_TIERS", "acme=500"),
         ("TOLLGATE_MODEL_API_TIERS", "acme=0/1"),
@@ -109,7 +111,7 @@ def test_a_wrong_value_is_named_and_not_shown(name: str, value: str) -> None:
 
 def test_secrets_are_not_in_the_repr() -> None:
     shown = repr(settings_from(LEAST | {"TOLLGATE_REDIS_URL": "redis://:pw@h"}))
-    assert "secret-token" not in shown
+    assert "a-secret-token" not in shown
     assert "pw@" not in shown
     assert "kkkk" not in shown
 

@@ -76,7 +76,7 @@ def test_the_base_url_follows_the_location(setting: str, host: str) -> None:
     [("europe-west4", "europe-west4-aiplatform.googleapis.com"), ("global", "aiplatform.googleapis.com")],
 )
 def test_the_default_is_the_vendors_host_for_each_location(location: str, host: str) -> None:
-    required = {"TOLLGATE_INTERNAL_TOKEN": "t", "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode()}
+    required = {"TOLLGATE_INTERNAL_TOKEN": "t" * 16, "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode()}
     settings = settings_from(required | {"TOLLGATE_REDIS_URL": "redis://x"})
     target = replace(VENDOR_C, vendor_c_config=VendorCConfig("my-project", location))
     url = build_request(received({"model": SLUG}), target, "k").url_at(settings.vendors.vendor_c)
