@@ -286,14 +286,14 @@ def _tools() -> list[str]:
     """Versions of what else affects the figures. `wrk -v` exits with 1 and prints its version anyway."""
     asked = {"Tollgate's commit": ["git", "describe", "--always", "--dirty"], "load": ["wrk", "-v"]}
     asked["Redis"] = ["redis-server", "--version"]
-    told = []
+    versions = []
     for name, argv in asked.items():
         if shutil.which(argv[0]) is None:
-            told.append(f"{name}: no {argv[0]} on PATH")
+            versions.append(f"{name}: no {argv[0]} on PATH")
             continue
         said = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.splitlines()
-        told.append(f"{name}: {said[0].strip() if said else 'unknown'}")
-    return told
+        versions.append(f"{name}: {said[0].strip() if said else 'unknown'}")
+    return versions
 
 
 if __name__ == "__main__":
