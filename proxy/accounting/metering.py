@@ -65,12 +65,12 @@ class AnswerReader(Protocol):
 class DeliveredCounter(Protocol):
     """What one caller has been given: counted only if nothing is reported of it."""
 
-    def add(self, told: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """So much more of the answer, as the caller gets it."""
         ...
 
-    def tokens(self, given: Tokens | None) -> Tokens:
-        """The output so far and the request's input, both counted; the input as `given` where it was reported."""
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        """The output so far and the request's input, both counted; the input is `reported_input` if there is one."""
         ...
 
 

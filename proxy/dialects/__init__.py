@@ -1,4 +1,4 @@
-"""What each API dialect asks for and answers, and how usage is read from it.
+"""API dialects: how a request is sent to a target, how its answer is read, and how its usage is metered.
 
 Pure: bytes in, bytes out. Must not know a host, a credential or a clock.
 """

@@ -1,6 +1,7 @@
-"""The Chat Completions dialect and its siblings: Completions, Embeddings and Responses, asked and read back.
+"""The Chat Completions dialect and its siblings: Completions, Embeddings and Responses.
 
-Pure. The caller's bytes go upstream but for `model`, and for the usage we ask for where a stream would bring none.
+Pure. The caller's body goes upstream unchanged except for `model`, and for `stream_options` where a stream would
+otherwise report no usage.
 """
 
 import re
@@ -40,7 +41,7 @@ def request_headers(credential: str | None) -> HeaderFields:
 
 
 def changed_members(path: str, parsed: Json, model: str | None) -> dict[str, bytes]:
-    """The members that the target is sent otherwise. `model` None: it serves under the slug's own name."""
+    """The members to change for the target, as JSON text. `model` None: the target knows the model by its slug."""
     changed: dict[str, bytes] = {}
     if adds_include_usage(path, parsed):
         changed["stream_options"] = orjson.dumps((parsed.get("stream_options") or {}) | {"include_usage": True})
@@ -50,7 +51,10 @@ def changed_members(path: str, parsed: Json, model: str | None) -> dict[str, byt
 
 
 def adds_include_usage(path: str, parsed: Json) -> bool:
-    """Whether the usage of this stream is ours alone: it can be asked for, and the caller did not."""
+    """Whether the gateway must request the stream's usage: the path supports it and the caller did not request it.
+
+    Raises `UntranslatableError` for `stream_options` that are not an object.
+    """
     if path not in _PATHS_WITH_STREAM_OPTIONS or parsed.get("stream") is not True:
         return False
     options = parsed.get("stream_options")

@@ -1,6 +1,6 @@
-"""The Messages dialect, asked and read back in its own terms.
+"""The Messages dialect for targets that speak it: request headers and answer readers.
 
-Pure. `anthropic-version` and `anthropic-beta` are the caller's where it sent them: they choose the shape of the answer.
+Pure. `anthropic-version` and `anthropic-beta` are the caller's if it sent them: they choose the form of the answer.
 """
 
 import re
@@ -23,7 +23,7 @@ _EVENTS = StreamFormat(
 
 
 def request_headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderFields:
-    """`caller`: the request's own headers, of which version and betas count; a field sent twice is a list."""
+    """`caller`: the caller's header fields; for version and betas. Repeated fields are joined (RFC 9110 5.3)."""
     fields = {"content-type": "application/json"}
     for name, value in caller:
         if name in ("anthropic-version", "anthropic-beta"):

@@ -1,6 +1,8 @@
-"""Which dialect a path and a target speak, and so how a call is asked and its answer read: the stages' one door.
+"""Chooses the dialects of a path and a target, and so how a request is built and its answer read.
 
-Pure. The stages bring the credential and dial; nothing here knows a host.
+Pure. The stages use the dialects through this module only. They supply the credential and choose the host.
+
+See docs/reference/inference.md#dialects.
 """
 
 import orjson
@@ -31,33 +33,37 @@ from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
-_SPOKEN = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
-"""The dialect in which a caller speaks on a path; a path that is not here is no inference."""
-_TEXTS: dict[str, TextExtractor] = {
+_PATH_DIALECTS = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
+"""The caller's dialect by path. Other paths serve no inference."""
+_TEXT_EXTRACTORS: dict[str, TextExtractor] = {
     chat_completions.CHAT_PATH: answer_text.chat_texts,
     chat_completions.COMPLETIONS_PATH: answer_text.chat_texts,
     chat_completions.RESPONSES_PATH: answer_text.responses_texts,
     messages.PATH: answer_text.messages_texts,
 }
-"""Where the text of an answer is, by the path on which the caller gets it; embeddings have none."""
-_WANTED = {provider: rules.dialect for provider, rules in PROVIDERS.items()}
-"""What a provider's targets speak; those of one that only a newer control plane knows speak what most do."""
+"""How to find the text of an answer, by the caller's path. Embeddings have none."""
+_PROVIDER_DIALECTS = {provider: rules.dialect for provider, rules in PROVIDERS.items()}
+"""The dialect of a provider's targets. A provider that only a newer control plane knows speaks Chat Completions."""
 
 
 def dialect_of(path: str) -> str | None:
-    """The dialect in which a caller speaks on `path`; None for a path that is no inference."""
-    return _SPOKEN.get(path)
+    """The caller's dialect on `path`; None if the path serves no inference."""
+    return _PATH_DIALECTS.get(path)
+
+
+def _dialect_of_target(target: Target) -> str:
+    return _PROVIDER_DIALECTS.get(target.provider, CHAT_COMPLETIONS)
 
 
 def translate_request(request: Received, target: Target) -> Json | None:
-    """Raises what `ask` would, so that a call that cannot be asked is refused before it counts.
+    """The body in the target's dialect, for `build_request`; None if the caller speaks that dialect.
 
-    Gives the request in the target's dialect, for `ask`; None where that is the caller's own.
+    Raises `UntranslatableError` wherever `build_request` would, so that such a call is refused before it is counted.
     """
-    wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
-    if _SPOKEN.get(request.head.path) != wanted:
+    target_dialect = _dialect_of_target(target)
+    if _PATH_DIALECTS.get(request.head.path) != target_dialect:
         return _translated(request, target)
-    if wanted == CHAT_COMPLETIONS and request.streaming:
+    if target_dialect == CHAT_COMPLETIONS and request.streaming:
         chat_completions.adds_include_usage(request.head.path, request.json)
     return None
 
@@ -65,41 +71,41 @@ def translate_request(request: Received, target: Target) -> Json | None:
 def build_request(
     request: Received, target: Target, credential: str | None, translation: Json | None = None
 ) -> UpstreamRequest:
-    """The call as `target` wants it; `translation`: what `check` gave, if it was asked.
+    """The request for `target`. `translation`: the result of `translate_request`, if it was called.
 
-    Raises `UntranslatableError` when it cannot be asked there.
+    Raises `UntranslatableError` if the target's dialect cannot express it.
     """
-    wanted = _WANTED.get(target.provider, CHAT_COMPLETIONS)
+    target_dialect = _dialect_of_target(target)
     try:
-        if translation is None and _SPOKEN.get(request.head.path) != wanted:
+        if translation is None and _PATH_DIALECTS.get(request.head.path) != target_dialect:
             translation = _translated(request, target)
-        if wanted == MESSAGES:
-            return _ask_messages(request, target, credential, translation)
-        return _ask_chat(request, target, credential, translation)
-    except orjson.JSONEncodeError as error:  # its one reason here: a body is read deeper than one can be written
+        if target_dialect == MESSAGES:
+            return _messages_request(request, target, credential, translation)
+        return _chat_request(request, target, credential, translation)
+    except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
         raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
 
 def translated_for(request: Received, target: Target) -> str | None:
-    """The caller's dialect where `target` speaks another one, so that answers are translated; else None."""
-    spoken = _SPOKEN.get(request.head.path)
-    return spoken if spoken != _WANTED.get(target.provider, CHAT_COMPLETIONS) else None
+    """The caller's dialect if answers of `target` are translated into it; None if both speak the same."""
+    caller_dialect = _PATH_DIALECTS.get(request.head.path)
+    return caller_dialect if caller_dialect != _dialect_of_target(target) else None
 
 
 def answer_reader(
     request: Received, target: Target, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
 ) -> AnswerReader:
-    """Who reads this answer. `headers`: upstream's, names in lower case. `most`: the largest figure of a usage report
-    that is believed."""
+    """The reader for this answer. `headers`: the upstream's, names in lower case. `most`: a usage report with a larger
+    figure is rejected."""
     form = _form(headers, request.streaming)
     if not 200 <= status < 300 or form == "other":
         return PassThroughReader()
-    spoken, given = _SPOKEN.get(request.head.path), _WANTED.get(target.provider, CHAT_COMPLETIONS)
-    if spoken != given:
-        if spoken == CHAT_COMPLETIONS:
-            return _told_in_chat(request, form, created_s(headers), MessagesMeter(most))
-        return _told_in_messages(request, form, OpenAiMeter(most=most))
-    if spoken == MESSAGES:
+    caller_dialect, target_dialect = _PATH_DIALECTS.get(request.head.path), _dialect_of_target(target)
+    if caller_dialect != target_dialect:
+        if caller_dialect == CHAT_COMPLETIONS:
+            return _reader_to_chat(request, form, created_s(headers), MessagesMeter(most))
+        return _reader_to_messages(request, form, OpenAiMeter(most=most))
+    if caller_dialect == MESSAGES:
         return (
             messages.stream_reader(request.slug, most) if form == "stream" else messages.body_reader(request.slug, most)
         )
@@ -109,50 +115,52 @@ def answer_reader(
 
 
 def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
-    """Counts what the caller is given of an answer. Called while the request is still here."""
-    texts, asked = _TEXTS.get(request.head.path), RequestTokens(request)
+    """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
+    texts, asked = _TEXT_EXTRACTORS.get(request.head.path), RequestTokens(request)
     if texts is None:
         return NoTextCounter(asked)
     return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
 
 
-def _ask_messages(
+def _messages_request(
     request: Received, target: Target, credential: str | None, translation: Json | None
 ) -> UpstreamRequest:
     if translation is None:
         changes = {} if target.target_model is None else {"model": orjson.dumps(target.target_model)}
         body = edit_members(request.body, request.json, changes, request.outline)
         return UpstreamRequest(messages.PATH, messages.request_headers(credential, request.head.incoming.headers), body)
-    return UpstreamRequest(messages.PATH, messages.request_headers(credential), _written(request, translation))
+    return UpstreamRequest(messages.PATH, messages.request_headers(credential), _restored(request, translation))
 
 
-def _ask_chat(request: Received, target: Target, credential: str | None, translation: Json | None) -> UpstreamRequest:
+def _chat_request(
+    request: Received, target: Target, credential: str | None, translation: Json | None
+) -> UpstreamRequest:
     body: RequestBody
     if translation is not None:
-        path, body = chat_completions.CHAT_PATH, _written(request, translation)
+        path, body = chat_completions.CHAT_PATH, _restored(request, translation)
     else:
         path = request.head.path
         changes = chat_completions.changed_members(path, request.json, target.target_model)
         body = edit_members(request.body, request.json, changes, request.outline)
-    place = target.vendor_c_config
-    if place is None:
+    config = target.vendor_c_config
+    if config is None:
         return UpstreamRequest(path, chat_completions.request_headers(credential), body)
     headers = chat_completions.request_headers(vendor_c.bearer_token(credential))
-    return UpstreamRequest(vendor_c.api_path(place, path), headers, body, place.location)
+    return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
 
 
-def _written(request: Received, translation: Json) -> RequestBody:
+def _restored(request: Received, translation: Json) -> RequestBody:
     text, outline = orjson.dumps(translation), request.outline
     return text if outline is None else outline.restored_body(text)
 
 
 def _translated(request: Received, target: Target) -> Json:
-    """The request in the dialect that it is not in; with placeholders, where it has them."""
+    """The body in the other dialect; placeholders stay where it has them."""
     model = target.target_model or request.slug
     outline, messages = request.outline, objects_in(request.json, "messages")
     if outline is not None and not restore_slots(json_text_slots(messages), outline):
         raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
-    if _WANTED.get(target.provider) != MESSAGES:
+    if _dialect_of_target(target) != MESSAGES:
         cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
         return to_chat_request(request.json, model, cap)
     if request.head.path != chat_completions.CHAT_PATH:
@@ -160,14 +168,16 @@ def _translated(request: Received, target: Target) -> Json:
     return to_messages_request(request.json, model)
 
 
-def _told_in_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:
+def _reader_to_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:
     if form == "stream":
-        own_usage = chat_completions.adds_include_usage(request.head.path, request.json)
-        return TranslatingStreamReader(ChatStreamTranslator(request.slug, created, meter, include_usage=not own_usage))
+        usage_added = chat_completions.adds_include_usage(request.head.path, request.json)
+        return TranslatingStreamReader(
+            ChatStreamTranslator(request.slug, created, meter, include_usage=not usage_added)
+        )
     return TranslatingBodyReader(ChatAnswerTranslator(request.slug, created, meter).translate, meter)
 
 
-def _told_in_messages(request: Received, form: str, meter: OpenAiMeter) -> AnswerReader:
+def _reader_to_messages(request: Received, form: str, meter: OpenAiMeter) -> AnswerReader:
     stops = request.json.get("stop_sequences")
     sequences = [stop for stop in stops if isinstance(stop, str)] if isinstance(stops, list) else []
     if form == "stream":
@@ -176,7 +186,7 @@ def _told_in_messages(request: Received, form: str, meter: OpenAiMeter) -> Answe
 
 
 def _form(headers: Headers, streaming: bool) -> str:
-    """`stream`, `json` or `other`: what upstream says it is; what was asked for when it does not say."""
+    """`stream`, `json` or `other`, by the upstream's content type; without one, what the caller requested."""
     declared = ""
     for name, value in headers:
         if name == "content-type":

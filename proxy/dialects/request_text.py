@@ -1,6 +1,8 @@
-"""How many tokens a request holds, counted from its text: the input of a call whose provider reported none.
+"""Estimates a request's input tokens from its text, for a call whose provider reports no usage.
 
-Pure. The same for all dialects: their members that reach the model are few, and so are the types of their parts.
+Pure. One function serves all dialects: few members reach the model, and their parts have few types.
+
+See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 from itertools import islice
@@ -15,33 +17,33 @@ from proxy.json_text.large_json import Outline
 Json = dict[str, Any]
 
 KEPT_BYTES = 8 << 10
-"""A request up to here is kept until its text is asked for, which it hardly ever is; of a larger one, a sample."""
+"""A request up to this size is kept until the count is asked for, which is rare; of a larger one, only a sample."""
 MAX_VALUES = 10_000
-"""So many values are looked at, or parts of their strings; the rest is taken to be like them."""
+"""Most values, or segments of strings, that are examined; the rest is assumed to be like them."""
 _VALUE_BYTES = 8
-"""What a value takes in JSON beside its text, at least."""
+"""The least size of a value in JSON beside its text."""
 
-_READ = ("messages", "input", "prompt", "system", "instructions")
-_WRITTEN_OUT = ("tools", "functions", "response_format")
-"""The model is shown these as they are, names of members included."""
-_PARTS = {
+_TEXT_MEMBERS = ("messages", "input", "prompt", "system", "instructions")
+_SERIALIZED_MEMBERS = ("tools", "functions", "response_format")
+"""The model sees these as JSON, names of members included."""
+_MEDIA_TOKENS = {
     **dict.fromkeys(("image", "image_url", "input_image"), IMAGE_TOKENS),
     **dict.fromkeys(("document", "file", "input_file", "video", "video_url"), DOCUMENT_TOKENS),
     **dict.fromkeys(("audio", "audio_url", "input_audio"), AUDIO_TOKENS),
 }
-_NO_TEXT = frozenset(
+_MEMBERS_WITHOUT_TEXT = frozenset(
     ("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature", "encrypted_content")
 )
 
 
 class RequestTokens:
-    """A request's text, until somebody asks how many tokens it is."""
+    """A request's text, and its token count once it was asked for."""
 
-    __slots__ = ("_json", "_parts", "_sample", "_tokens")
+    __slots__ = ("_json", "_media_tokens", "_sample", "_tokens")
 
     def __init__(self, request: Received) -> None:
         self._tokens: int | None = None
-        self._parts = 0
+        self._media_tokens = 0
         self._sample = Sample("", 0)
         self._json: Json | None = None
         if len(request.body) <= KEPT_BYTES:
@@ -54,27 +56,27 @@ class RequestTokens:
         if self._tokens is None:
             if self._json is not None:
                 self._read(self._json, None, KEPT_BYTES)
-            self._tokens = self._parts + tokens_of(self._sample.weight)
+            self._tokens = self._media_tokens + tokens_of(self._sample.weight)
             self._json, self._sample = None, Sample("", 0)
         return self._tokens
 
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:
-        found = _Found()
-        for name in _WRITTEN_OUT:
+        collected = _TextCollector()
+        for name in _SERIALIZED_MEMBERS:
             if name in json:
-                found.texts.append(_written_out(json[name]))
-        found.read([json[name] for name in _READ if name in json])
-        texts: list[str | bytes | memoryview] = [*found.texts]
+                collected.texts.append(_serialized(json[name]))
+        collected.read([json[name] for name in _TEXT_MEMBERS if name in json])
+        texts: list[str | bytes | memoryview] = [*collected.texts]
         if outline is not None:
-            texts = list(islice(outline.original_segments(found.texts, MAX_VALUES), MAX_VALUES))
-        self._parts, self._sample = found.tokens, sample_of(texts)
-        if max(found.values, len(texts)) >= MAX_VALUES:
-            seen = sum(map(len, texts)) + found.values * _VALUE_BYTES
+            texts = list(islice(outline.original_segments(collected.texts, MAX_VALUES), MAX_VALUES))
+        self._media_tokens, self._sample = collected.tokens, sample_of(texts)
+        if max(collected.values, len(texts)) >= MAX_VALUES:
+            seen = sum(map(len, texts)) + collected.values * _VALUE_BYTES
             self._sample = Sample(self._sample.text, self._sample.size * max(size_bytes, seen) // seen)
 
 
-class _Found:
-    """The texts of a request, and the tokens of what is none: parts of other media, and prompts that are tokens."""
+class _TextCollector:
+    """Collects the texts of a request, and counts the tokens of all else: other media, and prompts given as tokens."""
 
     __slots__ = ("texts", "tokens", "values")
 
@@ -84,7 +86,7 @@ class _Found:
         self.values = 0
 
     def read(self, stack: list[Any]) -> None:
-        """What is in these values, as far as `MAX_VALUES` go."""
+        """Walk these values, up to `MAX_VALUES`."""
         texts = self.texts
         while stack and self.values < MAX_VALUES:
             value = stack.pop()
@@ -101,33 +103,33 @@ class _Found:
 
     def _read_object(self, value: Json, stack: list[Any]) -> None:
         kind = value.get("type")
-        tokens = _PARTS.get(kind) if isinstance(kind, str) else None
+        tokens = _MEDIA_TOKENS.get(kind) if isinstance(kind, str) else None
         if tokens is not None:
             if (text := _text_of_document(value)) is None:
                 self.tokens += tokens
             else:
                 stack.append(text)
         elif kind == "tool_use":
-            self.texts.append(_written_out(value.get("input")))
+            self.texts.append(_serialized(value.get("input")))
             stack.append(value.get("name"))
         else:
             for name, inner in value.items():
-                if name not in _NO_TEXT:
+                if name not in _MEMBERS_WITHOUT_TEXT:
                     stack.append(inner)
 
 
 def _text_of_document(part: Json) -> Any:
-    """What a document holds that was sent as text; None where it is a file."""
+    """The text of a document that was sent as text; None for a file."""
     source = part.get("source")
     if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
         return None
     return source.get("data") or source.get("content")
 
 
-def _written_out(value: Any) -> str:
+def _serialized(value: Any) -> str:
     if not value:
         return ""
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # it reads deeper than it writes
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
         return ""

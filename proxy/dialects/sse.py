@@ -1,6 +1,6 @@
-"""Server-sent events as frames: cut a byte stream at blank lines, however TCP has cut it, and look into one frame.
+"""Server-sent events: splits a byte stream into frames at blank lines, and reads the fields of a frame.
 
-Pure. Bytes are never rewritten here. A frame above `MAX_FRAME_BYTES` is not collected: it goes on in pieces.
+Pure. Never rewrites a byte. A frame above `MAX_FRAME_BYTES` is not collected; it is passed on in pieces.
 """
 
 import re
@@ -12,24 +12,24 @@ _BLANK = re.compile(rb"\n\r?\n|\r\r")
 _DATA = re.compile(rb"(?:\A|[\r\n])data:[ ]?([^\r\n]*+)")
 _EVENT = re.compile(rb"(?:\A|[\r\n])event:[ ]?([^\r\n]*+)")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""A stream may begin with it; clients ignore it (the HTML standard, 9.2.5)."""
+"""A stream may begin with it; clients ignore it (HTML Standard 9.2.5)."""
 _LEADING_BYTES = b":\r\n\xef"
 CR = 0x0D
-"""As a number, because `in` then costs a tenth."""
+"""As an integer: `in` then takes a tenth of the time."""
 
 Piece = tuple[bytes, int]
-"""Part of the stream, and which part it is."""
+"""Bytes of the stream, and their kind."""
 
 COMMENT = 0
 FRAME = 1
 HEAD, MIDDLE, TAIL = 2, 3, 4
-"""The parts of an oversized frame: the head has exactly the limit, the others come as they come."""
+"""The parts of an oversized frame. The head has exactly the limit's size; the others have any size."""
 
 
 class Framer:
-    """Bytes as they come → pieces whose concatenation is the stream; the same frames however TCP has cut it.
+    """Splits received bytes into pieces whose concatenation is the stream. The frames do not depend on TCP segments.
 
-    `between`: nothing is held back, and what comes next begins a frame.
+    `at_boundary`: nothing is held back, and the next byte begins a frame.
     """
 
     __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_limit", "_oversized", "at_boundary")
@@ -39,19 +39,19 @@ class Framer:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._last = b""
-        """The last bytes that are held: with what comes next they may make a blank line."""
+        """The last two bytes held: together with the next ones they may form a blank line."""
         self._oversized = False
         self._limit = limit
         self.at_boundary = True
 
     def split(self, data: bytes) -> list[Piece]:
-        """The pieces that `data` completes; what is incomplete stays here."""
+        """Return the pieces that `data` completes; hold the rest."""
         if self._held and self._completes_nothing(data):
             self._hold(data)
             return []
         buffer = b"".join((*self._held, data)) if self._held else data
         pieces: list[Piece] = []
-        start = 0 if self._begun else self._pass_mark(buffer, pieces)
+        start = 0 if self._begun else self._pass_byte_order_mark(buffer, pieces)
         search_from = max(0, self._held_bytes - 2)
         has_returns = CR in buffer
         while True:
@@ -68,14 +68,14 @@ class Framer:
         self._keep(buffer, start, pieces)
         return pieces
 
-    def rest(self) -> bytes:
-        """The stream has ended: what came after the last blank line."""
+    def flush(self) -> bytes:
+        """Return what is held at the end of the stream: the bytes after the last blank line."""
         rest = b"".join(self._held)
         self._held, self._held_bytes, self._last = [], 0, b""
         return rest
 
-    def _pass_mark(self, buffer: bytes, pieces: list[Piece]) -> int:
-        """A byte-order mark goes on as it came; what comes after it is the stream."""
+    def _pass_byte_order_mark(self, buffer: bytes, pieces: list[Piece]) -> int:
+        """Pass a byte-order mark on as a piece of its own. Returns the offset after it."""
         self._begun = len(buffer) >= len(BYTE_ORDER_MARK) or not BYTE_ORDER_MARK.startswith(buffer)
         if not buffer.startswith(BYTE_ORDER_MARK):
             return 0
@@ -83,13 +83,13 @@ class Framer:
         return len(BYTE_ORDER_MARK)
 
     def _completes_nothing(self, data: bytes) -> bool:
-        """Whether what is held and `data` are still less than a piece. Looks at no byte of what is held again."""
+        """Whether held bytes and `data` together still make no piece. Does not scan the held bytes again."""
         if self._oversized or self._held_bytes + len(data) > self._limit:
             return False
         if self._held[0][0] in _LEADING_BYTES:
             return b"\n" not in data and CR not in data
-        seam = self._last + data
-        return _frame_end(seam, 0, CR in seam) < 0
+        joint = self._last + data
+        return _frame_end(joint, 0, CR in joint) < 0
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
@@ -97,7 +97,7 @@ class Framer:
         self._last = (self._last + data[-2:])[-2:]
 
     def _pass_leading(self, buffer: bytes, start: int, pieces: list[Piece]) -> int:
-        """Comments and blank lines before a frame need not wait for it: they are what keeps a connection alive."""
+        """Pass on comments and blank lines before a frame at once: they keep the connection alive."""
         match = _LEADING.match(buffer, start)
         if match is None:
             return start
@@ -117,7 +117,7 @@ class Framer:
         if not self._oversized and len(rest) > self._limit + 2:
             pieces.append((rest[: self._limit], HEAD))
             rest, self._oversized = rest[self._limit :], True
-        if self._oversized and len(rest) > 2:  # two bytes may yet turn out to begin the blank line
+        if self._oversized and len(rest) > 2:  # the last two bytes may be the start of the blank line
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
         self._held, self._held_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
@@ -125,9 +125,9 @@ class Framer:
 
 
 def is_one_frame(data: bytes) -> bool:
-    """Whether bytes that begin a frame are just that frame, as nearly all are that come: then no framer need cut them.
+    """Whether `data`, which begins a frame, is exactly that frame, as nearly all reads are: then no framer is needed.
 
-    Tells the plain form alone: lines end in line feeds.
+    Recognizes only frames whose lines end in line feeds.
     """
     if not 0 < data.find(b"\n\n") == len(data) - 2 <= MAX_FRAME_BYTES - 2:
         return False
@@ -135,7 +135,7 @@ def is_one_frame(data: bytes) -> bool:
 
 
 def _frame_end(buffer: bytes, start: int, has_returns: bool) -> int:
-    """Where the first blank line at or after `start` ends; -1 when there is none. Finding beats matching here."""
+    """Offset after the first blank line at or after `start`; -1 if none. `find` is faster than a regex here."""
     if not has_returns:
         at = buffer.find(b"\n\n", start)
         return at + 2 if at >= 0 else -1
@@ -144,17 +144,17 @@ def _frame_end(buffer: bytes, start: int, has_returns: bool) -> int:
 
 
 def data_span(frame: bytes) -> tuple[int, int] | None:
-    """Where the payload of a frame stands; None when the frame has no data, or has it on several lines."""
+    """Start and end of the frame's payload; None unless the frame has exactly one data line."""
     spans = [match.span(1) for match in _DATA.finditer(frame)]
     return spans[0] if len(spans) == 1 else None
 
 
 def data_of(frame: bytes) -> bytes:
-    """The payload of a frame: its data lines, joined by line feeds; empty when there is none."""
+    """The payload of a frame: its data lines joined by line feeds; empty if there are none."""
     return b"\n".join(match[1] for match in _DATA.finditer(frame))
 
 
 def event_of(frame: bytes) -> bytes:
-    """The event's name; empty when the frame has none."""
+    """The event's name; empty if the frame has none."""
     names = _EVENT.findall(frame)
     return names[-1] if names else b""

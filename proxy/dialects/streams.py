@@ -1,6 +1,7 @@
-"""Streams in the caller's own dialect: frames pass as they come, but for the model's name and a usage we asked for.
+"""Reads streams in the caller's own dialect: frames pass unchanged except for the model's name and added usage.
 
-Pure. An ordinary frame is not parsed; the final frame, and what follows it, waits for `end`.
+Pure. Ordinary deltas are not parsed. The final frame and all that follows it wait for `end`, so that the call is
+journaled before the last byte leaves.
 """
 
 import re
@@ -18,11 +19,11 @@ from proxy.json_text.json_edit import Json, edit_member, find_member, last_objec
 MAX_HELD_BYTES = 1 << 20
 TAIL_BYTES = 64 << 10
 HEAD_BYTES = 4 << 10
-"""In so much of a frame the model's name is looked for without parsing it."""
+"""How much of a frame is searched for the model's name without parsing it."""
 LESSONS = 8
-"""So many deltas are asked what they have in common: a stream's first ones may differ, and some have always more."""
+"""How many deltas are tried as the pattern for the others: the first ones of a stream may differ."""
 
-# A frame whose model stands before any nesting, as it does in every delta of a Chat Completions stream.
+# A frame with the model before any nested value, as in every delta of a Chat Completions stream.
 _MODEL = re.compile(rb'data: ?\{(?:[^{}\[\]]*,)?\s*"model"\s*+:\s*+("[^"\\]*+")')
 _ANY_MODEL = re.compile(rb'[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")')
 _NULL_AT_END = re.compile(rb'"usage"\s*+:\s*+null\s*+(?=\}\s*+\Z)')
@@ -33,10 +34,10 @@ _NO_OPENING = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """What tells one API's frames from another's.
+    """How an API's stream is recognized.
 
-    `holder`: the member of an event around `model` and `usage`, where they nest. `marks`: one of them is in each frame
-    that `final` then finds to be the last.
+    `final` matches the final frame; `marks` are a cheap test before it: each final frame contains one of them.
+    `holder`: the member of an event that wraps `model` and `usage`, if the API nests them.
     """
 
     marks: tuple[bytes, ...]
@@ -45,10 +46,10 @@ class StreamFormat:
 
 
 class StreamReader:
-    """A stream of events: each frame goes on as soon as it is whole; from the final one on they wait for `end`."""
+    """Reads a stream: each frame passes as soon as it is complete; from the final one on, frames wait for `end`."""
 
     __slots__ = (
-        *("_delta", "_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
+        *("_pattern", "_drop_usage", "_framer", "_held", "_meter", "_shape", "_slug", "_tail"),
         *("_lessons", "_opening", "_opening_as_slug", "failed"),
     )
 
@@ -63,9 +64,9 @@ class StreamReader:
         self._framer = sse.Framer()
         self._held: bytes | None = None
         self._tail = b""
-        self._opening = _NO_OPENING  # the bytes up to the model's name, alike in all deltas of a stream
+        self._opening = _NO_OPENING  # the bytes up to the model's name: the same in all deltas of a stream
         self._opening_as_slug = b""
-        self._delta = delta_pattern.MATCHES_NOTHING
+        self._pattern = delta_pattern.MATCHES_NOTHING
         self._lessons = LESSONS
 
     @property
@@ -76,18 +77,18 @@ class StreamReader:
         if not self._framer.at_boundary:
             return self._cut(data)
         if self._held is None:
-            told = self._delta.told(data) or self._told_as_opened(data)
-            if told is not None:  # nearly all that comes
-                return told
+            sent = self._pattern.rewrite(data) or self._rewrite_after_opening(data)
+            if sent is not None:  # nearly all frames
+                return sent
         if not sse.is_one_frame(data):
             return self._cut(data)
         frame = self._frame(data)
         return frame if self._held is None else self._hold(frame)
 
-    def _told_as_opened(self, data: bytes) -> bytes | None:
-        """What the caller gets for a delta that opens as those before it; None for all else, which goes the long way.
+    def _rewrite_after_opening(self, data: bytes) -> bytes | None:
+        """The caller's bytes for a delta with the same opening as earlier ones; None for any other frame.
 
-        Of the first ones it is noted what they have in common, so that of the next only the text need be looked at.
+        Learns the pattern of whole deltas from the first ones, so that later ones need even fewer checks.
         """
         opening = self._opening
         if not data.startswith(opening):
@@ -103,14 +104,15 @@ class StreamReader:
             or rest.find(failures.ERROR_KEY) >= 0
         ):
             return None
-        told = self._opening_as_slug + rest
+        sent = self._opening_as_slug + rest
         if self._lessons:
             self._lessons -= 1
-            self._delta = delta_pattern.learn_from(data, told, len(opening), len(self._opening_as_slug)) or self._delta
-        return told
+            pattern = delta_pattern.learn_from(data, sent, len(opening), len(self._opening_as_slug))
+            self._pattern = pattern or self._pattern
+        return sent
 
     def end(self) -> bytes:
-        rest = self._framer.rest()
+        rest = self._framer.flush()
         last = self._passed(rest, sse.TAIL if self._tail else sse.FRAME) if rest else b""
         return last + (self._held or b"")
 
@@ -128,13 +130,13 @@ class StreamReader:
         return piece if self._held is None else self._hold(piece)
 
     def _frame(self, frame: bytes) -> bytes:
-        """The frame as the caller may see it. Only what is no ordinary delta is parsed."""
+        """The frame as the caller gets it. Parses it only if it is no ordinary delta."""
         if frame.find(failures.ERROR_KEY) >= 0:
-            return self._examined(frame)
+            return self._parsed(frame)
         at = frame.rfind(b'"usage"')
         if at >= 0:
             if _NULL_AT_END.match(frame, at) is None:
-                return self._examined(frame)
+                return self._parsed(frame)
             if self._drop_usage:
                 frame = _without_last_member(frame, at)
         if frame.startswith(self._opening) and frame.find(b'"model"', len(self._opening)) < 0:
@@ -145,15 +147,15 @@ class StreamReader:
             if b'"usage"' not in opening:
                 self._opening, self._opening_as_slug = opening, as_slug
             return as_slug + frame[end:]
-        return self._examined(frame)
+        return self._parsed(frame)
 
-    def _examined(self, frame: bytes) -> bytes:
-        self._watch_for_the_end(frame)
+    def _parsed(self, frame: bytes) -> bytes:
+        self._note_final_frame(frame)
         if b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame:
             return frame
         frame, start, end = _on_one_line(frame)
         payload = frame[start:end]
-        if not is_surely_within_bounds(payload):  # it holds absurdly much: only its ends are looked at
+        if not is_surely_within_bounds(payload):  # too many values to parse: read only both ends
             return self._oversized(frame[:-TAIL_BYTES], sse.HEAD) + self._oversized(frame[-TAIL_BYTES:], sse.TAIL)
         try:
             event = orjson.loads(payload)
@@ -171,7 +173,7 @@ class StreamReader:
                 del event["usage"]
         return frame[:start] + self._renamed(payload, event) + frame[end:]
 
-    def _watch_for_the_end(self, frame: bytes) -> None:
+    def _note_final_frame(self, frame: bytes) -> None:
         shape = self._shape
         if self._held is None and any(mark in frame for mark in shape.marks) and shape.final.search(frame):
             self._held = b""
@@ -188,9 +190,9 @@ class StreamReader:
         return edit_member(payload, event, holder, edit_member(raw, inner, "model", self._slug))
 
     def _oversized(self, piece: bytes, kind: int) -> bytes:
-        """Part of a frame that is too large to hold: model at its head, usage at its end, the rest unseen."""
+        """Pass part of an oversized frame: rename the model in its head, read the usage from its tail."""
         if kind == sse.HEAD:
-            self._watch_for_the_end(piece[:TAIL_BYTES])
+            self._note_final_frame(piece[:TAIL_BYTES])
             match = _ANY_MODEL.search(piece) if self._shape.holder else _MODEL.match(piece, 0, TAIL_BYTES)
             piece = piece[: match.start(1)] + self._slug + piece[match.end(1) :] if match else piece
         self._tail = (self._tail + piece)[-TAIL_BYTES:]
@@ -202,15 +204,15 @@ class StreamReader:
         return piece
 
     def _hold(self, piece: bytes) -> bytes:
-        """What follows the final frame waits with it; of a final frame that is oversized, only the tail can wait."""
+        """Hold a piece until `end`. Of an oversized final frame only the tail is held; returns what passes."""
         held = (self._held or b"") + piece
         keep = len(held) if len(held) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
-        passed, self._held = held[: len(held) - keep], held[len(held) - keep :]
-        return passed
+        passing, self._held = held[: len(held) - keep], held[len(held) - keep :]
+        return passing
 
 
 class MessagesStreamReader(StreamReader):
-    """A Messages stream: its deltas hold neither a model nor a usage, and pass without a closer look."""
+    """Reads a Messages stream: its deltas hold neither model nor usage and pass without further checks."""
 
     __slots__ = ()
 
@@ -221,7 +223,7 @@ class MessagesStreamReader(StreamReader):
 
 
 def _without_last_member(frame: bytes, key_at: int) -> bytes:
-    """Cut `,"usage":null` where it is the last member; of `{"usage":null}` the only one."""
+    """Remove `"usage":null`, the last member, and the comma before it; `{"usage":null}` has none."""
     if frame.endswith(_NULL_ENDING):
         return frame[: -len(_NULL_ENDING)] + _ENDING
     end = frame.index(b"null", key_at) + 4
@@ -232,7 +234,7 @@ def _without_last_member(frame: bytes, key_at: int) -> bytes:
 
 
 def _on_one_line(frame: bytes) -> tuple[bytes, int, int]:
-    """The frame with its data on one line (line feeds between JSON tokens mean nothing), and where the data stands."""
+    """The frame with its data on one line, and the data's start and end. Line feeds between tokens do not matter."""
     span = sse.data_span(frame)
     data = b"" if span else sse.data_of(frame).replace(b"\n", b" ")
     if span or not data:

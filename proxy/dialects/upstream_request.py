@@ -1,7 +1,6 @@
-"""What a dialect makes of a call: the request as the target wants it, or the field that stands in the way.
+"""A request in the target's dialect, or the field that cannot be translated.
 
-Pure values; nothing here knows a provider, `registry.py` picks who does. How an answer is read back is
-`metering.AnswerReader`.
+Pure values. `registry.py` picks the provider's rules; `metering.AnswerReader` reads the answer.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ GLOBAL = "global"
 
 
 class UntranslatableError(Exception):
-    """The call cannot be asked in the target's dialect; `field` names what stands in the way (400)."""
+    """The request cannot be expressed in the target's dialect; `field` is the path of the member that cannot (400)."""
 
     def __init__(self, field: str, reason: str = "the target of this slug has nothing like it") -> None:
         super().__init__(f"{field}: {reason}")
@@ -25,21 +24,21 @@ class UntranslatableError(Exception):
 
 @dataclass(slots=True)
 class UpstreamRequest:
-    """A request as the target wants it. `headers`: those the dialect sets, names in lower case.
+    """A request for a target. `headers`: the fields that the dialect sets, credential included; names in lower case.
 
-    A caller's header of the same name must not go upstream beside them, nor any credential of the caller's.
+    They replace the caller's fields of the same names. No credential of the caller may be added to them.
     """
 
     path: str
     headers: HeaderFields
     body: RequestBody
     location: str = ""
-    """Of the vendor's cloud; takes the place of `{location}` in a base URL. The global one has the bare host."""
+    """The vendor's cloud region: replaces `{location}` in a base URL. `global` uses the host without a region."""
     query: str = ""
-    """What goes behind the path, without its question mark."""
+    """The query string, without its question mark."""
 
     def url_at(self, base_url: str) -> str:
-        """The URL to call. A base that already ends in the API's version (`…/v1`, as SDKs write it) is not doubled."""
+        """The URL to call. A base URL that ends in the API's version (`…/v1`, as SDKs write it) keeps it once."""
         url = _url(base_url, self.path, self.location)
         return f"{url}?{self.query}" if self.query else url
 

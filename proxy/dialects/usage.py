@@ -1,7 +1,7 @@
-"""What a provider says a call cost: its usage objects → `Tokens`. The last report wins, if it is believed.
+"""Reads the usage that a provider reports into `Tokens`. The last report counts, if it is valid.
 
-A report is believed when each figure is a JSON number written as an integer, from 0 to a bound, and no half is missing;
-otherwise it counts as not made. Never the larger of two and never a sum of two reports; an explicit zero
+A report is valid if input and output are both there and each figure is a JSON integer from 0 to a bound. An invalid
+report withdraws the ones before it. Reports are never added up, and the larger one is not preferred; an explicit zero
 is zero.
 
 See docs/reference/events-and-webhooks.md#token-counts.
@@ -19,33 +19,33 @@ _INPUT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _CACHED = ("cached_tokens",)
-_CACHED_OLDER = ("prompt_cache_hit_tokens",)
-"""One compatible vendor's older spelling, beside the figures instead of in the details."""
+_CACHED_LEGACY = ("prompt_cache_hit_tokens",)
+"""An older member of one compatible vendor, beside the figures instead of in the details."""
 _SPLIT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _OUTPUT_ALONE = ("output_tokens",)
 
 
-class RejectedError(Exception):
-    """A report is not believed; the message names the member and what is wrong with it, never its value."""
+class InvalidUsageError(Exception):
+    """A usage report is invalid. The message names the member and the fault, never the value."""
 
 
 class UsageMeter(Reported, Protocol):
-    """Sees every frame or body that holds a usage object, in order."""
+    """Is shown every frame or body that holds a usage object, in order."""
 
     def observe(self, answer: Json) -> None:
-        """One parsed frame, or the whole body."""
+        """Read the usage of a parsed frame or of a whole body."""
         ...
 
     def observe_usage(self, usage: Json) -> None:
-        """A usage object that was found without the frame around it."""
+        """Read a usage object found without the frame around it."""
         ...
 
 
 class OpenAiMeter:
     """Chat Completions, Completions, Embeddings (`prompt_tokens` …) and Responses (`input_tokens` …).
 
-    Input includes cached input in all of them. `holder`: the member of a stream's frame that carries the usage.
-    `has_output` False: of embeddings only input is reported.
+    Input includes cached input in all of them. `holder`: the member of a frame that wraps `usage`, if any. `most`: the
+    largest valid figure. `has_output` is False for embeddings, which report only input.
     """
 
     __slots__ = ("_has_output", "_holder", "_most", "rejected", "tokens")
@@ -66,35 +66,35 @@ class OpenAiMeter:
 
     def observe_usage(self, usage: Json) -> None:
         try:
-            tokens = self._believed(usage)
-        except RejectedError as error:
+            tokens = self._validated(usage)
+        except InvalidUsageError as error:
             self.tokens, self.rejected = None, str(error)
         else:
             self.tokens = tokens or self.tokens
 
-    def _believed(self, usage: Json) -> Tokens | None:
-        """None where it holds no report at all."""
+    def _validated(self, usage: Json) -> Tokens | None:
+        """The report; None if the object has neither figure. Raises `InvalidUsageError`."""
         _must_be_an_object(usage)
-        given = _figure(usage, _INPUT, self._most)
+        input_tokens = _figure(usage, _INPUT, self._most)
         output = _figure(usage, _OUTPUT, self._most)
-        if given is None and output is None:
+        if input_tokens is None and output is None:
             return None
-        if given is None:
-            raise RejectedError(f"{_INPUT[0]} is missing")
+        if input_tokens is None:
+            raise InvalidUsageError(f"{_INPUT[0]} is missing")
         if output is None:
             if self._has_output:
-                raise RejectedError(f"{_OUTPUT[0]} is missing")
+                raise InvalidUsageError(f"{_OUTPUT[0]} is missing")
             output = 0
         cached = _cached(usage, self._most)
-        return Tokens(given, output, cached if cached < given else given)
+        return Tokens(input_tokens, output, cached if cached < input_tokens else input_tokens)
 
 
 class MessagesMeter:
-    """Messages: `input_tokens` excludes what was read from or written to the cache, so input is the sum of the three.
+    """Messages: `input_tokens` excludes cache reads and cache writes, so the input is the sum of the three figures.
 
-    `message_start` reports the input, `message_delta` the output, and corrects: some servers start with inclusive
-    counts and send the true split at the end, so a split counts as a whole and only with its `input_tokens`. What
-    `message_start` says of the output is a guess, and no report.
+    `message_start` reports the input; `message_delta` reports the output and may correct the input. Some servers start
+    with an inclusive count and send the true split at the end, so a split replaces the earlier one as a whole, and only
+    if it has `input_tokens`. The output figure of `message_start` is a guess and is ignored.
     """
 
     __slots__ = ("_most", "_output", "_split", "rejected")
@@ -114,8 +114,8 @@ class MessagesMeter:
 
     @property
     def tokens(self) -> Tokens | None:
-        given = self.input
-        return given._replace(output=self._output) if given is not None and self._output is not None else None
+        reported = self.input
+        return reported._replace(output=self._output) if reported is not None and self._output is not None else None
 
     def observe(self, answer: Json) -> None:
         message = answer.get("message")
@@ -136,15 +136,15 @@ class MessagesMeter:
             if not is_last:
                 return
             if output is None or not self._split:
-                raise RejectedError(f"{_OUTPUT_ALONE[0] if output is None else _SPLIT[0]} is missing")
+                raise InvalidUsageError(f"{_OUTPUT_ALONE[0] if output is None else _SPLIT[0]} is missing")
             self._output = output
-        except RejectedError as error:
+        except InvalidUsageError as error:
             self._output, self.rejected = None, str(error)
 
 
 def _must_be_an_object(usage: object) -> None:
     if not isinstance(usage, dict):
-        raise RejectedError("usage is not an object")
+        raise InvalidUsageError("usage is not an object")
 
 
 def _cached(usage: Json, most: int) -> int:
@@ -152,18 +152,18 @@ def _cached(usage: Json, most: int) -> int:
         details = usage.get(name)
         if isinstance(details, dict) and (count := _figure(details, _CACHED, most)) is not None:
             return count
-    return _figure(usage, _CACHED_OLDER, most) or 0
+    return _figure(usage, _CACHED_LEGACY, most) or 0
 
 
 def _figure(usage: Json, names: Iterable[str], most: int) -> int | None:
-    """The first of these members that is there; null is none. Raises `RejectedError` when it is not believed."""
+    """The first of these members that is present and not null. Raises `InvalidUsageError` if it is not valid."""
     for name in names:
         value = usage.get(name)
         if value is None:
             continue
         if type(value) is not int:
-            raise RejectedError(f"{name} is not a number written as an integer")
+            raise InvalidUsageError(f"{name} is not a number written as an integer")
         if not 0 <= value <= most:
-            raise RejectedError(f"{name} is not between 0 and {most}")
+            raise InvalidUsageError(f"{name} is not between 0 and {most}")
         return value
     return None

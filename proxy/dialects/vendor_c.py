@@ -1,6 +1,7 @@
-"""VENDOR_C: Chat Completions below a project- and location-scoped path, with an OAuth 2.0 token of a service account.
+"""VENDOR_C: Chat Completions under a path per project and location, with an OAuth 2.0 token of a service account.
 
-Pure: builds paths, the signed assertion (RFC 7523, RS256) and the token request; an edge sends it and keeps the token.
+Pure: builds paths, the signed assertion (RFC 7523, RS256) and the token request. `edges/upstream/vendor_c_tokens.py`
+sends it and caches the token.
 """
 
 import base64
@@ -30,7 +31,7 @@ class TokenAnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """Who signs, with what, and where the token is fetched. `repr` leaves the key out."""
+    """A service account: who signs, its key, and the URL of its token endpoint. `repr` omits the key."""
 
     client_email: str
     key_id: str
@@ -43,7 +44,7 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """What the token endpoint gave, and for how long."""
+    """An access token and its lifetime. `repr` omits the token."""
 
     value: str
     lifetime_s: int
@@ -53,13 +54,16 @@ class AccessToken:
 
 
 def api_path(config: VendorCConfig, request_path: str) -> str:
-    """Where `/v1/chat/completions` and its siblings live for this project and location."""
+    """The path of `/v1/chat/completions` or a sibling for this project and location."""
     project, location = quote(config.project_id, safe=""), quote(config.location, safe="")
     return f"/v1/projects/{project}/locations/{location}/endpoints/openapi{request_path.removeprefix('/v1')}"
 
 
 def bearer_token(credential: str | None) -> str | None:
-    """The credential, unless it is the secret itself: a private key must not leave as if it were a token."""
+    """The credential, checked not to be the stored secret: a private key must never be sent as a token.
+
+    Raises `UpstreamUnreachableError` if it is.
+    """
     try:
         raw = base64.b64decode(credential or "", validate=True)
     except ValueError:
@@ -70,7 +74,7 @@ def bearer_token(credential: str | None) -> str | None:
 
 
 def service_account(secret: str) -> ServiceAccount:
-    """The account in a secret's value. Raises `ServiceAccountError`. Takes up to 60 ms: do it once, in a thread."""
+    """Parse a secret's value. Raises `ServiceAccountError`. Takes up to 60 ms: call it once per secret, in a thread."""
     fields = service_account_fields(secret)
     account = fields.get("client_email"), fields.get("private_key_id", ""), fields.get("token_uri")
     if not all(isinstance(field, str) for field in account):
@@ -80,12 +84,12 @@ def service_account(secret: str) -> ServiceAccount:
 
 
 def token_request(account: ServiceAccount, now_s: int) -> bytes:
-    """The form to POST to `account.token_uri`, as `application/x-www-form-urlencoded`."""
+    """The form to POST to `account.token_uri`, as `application/x-www-form-urlencoded`. `now_s`: Unix seconds."""
     return urlencode({"grant_type": GRANT_TYPE, "assertion": assertion(account, now_s)}).encode()
 
 
 def assertion(account: ServiceAccount, now_s: int) -> str:
-    """The signed claim that this account asks for a token, good for an hour from `now_s` (Unix seconds)."""
+    """The signed JWT that requests a token for this account; valid for an hour from `now_s` (Unix seconds)."""
     header = {"alg": "RS256", "typ": "JWT"} | ({"kid": account.key_id} if account.key_id else {})
     claims = {
         "iss": account.client_email,
@@ -100,7 +104,7 @@ def assertion(account: ServiceAccount, now_s: int) -> str:
 
 
 def access_token(answer: bytes) -> AccessToken:
-    """The token in the endpoint's answer."""
+    """Parse the token endpoint's answer. Raises `TokenAnswerError`."""
     try:
         fields: Any = orjson.loads(answer)
         value, lifetime_s = fields["access_token"], fields.get("expires_in", ASSERTION_LIFETIME_S)

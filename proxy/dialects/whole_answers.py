@@ -1,6 +1,6 @@
-"""Answers in the caller's own dialect that are no stream: a JSON body is held whole, whatever else it is passes.
+"""Reads answers in the caller's own dialect that are not streams: JSON bodies are held whole, others pass through.
 
-Pure. Above `MAX_BODY_BYTES`, or with very many values, only a body's ends are looked at, where model and usage stand.
+Pure. Of a body above `MAX_BODY_BYTES`, or with too many values, only both ends are read: they hold model and usage.
 """
 
 import re
@@ -27,7 +27,7 @@ _MODEL_LAST = re.compile(rb'.*[{,]\s*+"model"\s*+:\s*+("[^"\\]*+")', re.DOTALL)
 
 
 class PassThroughReader:
-    """Bytes that are none of our business: errors, and what is not JSON. Only the last ones wait for `end`."""
+    """Passes errors and answers that are not JSON. Holds only the last read until `end`."""
 
     __slots__ = ("_last",)
     reported: Reported = NOTHING_REPORTED
@@ -38,8 +38,8 @@ class PassThroughReader:
         self._last = b""
 
     def feed(self, data: bytes) -> bytes:
-        passed, self._last = self._last, data
-        return passed
+        passing, self._last = self._last, data
+        return passing
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
@@ -49,9 +49,9 @@ class PassThroughReader:
 
 
 class BodyReader:
-    """A JSON body, held until it is whole. One that is too large to hold passes, but for its tail."""
+    """Holds a JSON body until it is complete. A body too large to hold passes, except for its tail."""
 
-    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_size", "_slug", "_told", "failed")
+    __slots__ = ("_held", "_limit", "_meter", "_passing", "_renamed", "_result", "_size", "_slug", "failed")
     streams = False
 
     def __init__(self, slug: str, meter: UsageMeter, limit: int = MAX_BODY_BYTES) -> None:
@@ -62,7 +62,7 @@ class BodyReader:
         self._renamed = False
         self._slug = orjson.dumps(slug)
         self._meter = meter
-        self._told: bytes | None = None
+        self._result: bytes | None = None
         self.failed = False
 
     @property
@@ -77,29 +77,29 @@ class BodyReader:
         return self._pass_on()
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
-        """Raises nothing: what is no JSON passes as it is."""
+        """Parse and rename in slices. Never raises: a body that is not JSON passes unchanged."""
         if self._passing:
             return
         raw = yield from SegmentedBody(*self._held).join_in_slices()
         self._held.clear()
         try:
-            told = self._tell(raw, *(yield from parse_in_slices(raw)))
+            result = self._renamed_body(raw, *(yield from parse_in_slices(raw)))
         except TooManyValuesError:
             head, tail = self._rename(_MODEL_FIRST, raw[:ENDS_BYTES]), self._read_tail(raw[-ENDS_BYTES:])
-            told = SegmentedBody(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
+            result = SegmentedBody(head, memoryview(raw)[ENDS_BYTES:-ENDS_BYTES], tail)
         except orjson.JSONDecodeError:
-            told = raw
-        self._told = told if isinstance(told, bytes) else (yield from told.join_in_slices())
+            result = raw
+        self._result = result if isinstance(result, bytes) else (yield from result.join_in_slices())
 
     def end(self) -> bytes:
-        if self._told is None and self._size > SMALL_BYTES:
+        if self._result is None and self._size > SMALL_BYTES:
             at_once(self.prepare_end_in_slices())
-        if self._told is not None:
-            return self._told
+        if self._result is not None:
+            return self._result
         raw = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        return self._read_tail(raw) if self._passing else bytes(self._tell(raw, *_read(raw)))
+        return self._read_tail(raw) if self._passing else bytes(self._renamed_body(raw, *_read(raw)))
 
-    def _tell(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
+    def _renamed_body(self, raw: bytes, answer: object, outline: Outline | None) -> bytes | SegmentedBody:
         if not isinstance(answer, dict):
             return raw
         self._meter.observe(answer)
@@ -111,9 +111,9 @@ class BodyReader:
         return edit_members(raw, answer, {"model": self._slug}, outline)
 
     def _pass_on(self) -> bytes:
-        """What is long is copied once."""
+        """Pass on all but the last `ENDS_BYTES`. A long body is copied only once."""
         going, last = self._held, b""
-        while len(last) < ENDS_BYTES:  # more than that is held
+        while len(last) < ENDS_BYTES:  # the size that is held is larger
             last = going.pop() + last
         going.append(last[:-ENDS_BYTES])
         self._held, self._size = [last[-ENDS_BYTES:]], ENDS_BYTES

@@ -1,6 +1,6 @@
-"""Which header fields and query parameters go on, and the fields that are ours. Pure.
+"""Header fields and query parameters that are passed on in each direction, and the `x-ratelimit-*` fields. Pure.
 
-Both ways are allow-lists: a credential, a cookie or a host that nobody thought of stays where it came from.
+Both directions use allow-lists, so that an unforeseen credential, cookie or host is never passed on.
 
 See docs/reference/inference.md#headers.
 """
@@ -27,7 +27,7 @@ FORWARDED_FIELDS = (
     "anthropic-version",
     "anthropic-beta",
 )
-"""What of a request goes upstream, beside what the dialect adds."""
+"""Request fields that go upstream, besides those that the dialect sets."""
 
 RETURNED_FIELDS = frozenset(
     (
@@ -35,26 +35,26 @@ RETURNED_FIELDS = frozenset(
         *("retry-after", "retry-after-ms", "x-should-retry", "request-id"),
     )
 )
-"""What of an upstream's answer goes to the caller."""
+"""Fields of an upstream's answer that go to the caller."""
 
 FORWARDED_PARAMETERS = frozenset(("beta",))
-"""Which of a request's query parameters go upstream."""
+"""Query parameters that go upstream."""
 _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def valid_request_id(value: str | None) -> str | None:
-    """The caller's request id, if it is one: 1 to 128 visible ASCII characters."""
+    """The caller's request id if it is valid: 1 to 128 visible ASCII characters. Else None."""
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
 def forwarded_headers(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
-    """The fields for upstream: `own` (dialect and credential), then what may go on of the caller's.
+    """The request fields for the upstream: `own` (dialect and credential), then the caller's allowed ones.
 
-    Hop-by-hop fields are none of FORWARDED_FIELDS, but a caller may declare any field one (RFC 9110 7.6.1).
+    No hop-by-hop field is in FORWARDED_FIELDS, but a caller may declare any field hop-by-hop (RFC 9110 7.6.1).
     """
     headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
     header = incoming.header
-    dropped = _named_in_connection(incoming) if header("connection") is not None else ()
+    dropped = _connection_options(incoming) if header("connection") is not None else ()
     for name in FORWARDED_FIELDS:
         value = header(name)
         if value is not None and name not in headers and name not in dropped:
@@ -63,7 +63,7 @@ def forwarded_headers(incoming: Incoming, request_id: str, own: Mapping[str, str
 
 
 def forwarded_query(target: str) -> str:
-    """The query for upstream, without its question mark; each parameter once. `target`: path and query as sent."""
+    """The query for the upstream, without its question mark; each parameter once. `target`: path and query as sent."""
     if "?" not in target:
         return ""
     kept: dict[str, str] = {}
@@ -75,7 +75,7 @@ def forwarded_query(target: str) -> str:
 
 
 def returned_headers(upstream: Headers) -> list[tuple[str, str]]:
-    """The fields of an upstream's answer that the caller gets."""
+    """The fields of an upstream's answer that go to the caller, without those it declares hop-by-hop."""
     kept: list[tuple[str, str]] = []
     connection = ""
     for field in upstream:
@@ -86,12 +86,12 @@ def returned_headers(upstream: Headers) -> list[tuple[str, str]]:
             connection += f",{field[1]}"
     if not connection:
         return kept
-    dropped = set(_tokens(connection))
+    dropped = set(_list_items(connection))
     return [field for field in kept if field[0] not in dropped]
 
 
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:
-    """`x-ratelimit-*` as it goes on the wire: the tightest limit of each type; a type without a limit has no fields."""
+    """The `x-ratelimit-*` lines, with CRLF, for the tightest limit of each type; none for a type without a limit."""
     lines = ""
     if requests is not None:
         remaining = requests.remaining
@@ -112,9 +112,9 @@ def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -
 
 @lru_cache(maxsize=256)
 def duration_text(ms: int) -> str:
-    """A duration as the vendors' own rate-limit fields write it: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
+    """A duration in the form of the vendors' rate-limit fields: `20ms`, `1.5s`, `6m0s`, `3h0m5s`.
 
-    Kept: a rate that was charged just now is idle in a whole window's time, so most calls tell the same one.
+    Cached: a counter that was charged just now resets after a whole window, so most calls have the same duration.
     """
     if ms < 1000:
         return f"{max(0, ms)}ms"
@@ -126,9 +126,9 @@ def duration_text(ms: int) -> str:
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
 
 
-def _named_in_connection(incoming: Incoming) -> Collection[str]:
-    return {token for value in incoming.header_values("connection") for token in _tokens(value)}
+def _connection_options(incoming: Incoming) -> Collection[str]:
+    return {token for value in incoming.header_values("connection") for token in _list_items(value)}
 
 
-def _tokens(value: str) -> Iterable[str]:
+def _list_items(value: str) -> Iterable[str]:
     return (token.strip().lower() for token in value.split(","))

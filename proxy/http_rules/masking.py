@@ -1,7 +1,6 @@
-"""Finds what must not be told in foreign text, also where JSON or a URL has escaped it. Pure, in linear time.
+"""Hides secrets in an upstream's text, also where JSON or a URL escapes them. Pure; takes linear time.
 
-The text is read once: each escape becomes the bytes it stands for, and where those stood is remembered, so that what
-is found in the decoded text is cut out of the text as it came.
+Decodes each escape once and records the offsets. A secret found in the decoded text is then cut out of the original.
 """
 
 import re
@@ -10,15 +9,15 @@ from itertools import accumulate
 
 HIDDEN = b"[hidden]"
 MAX_ESCAPES = 20_000
-"""So many are decoded at most, a few milliseconds' work; no error that means to be read has more."""
+"""Most escapes that are decoded, which takes a few milliseconds. No error meant for people has more."""
 MAX_CANDIDATES = 10 * MAX_ESCAPES
-"""Backslashes and percent signs, whatever they are."""
+"""Most backslashes and percent signs together, whether they begin an escape or not."""
 
-# Any number of backslashes and of %25: a JSON string in a JSON string, a URL in a URL. A match begins at the first
-# backslash of a row alone: were it tried from each of them, a long row would take quadratic time. Each alternative
-# begins with one of two bytes, which lets the search skip all others quickly.
+# Any number of backslashes and of %25: JSON in JSON, a URL in a URL. A match may begin only at the first backslash of
+# a row, because trying each of them would take quadratic time. Each alternative begins with one of two bytes, so the
+# search skips all others quickly.
 _SIMPLE = re.compile(rb"\\(?<!\\\\)\\*(?:u00[2-7][0-9a-fA-F]|/)|%(?:25)*[2-7][0-9a-fA-F]")
-"""Escapes of visible ASCII but for the quote and the backslash: all that most credentials and hosts are made of."""
+"""Escapes of visible ASCII except quote and backslash: enough for most credentials and hosts."""
 _ALL = re.compile(
     rb"\\(?<!\\\\)\\*"
     rb"(?:u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\"/bfnrt])?"
@@ -30,11 +29,11 @@ _PLAIN = frozenset(range(0x21, 0x7F)) - frozenset(b'"\\')
 
 
 class TooManyEscapesError(Exception):
-    """The text has more escapes than are worth decoding."""
+    """The text has too many escapes to be searched."""
 
 
 def mask(text: bytes, secret: bytes) -> bytes:
-    """`text` without `secret`, as it is or escaped. Raises `TooManyEscapesError`."""
+    """`text` with `[hidden]` in place of each `secret`, escaped or not. Raises `TooManyEscapesError`."""
     text = text.replace(secret, HIDDEN)
     candidates = text.count(b"\\") + text.count(b"%")
     if not candidates:
@@ -42,14 +41,14 @@ def mask(text: bytes, secret: bytes) -> bytes:
     if candidates > MAX_CANDIDATES:
         raise TooManyEscapesError
     escapes = _SIMPLE if _PLAIN.issuperset(secret) else _ALL
-    # What looks like an escape in the secret itself may have been escaped once more, or not.
-    for meant in {_Decoded(secret, escapes).text, secret.replace(b"\\", b"")} - {b""}:
-        text = _Decoded(text, escapes).without(meant)
+    # The secret may itself contain what looks like an escape: search for both readings of it.
+    for secret_text in {_DecodedText(secret, escapes).text, secret.replace(b"\\", b"")} - {b""}:
+        text = _DecodedText(text, escapes).without(secret_text)
     return text
 
 
-class _Decoded:
-    """A text whose escapes are decoded, and where in the original each part of it begins."""
+class _DecodedText:
+    """A text with its escapes decoded, and the offset of each of its parts in the original."""
 
     def __init__(self, original: bytes, escapes: re.Pattern[bytes]) -> None:
         self._original = original
@@ -57,53 +56,53 @@ class _Decoded:
         if len(spans) > MAX_ESCAPES:
             raise TooManyEscapesError
         parts: list[bytes] = []
-        meanings: dict[bytes, bytes] = {}
-        self._begins: list[int] = []
-        """Of each part in the original: what stands between two escapes, and an escape, in turn."""
+        decoded: dict[bytes, bytes] = {}
+        self._starts: list[int] = []
+        """Offset of each part in the original. Even parts are plain text, odd ones are escapes."""
         end = 0
         for start, following in spans:
             escape = original[start:following]
-            if escape not in meanings:
-                meanings[escape] = _meaning(escape)
-            parts += (original[end:start], meanings[escape])
-            self._begins += (end, start)
+            if escape not in decoded:
+                decoded[escape] = _decoded(escape)
+            parts += (original[end:start], decoded[escape])
+            self._starts += (end, start)
             end = following
         parts.append(original[end:])
-        self._begins += (end, len(original))
+        self._starts += (end, len(original))
         self.text = b"".join(parts)
         self._offsets = [0, *accumulate(map(len, parts))]
-        """Of each part in `text`."""
+        """Offset of each part in `text`."""
 
     def without(self, secret: bytes) -> bytes:
-        """The original with all that means `secret` hidden."""
+        """The original text with `[hidden]` in place of all that decodes to `secret`."""
         kept, done, at = [], 0, self.text.find(secret)
         while at >= 0:
-            kept.append(self._original[done : self._place(at)])
+            kept.append(self._original[done : self._original_start(at)])
             at += len(secret)
-            done = self._place_after(at)
+            done = self._original_end(at)
             at = self.text.find(secret, at)
         return HIDDEN.join((*kept, self._original[done:]))
 
-    def _place(self, offset: int) -> int:
-        """Where in the original the byte at `offset` of the decoded text begins."""
+    def _original_start(self, offset: int) -> int:
+        """The offset in the original at which the decoded byte at `offset` begins."""
         part = bisect_right(self._offsets, offset) - 1
-        begin = self._begins[part]
+        begin = self._starts[part]
         return begin if part % 2 else begin + offset - self._offsets[part]
 
-    def _place_after(self, offset: int) -> int:
-        """Where in the original the byte before `offset` of the decoded text ends."""
+    def _original_end(self, offset: int) -> int:
+        """The offset in the original at which the decoded byte before `offset` ends."""
         part = bisect_right(self._offsets, offset - 1) - 1
-        return self._begins[part + 1] if part % 2 else self._begins[part] + offset - self._offsets[part]
+        return self._starts[part + 1] if part % 2 else self._starts[part] + offset - self._offsets[part]
 
 
-def _meaning(escape: bytes) -> bytes:
-    """The bytes that an escape stands for; none for a backslash, of which nobody knows how many escape the others."""
+def _decoded(escape: bytes) -> bytes:
+    """The bytes that an escape stands for; empty for a backslash, which may itself escape another one."""
     if escape.startswith(b"%"):
         return bytes((int(escape[-2:], 16),)).replace(b"\\", b"")
     escape = escape.lstrip(b"\\")
     if not escape.startswith(b"u"):
         return _SHORT[escape]
     unit = int(escape[1:5], 16)
-    if len(escape) > 5:  # the second half of a pair
+    if len(escape) > 5:  # a surrogate pair
         unit = 0x10000 + (unit - 0xD800) * 0x400 + int(escape[-4:], 16) - 0xDC00
     return chr(unit).encode("utf-8", "surrogatepass").replace(b"\\", b"")

@@ -1,7 +1,7 @@
-"""What `GET /v1/models` and `GET /v1/models/{slug}` answer, in the shape of either dialect. Pure.
+"""The answers of `GET /v1/models` and `GET /v1/models/{slug}`, in the form of either dialect. Pure.
 
-The header `anthropic-version` chooses the Messages shape. A slug has no date of release: both shapes tell
-the epoch, which is what their vendors tell of a model whose date is not known.
+The header `anthropic-version` chooses the form of Messages. A slug has no release date: both forms give the Unix
+epoch, as their vendors do for a model of unknown date.
 
 See docs/reference/inference.md#listing-models.
 """
@@ -17,7 +17,7 @@ _NO_DATE = "1970-01-01T00:00:00Z"
 
 
 def list_models_answer(incoming: Incoming, slugs: Iterable[str]) -> Answered:
-    """All of these, on one page."""
+    """The answer that lists `slugs`, sorted, on one page."""
     ordered = sorted(slugs)
     if not _wants_messages(incoming):
         return _answered({"object": "list", "data": [_model(slug) for slug in ordered]})

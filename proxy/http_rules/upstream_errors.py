@@ -1,7 +1,9 @@
-"""What a caller gets of an upstream's error answer (docs/reference/inference.md#upstream-errors). Pure.
+"""Turns an upstream's error answer into the caller's. Pure.
 
-The server's own error passes through with its status, but a refused target credential is our trouble, never the
-caller's; and whatever the body says, it does not say our credential, nor where the upstream lives.
+The server's own error passes with its status. A refused target credential is the gateway's fault, not the caller's.
+No body contains the target's credential or the upstream's host.
+
+See docs/reference/inference.md#upstream-errors.
 """
 
 from collections.abc import Sequence
@@ -26,11 +28,11 @@ from proxy.refusals import (
 
 _CREDENTIAL_STATUSES = frozenset((401, 402, 403))
 MAX_REASON_CHARS = 1000
-"""So much of an error's text is kept for the status line; the listener cuts it further."""
+"""Most characters of an error's text kept for the status line; the HTTP server shortens it further."""
 
 
 def raise_target_fault(status: int, target: Target) -> None:
-    """Raise for statuses that speak of us and the target rather than of the caller's request."""
+    """Raise `BadUpstreamAnswerError` if `status` is no error, `TargetCredentialError` for a refused credential."""
     if not 400 <= status <= 599:
         raise BadUpstreamAnswerError
     if status in _CREDENTIAL_STATUSES and target.secret_id is not None:
@@ -40,9 +42,10 @@ def raise_target_fault(status: int, target: Target) -> None:
 def error_for_caller(
     status: int, headers: Sequence[tuple[str, str]], body: bytes, target: Target, dialect: str | None = None
 ) -> Answered:
-    """The error answer for the caller, when `raise_target_fault` had nothing against it.
+    """The error answer for the caller. Call `raise_target_fault` first.
 
-    `dialect`: the caller's dialect where the call was translated.
+    `dialect`: the caller's dialect if the call was translated. Raises `ModelRaisedError` for an empty 500 of a platform
+    model.
     """
     kept = [
         (name, value) for name, value in returned_headers(headers) if name not in ("content-type", "content-language")
@@ -64,14 +67,15 @@ def error_for_caller(
 
 
 def host_of(url: str) -> str | None:
-    """The host, with its port, if it is one that nothing but a host is called by."""
+    """The URL's host and port. None for a bare word without dot or port: hiding it could hide ordinary text."""
     host = urlsplit(url).netloc
     return host if "." in host or ":" in host else None
 
 
 def without_secrets(body: bytes, *secrets: str | None) -> bytes:
-    """`body` with none of `secrets` in it, as they are or escaped as in JSON and URLs; nothing of a body that cannot be
-    searched. Some servers echo the credential that they refuse, or name themselves.
+    """`body` with all `secrets` hidden, escaped or not; empty if the body has too many escapes to be searched.
+
+    Some servers echo the credential that they refuse, or name their own host.
     """
     try:
         for secret in secrets:
@@ -84,7 +88,7 @@ def without_secrets(body: bytes, *secrets: str | None) -> bytes:
 
 def _error_object(body: bytes) -> dict[str, Any] | None:
     """The body, if it is a JSON object with a member `error`."""
-    if not is_surely_within_bounds(body):  # it holds absurdly much: told as text
+    if not is_surely_within_bounds(body):  # too many values to parse: passed as text
         return None
     try:
         json = orjson.loads(body)

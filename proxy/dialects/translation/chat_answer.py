@@ -1,6 +1,6 @@
-"""A Chat Completions answer, told in Messages: whole and as a stream.
+"""Translates Chat Completions answers into Messages: bodies and streams.
 
-Pure. A stream's last two events are told together at the end, since its usage comes after its finish.
+Pure. The last two events of a stream wait for its end, because Chat Completions sends usage after the finish reason.
 """
 
 from collections.abc import Collection
@@ -25,7 +25,7 @@ STOP_REASONS = {
 
 
 def messages_usage(tokens: Tokens | None) -> Json:
-    """Here `input_tokens` excludes what was read from the cache."""
+    """The usage object of Messages, where `input_tokens` excludes cache reads."""
     known = tokens or Tokens()
     return {
         "input_tokens": known.input - known.cached_input,
@@ -36,7 +36,7 @@ def messages_usage(tokens: Tokens | None) -> Json:
 
 
 def _stop(choice: Json, sequences: Collection[str]) -> Json:
-    """Why it stopped; some servers add which stop sequence it was."""
+    """Stop reason and stop sequence. Some servers name the sequence that matched."""
     matched = text_in(choice, "stop_reason")
     if matched in sequences:
         return {"stop_reason": "stop_sequence", "stop_sequence": matched}
@@ -45,7 +45,7 @@ def _stop(choice: Json, sequences: Collection[str]) -> Json:
 
 @dataclass(slots=True)
 class MessagesAnswerTranslator:
-    """A whole answer. `meter` has seen the body before `translate` is called."""
+    """Translates a body. `meter` must have observed the body before `translate` is called."""
 
     slug: str
     stop_sequences: Collection[str]
@@ -54,8 +54,8 @@ class MessagesAnswerTranslator:
     def translate(self, completion: Json) -> Json:
         choice = next(iter(objects_in(completion, "choices")), {})
         message = object_in(choice, "message")
-        said = text_in(message, "content") or text_in(message, "refusal")
-        content: list[Json] = [{"type": "text", "text": said}] if said else []
+        text = text_in(message, "content") or text_in(message, "refusal")
+        content: list[Json] = [{"type": "text", "text": text}] if text else []
         return {
             "id": text_in(completion, "id"),
             "type": "message",
@@ -69,12 +69,12 @@ class MessagesAnswerTranslator:
 
 def _tool_use(call: Json) -> Json:
     function = object_in(call, "function")
-    used = _input(text_in(function, "arguments"))
-    return {"type": "tool_use", "id": text_in(call, "id"), "name": text_in(function, "name"), "input": used}
+    arguments = _input(text_in(function, "arguments"))
+    return {"type": "tool_use", "id": text_in(call, "id"), "name": text_in(function, "name"), "input": arguments}
 
 
 def _input(arguments: str) -> Json:
-    """What a model wrote as arguments need not be JSON; then the caller gets to see what it wrote."""
+    """Parse a tool call's arguments. A model may write invalid JSON; the caller then gets its text."""
     try:
         value = orjson.loads(arguments) if arguments.strip() else {}
     except orjson.JSONDecodeError:
@@ -83,7 +83,7 @@ def _input(arguments: str) -> Json:
 
 
 class MessagesStreamTranslator:
-    """A stream, chunk by chunk."""
+    """Translates a stream chunk by chunk."""
 
     __slots__ = ("_closing", "_meter", "_next", "_open", "_sequences", "_slug", "_started", "_tools")
 
@@ -94,7 +94,7 @@ class MessagesStreamTranslator:
         self._started = False
         self._next = 0
         self._open: tuple[str, int] | None = None
-        """Kind and index of the content block that is being told."""
+        """Type and index of the open content block."""
         self._tools: dict[int, int] = {}
         self._closing: Json | None = None
 
@@ -102,26 +102,26 @@ class MessagesStreamTranslator:
     def reported(self) -> Reported:
         return self._meter
 
-    def event(self, chunk: Json) -> bytes:
+    def translate(self, chunk: Json) -> bytes:
         self._meter.observe(chunk)
         if reports_failure(chunk):
             kind, message = failure_details(chunk)
             return _event({"type": "error", "error": {"type": kind, "message": message}})
-        told = b"" if self._started else self._start(chunk)
+        events = b"" if self._started else self._start(chunk)
         for choice in objects_in(chunk, "choices")[:1]:
             delta = object_in(choice, "delta")
-            told += self._text(text_in(delta, "content") or text_in(delta, "refusal"))
-            told += b"".join(self._tool(call) for call in objects_in(delta, "tool_calls"))
+            events += self._text(text_in(delta, "content") or text_in(delta, "refusal"))
+            events += b"".join(self._tool(call) for call in objects_in(delta, "tool_calls"))
             if choice.get("finish_reason"):
                 self._closing = _stop(choice, self._sequences)
-                told += self._close()
-        return told
+                events += self._close()
+        return events
 
-    def done(self) -> None:
+    def done_received(self) -> None:
         if self._started and self._closing is None:
             self._closing = _stop({}, ())
 
-    def last(self) -> bytes:
+    def closing_events(self) -> bytes:
         if self._closing is None:
             return b""
         usage = messages_usage(self._meter.tokens)
@@ -145,14 +145,14 @@ class MessagesStreamTranslator:
     def _text(self, text: str) -> bytes:
         if not text:
             return b""
-        told = b""
+        events = b""
         if self._open is None or self._open[0] != "text":
-            told = self._begin({"type": "text", "text": ""})
-        return told + self._delta(self._next - 1, {"type": "text_delta", "text": text})
+            events = self._begin({"type": "text", "text": ""})
+        return events + self._delta(self._next - 1, {"type": "text_delta", "text": text})
 
     def _tool(self, call: Json) -> bytes:
         number, function = index_in(call), object_in(call, "function")
-        told = b""
+        events = b""
         if number not in self._tools:
             block: Json = {
                 "type": "tool_use",
@@ -160,19 +160,19 @@ class MessagesStreamTranslator:
                 "name": text_in(function, "name"),
                 "input": {},
             }
-            told = self._begin(block)
+            events = self._begin(block)
             self._tools[number] = self._next - 1
         part = text_in(function, "arguments")
-        return told + (
+        return events + (
             self._delta(self._tools[number], {"type": "input_json_delta", "partial_json": part}) if part else b""
         )
 
     def _begin(self, block: Json) -> bytes:
-        """Open the next block; one is open at a time."""
-        told = self._close()
+        """Open the next block; closes the one before it, since only one may be open."""
+        events = self._close()
         self._open = (block["type"], self._next)
         self._next += 1
-        return told + _event({"type": "content_block_start", "index": self._open[1], "content_block": block})
+        return events + _event({"type": "content_block_start", "index": self._open[1], "content_block": block})
 
     def _close(self) -> bytes:
         if self._open is None:

@@ -1,7 +1,9 @@
-"""A Chat Completions request, asked of a target that speaks Messages.
+"""Translates a Chat Completions request into Messages, in full or not at all.
 
-Pure. Translated or refused, never quietly weakened; only what asks for nothing, or hints at the provider's own
-workings (caching, seeds, strict schemas), is left out.
+Pure. Refuses what Messages cannot express. Omits only members that request nothing, and hints to the provider
+(caching, seeds, strict schemas).
+
+See docs/reference/inference.md#translation.
 """
 
 import re
@@ -18,13 +20,13 @@ from proxy.dialects.translation.field_reading import (
 from proxy.dialects.upstream_request import UntranslatableError
 
 DEFAULT_MAX_TOKENS = 4096
-"""Messages wants a cap; this one every model of that dialect accepts."""
+"""Messages requires a cap on output tokens; every model of that dialect accepts this one."""
 
 _CAPS = ("max_completion_tokens", "max_tokens")
 _SAMPLING = ("temperature", "top_p", "stop", "stream", "stream_options")
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 _TRANSLATED = frozenset(("model", "messages", "user", *_CAPS, *_SAMPLING, *_TOOLS))
-_LEFT_OUT = frozenset(("metadata", "seed", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"))
+_OMITTED = frozenset(("metadata", "seed", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"))
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "logprobs": (False,),
@@ -44,22 +46,22 @@ _DATA_URL = re.compile(r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+);base64,"
 
 
 def to_messages_request(chat: Json, model: str) -> Json:
-    """What to ask of `model` in the Messages dialect. Raises `UntranslatableError`."""
-    require_known_members(chat, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
+    """The Messages request for `model`. Raises `UntranslatableError`."""
+    require_known_members(chat, "", _TRANSLATED | _OMITTED, _NEUTRAL)
     system, turns = _conversation(require_list(chat.get("messages"), "messages"))
-    asked: Json = {"model": model, "max_tokens": _max_tokens(chat), "messages": turns}
+    translated: Json = {"model": model, "max_tokens": _max_tokens(chat), "messages": turns}
     if system:
-        asked["system"] = system[0]["text"] if len(system) == 1 else system
-    asked |= {name: chat[name] for name in ("top_p", "stream") if chat.get(name) is not None}
+        translated["system"] = system[0]["text"] if len(system) == 1 else system
+    translated |= {name: chat[name] for name in ("top_p", "stream") if chat.get(name) is not None}
     if chat.get("temperature") is not None:
-        asked["temperature"] = _temperature(chat["temperature"])
+        translated["temperature"] = _temperature(chat["temperature"])
     if chat.get("stop") is not None:
-        asked["stop_sequences"] = (
+        translated["stop_sequences"] = (
             [chat["stop"]] if isinstance(chat["stop"], str) else require_list(chat["stop"], "stop")
         )
     if chat.get("user") is not None:
-        asked["metadata"] = {"user_id": require_text(chat["user"], "user")}
-    return asked | _tools(chat)
+        translated["metadata"] = {"user_id": require_text(chat["user"], "user")}
+    return translated | _tools(chat)
 
 
 def _max_tokens(chat: Json) -> object:
@@ -74,7 +76,7 @@ def _temperature(value: object) -> float:
 
 
 def _conversation(messages: list[object]) -> tuple[list[Json], list[Json]]:
-    """The system's blocks, and the turns of the others: neighbours of one role make one turn."""
+    """The system blocks and the turns. Adjacent messages of one role become one turn."""
     system: list[Json] = []
     turns: list[Json] = []
     for number, entry in enumerate(messages):
@@ -84,11 +86,11 @@ def _conversation(messages: list[object]) -> tuple[list[Json], list[Json]]:
         if role in ("system", "developer"):
             system += _blocks(message.get("content"), f"{field}.content", images=False)
             continue
-        speaker, blocks = _turn(message, role, field)
-        if turns and turns[-1]["role"] == speaker:
+        turn_role, blocks = _turn(message, role, field)
+        if turns and turns[-1]["role"] == turn_role:
             turns[-1]["content"] += blocks
         elif blocks:
-            turns.append({"role": speaker, "content": blocks})
+            turns.append({"role": turn_role, "content": blocks})
     return system, turns
 
 
@@ -96,16 +98,16 @@ def _turn(message: Json, role: object, field: str) -> tuple[str, list[Json]]:
     if role == "user":
         return "user", _blocks(message.get("content"), f"{field}.content", images=True)
     if role == "assistant":
-        return "assistant", _said(message, field)
+        return "assistant", _assistant_blocks(message, field)
     if role == "tool":
         content = _blocks(message.get("content"), f"{field}.content", images=False)
-        used = require_text(message.get("tool_call_id"), f"{field}.tool_call_id")
-        return "user", [{"type": "tool_result", "tool_use_id": used, "content": content}]
+        tool_use_id = require_text(message.get("tool_call_id"), f"{field}.tool_call_id")
+        return "user", [{"type": "tool_result", "tool_use_id": tool_use_id, "content": content}]
     raise UntranslatableError(f"{field}.role")
 
 
-def _said(message: Json, field: str) -> list[Json]:
-    """What the assistant said and which tools it called."""
+def _assistant_blocks(message: Json, field: str) -> list[Json]:
+    """The text and the tool calls of an assistant message."""
     for name in ("function_call", "audio"):
         if message.get(name) is not None:
             raise UntranslatableError(f"{field}.{name}")
@@ -130,7 +132,7 @@ def _tool_use(entry: object, field: str) -> Json:
 
 
 def _blocks(content: object, field: str, *, images: bool) -> list[Json]:
-    """Content as blocks; empty texts are left out, since Messages refuses them."""
+    """Content as blocks, without empty texts, which Messages refuses."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     blocks = [
@@ -169,17 +171,19 @@ def _source(url: str, field: str) -> Json:
 
 
 def _tools(chat: Json) -> Json:
-    asked: Json = {}
+    translated: Json = {}
     if chat.get("tools"):
-        asked["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(chat["tools"], "tools"))]
+        translated["tools"] = [
+            _tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(chat["tools"], "tools"))
+        ]
     choice = chat.get("tool_choice")
     if choice is not None:
-        asked["tool_choice"] = _tool_choice(choice)
-    if chat.get("parallel_tool_calls") is False and "tools" in asked:
-        chosen = asked.setdefault("tool_choice", {"type": "auto"})
+        translated["tool_choice"] = _tool_choice(choice)
+    if chat.get("parallel_tool_calls") is False and "tools" in translated:
+        chosen = translated.setdefault("tool_choice", {"type": "auto"})
         if chosen["type"] != "none":
             chosen["disable_parallel_tool_use"] = True
-    return asked
+    return translated
 
 
 def _tool(entry: object, field: str) -> Json:

@@ -1,6 +1,6 @@
-"""Reading a caller's JSON whose shape nobody has checked: each step says what it expects and where.
+"""Reads a caller's JSON of unknown form: each function requires a type and names the field.
 
-Pure. What is not as expected is an `UntranslatableError` with the path of the field, never a KeyError or TypeError.
+Pure. Raises `UntranslatableError` with the path of the field, never KeyError or TypeError.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def require_text(value: object, field: str) -> str:
 
 
 def require_json_object(text: str, field: str) -> Json:
-    """JSON inside a string; no text at all is the empty object."""
+    """Parse a JSON object inside a string. A blank string is the empty object."""
     try:
         return require_object(orjson.loads(text) if text.strip() else {}, field)
     except orjson.JSONDecodeError:
@@ -42,14 +42,14 @@ def require_json_object(text: str, field: str) -> Json:
 def require_known_members(
     given: Json, field: str, known: frozenset[str], neutral: Mapping[str, tuple[object, ...]]
 ) -> None:
-    """Raise for a member that is neither translated nor without meaning. `neutral`: values that ask for nothing."""
+    """Raise for a member that is neither in `known` nor null nor one of the `neutral` values, which request nothing."""
     for name, value in given.items():
         if name not in known and value is not None and value not in neutral.get(name, ()):
             raise UntranslatableError(f"{field}.{name}" if field else name)
 
 
 def require_choice(value: object, field: str, choices: Mapping[str, str]) -> str:
-    """One of the words in `choices`, as the other dialect says it."""
+    """The other dialect's word for `value`, which must be a key of `choices`."""
     found = choices.get(value) if isinstance(value, str) else None
     if found is None:
         raise UntranslatableError(field, f"must be one of {', '.join(choices)}")

@@ -1,6 +1,6 @@
-"""A Messages answer, told in Chat Completions: whole and as a stream.
+"""Translates Messages answers into Chat Completions: bodies and streams.
 
-Pure. Thinking is not told (Chat Completions has no place for it); its tokens count as output all the same.
+Pure. Omits thinking, for which Chat Completions has no member; its tokens still count as output.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def chat_usage(tokens: Tokens) -> Json:
 
 @dataclass(slots=True)
 class ChatAnswerTranslator:
-    """A whole answer. `meter` has seen the body before `translate` is called."""
+    """Translates a body. `meter` must have observed the body before `translate` is called."""
 
     slug: str
     created_s: int
@@ -44,16 +44,16 @@ class ChatAnswerTranslator:
     def translate(self, message: Json) -> Json:
         texts = [text_in(b, "text") for b in objects_in(message, "content") if b.get("type") == "text"]
         calls = [_tool_call(b) for b in objects_in(message, "content") if b.get("type") == "tool_use"]
-        told: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
+        reply: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
         if calls:
-            told["tool_calls"] = calls
+            reply["tool_calls"] = calls
         reason = FINISH_REASONS.get(text_in(message, "stop_reason"), "stop")
         answer: Json = {
             "id": text_in(message, "id"),
             "object": "chat.completion",
             "created": self.created_s,
             "model": self.slug,
-            "choices": [{"index": 0, "message": told, "logprobs": None, "finish_reason": reason}],
+            "choices": [{"index": 0, "message": reply, "logprobs": None, "finish_reason": reason}],
         }
         return answer | ({"usage": chat_usage(self.meter.tokens)} if self.meter.tokens else {})
 
@@ -64,7 +64,7 @@ def _tool_call(block: Json) -> Json:
 
 
 class ChatStreamTranslator:
-    """A stream, event by event. `include_usage`: the caller asked for the usage chunk."""
+    """Translates a stream event by event. `include_usage`: the caller requested the usage chunk."""
 
     __slots__ = ("_closed", "_created_s", "_id", "_include_usage", "_meter", "_slug", "_tools")
 
@@ -75,14 +75,14 @@ class ChatStreamTranslator:
         self._meter = meter
         self._id = ""
         self._tools: dict[int, int] = {}
-        """Which of the tool calls a content block is, by the block's index."""
+        """The number of each tool call, by the index of its content block."""
         self._closed = False
 
     @property
     def reported(self) -> Reported:
         return self._meter
 
-    def event(self, event: Json) -> bytes:
+    def translate(self, event: Json) -> bytes:
         match event.get("type"):
             case "content_block_delta":
                 return self._delta(event)
@@ -104,10 +104,10 @@ class ChatStreamTranslator:
                 return _frame({"error": object_in(event, "error")})
         return b""
 
-    def done(self) -> None:
-        """Messages streams close with `message_stop`; a `[DONE]` beside it says nothing more."""
+    def done_received(self) -> None:
+        """Ignored: a Messages stream ends with `message_stop`."""
 
-    def last(self) -> bytes:
+    def closing_events(self) -> bytes:
         if not self._closed:
             return b""
         usage = chat_usage(self._meter.tokens or self._meter.input or Tokens())
@@ -117,7 +117,7 @@ class ChatStreamTranslator:
         block = object_in(event, "content_block")
         if block.get("type") == "tool_use":
             number = self._tools[index_in(event)] = len(self._tools)
-            given = object_in(block, "input")  # some servers send the whole input at once
+            given = object_in(block, "input")  # some servers send the complete input here
             function = {"name": text_in(block, "name"), "arguments": orjson.dumps(given).decode() if given else ""}
             call = {"index": number, "id": text_in(block, "id"), "type": "function", "function": function}
             return self._chunk({"tool_calls": [call]})

@@ -1,6 +1,8 @@
-"""A Messages request, asked of a target that speaks Chat Completions.
+"""Translates a Messages request into Chat Completions, in full or not at all.
 
-Pure. Translated or refused, never quietly weakened; cache marks, service tiers and past thinking are left out.
+Pure. Refuses what Chat Completions cannot express. Omits cache marks, service tiers and past thinking.
+
+See docs/reference/inference.md#translation.
 """
 
 import orjson
@@ -17,32 +19,35 @@ from proxy.dialects.upstream_request import UntranslatableError
 
 _SAMPLING = ("max_tokens", "temperature", "top_p", "stop_sequences", "stream")
 _TRANSLATED = frozenset(("model", "system", "messages", "metadata", "tools", "tool_choice", *_SAMPLING))
-_LEFT_OUT = frozenset(("service_tier",))
+_OMITTED = frozenset(("service_tier",))
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "thinking": ({"type": "disabled"},),
     "mcp_servers": ([],),
 }
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "function"}
-_PAST_THOUGHTS = ("thinking", "redacted_thinking")
+_PAST_THINKING = ("thinking", "redacted_thinking")
 
 
-def to_chat_request(asked: Json, model: str, cap: str) -> Json:
-    """What to ask of `model` in Chat Completions. `cap`: what the target calls its output cap."""
-    require_known_members(asked, "", _TRANSLATED | _LEFT_OUT, _NEUTRAL)
-    chat: Json = {"model": model, "messages": _system(asked.get("system"))}
-    for number, entry in enumerate(require_list(asked.get("messages"), "messages")):
+def to_chat_request(request: Json, model: str, cap: str) -> Json:
+    """The Chat Completions request for `model`. `cap`: the target's name for the cap on output tokens.
+
+    Raises `UntranslatableError`.
+    """
+    require_known_members(request, "", _TRANSLATED | _OMITTED, _NEUTRAL)
+    chat: Json = {"model": model, "messages": _system(request.get("system"))}
+    for number, entry in enumerate(require_list(request.get("messages"), "messages")):
         chat["messages"] += _turn(require_object(entry, f"messages.{number}"), f"messages.{number}")
-    if asked.get("max_tokens") is not None:
-        chat[cap] = asked["max_tokens"]
-    chat |= {name: asked[name] for name in ("temperature", "top_p") if asked.get(name) is not None}
-    if asked.get("stop_sequences"):
-        chat["stop"] = require_list(asked["stop_sequences"], "stop_sequences")
-    if asked.get("stream") is True:
+    if request.get("max_tokens") is not None:
+        chat[cap] = request["max_tokens"]
+    chat |= {name: request[name] for name in ("temperature", "top_p") if request.get(name) is not None}
+    if request.get("stop_sequences"):
+        chat["stop"] = require_list(request["stop_sequences"], "stop_sequences")
+    if request.get("stream") is True:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    user = require_object(asked.get("metadata") or {}, "metadata").get("user_id")
+    user = require_object(request.get("metadata") or {}, "metadata").get("user_id")
     if user is not None:
         chat["user"] = require_text(user, "metadata.user_id")
-    return chat | _tools(asked)
+    return chat | _tools(request)
 
 
 def _system(system: object) -> list[Json]:
@@ -54,7 +59,7 @@ def _system(system: object) -> list[Json]:
 
 
 def _turn(message: Json, field: str) -> list[Json]:
-    """One turn as messages: what tools returned stands in messages of its own, before what the user says."""
+    """A turn as messages. Results of tools become messages of their own, before the user's message."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
         raise UntranslatableError(f"{field}.role")
@@ -64,10 +69,10 @@ def _turn(message: Json, field: str) -> list[Json]:
         (require_object(block, f"{field}.content.{number}"), f"{field}.content.{number}")
         for number, block in enumerate(require_list(content, f"{field}.content"))
     ]
-    return _said(blocks) if role == "assistant" else _heard(blocks)
+    return _assistant_messages(blocks) if role == "assistant" else _user_messages(blocks)
 
 
-def _heard(blocks: list[tuple[Json, str]]) -> list[Json]:
+def _user_messages(blocks: list[tuple[Json, str]]) -> list[Json]:
     results = [_tool_result(block, field) for block, field in blocks if block.get("type") == "tool_result"]
     parts = [_part(block, field) for block, field in blocks if block.get("type") != "tool_result"]
     if not parts:
@@ -77,7 +82,7 @@ def _heard(blocks: list[tuple[Json, str]]) -> list[Json]:
     return [*results, {"role": "user", "content": content}]
 
 
-def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
+def _assistant_messages(blocks: list[tuple[Json, str]]) -> list[Json]:
     texts: list[str] = []
     calls: list[Json] = []
     for block, field in blocks:
@@ -85,7 +90,7 @@ def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
             texts.append(require_text(block.get("text"), f"{field}.text"))
         elif block.get("type") == "tool_use":
             calls.append(_tool_call(block, field))
-        elif block.get("type") not in _PAST_THOUGHTS:
+        elif block.get("type") not in _PAST_THINKING:
             raise UntranslatableError(f"{field}.type")
     message: Json = {"role": "assistant", "content": "".join(texts) if texts else None}
     return [message | {"tool_calls": calls}] if calls else [message] if texts else []
@@ -94,7 +99,7 @@ def _said(blocks: list[tuple[Json, str]]) -> list[Json]:
 def _tool_call(block: Json, field: str) -> Json:
     try:
         arguments = orjson.dumps(require_object(block.get("input"), f"{field}.input")).decode()
-    except orjson.JSONEncodeError:  # it reads deeper than it writes
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
         raise UntranslatableError(f"{field}.input", "nested too deeply to be written anew") from None
     function = {"name": require_text(block.get("name"), f"{field}.name"), "arguments": arguments}
     return {"id": require_text(block.get("id"), f"{field}.id"), "type": "function", "function": function}
@@ -111,7 +116,7 @@ def _tool_result(block: Json, field: str) -> Json:
 
 
 def _joined_text(blocks: object, field: str) -> str:
-    """Text blocks as one text; a block of another kind cannot go where only text can."""
+    """Join text blocks into one text. Raises for a block of another type, which this member cannot hold."""
     texts: list[str] = []
     for number, entry in enumerate(require_list(blocks, field)):
         block = require_object(entry, f"{field}.{number}")
@@ -143,13 +148,13 @@ def _url(block: Json, field: str) -> str:
     return f"data:{media};base64,{require_text(source.get('data'), f'{field}.source.data')}"
 
 
-def _tools(asked: Json) -> Json:
+def _tools(request: Json) -> Json:
     chat: Json = {}
-    if asked.get("tools"):
-        chat["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(asked["tools"], "tools"))]
-    if asked.get("tool_choice") is None:
+    if request.get("tools"):
+        chat["tools"] = [_tool(entry, f"tools.{n}") for n, entry in enumerate(require_list(request["tools"], "tools"))]
+    if request.get("tool_choice") is None:
         return chat
-    choice = require_object(asked["tool_choice"], "tool_choice")
+    choice = require_object(request["tool_choice"], "tool_choice")
     kind = require_choice(choice.get("type"), "tool_choice.type", _TOOL_CHOICES)
     named = {"name": require_text(choice.get("name"), "tool_choice.name")} if kind == "function" else None
     chat["tool_choice"] = {"type": "function", "function": named} if named else kind

@@ -1,6 +1,6 @@
-"""The two ways an answer is read when it must be told in the other dialect: whole, or event by event.
+"""Reads answers that need translation, as a body or event by event: framing, bounds, and what waits for `end`.
 
-Pure. What the events mean is a `Translation`'s; here are the framing, the bounds and what waits for `end`.
+Pure. The translators know the meaning of members and events.
 """
 
 from collections.abc import Callable, Generator
@@ -25,45 +25,45 @@ from proxy.time_slices import at_once
 MAX_EVENT_BYTES = 4 << 20
 MAX_ARGUMENTS_BYTES = 4 << 20
 MAX_ARGUMENTS_BRACKETS = 50_000
-"""Of all tool calls together, in a text that has placeholders: they are parsed at once."""
+"""Bounds on all tool calls of a text with placeholders: they are restored and parsed in one step."""
 
 Slot = tuple[Json, str]
-"""An object, and the name of one of its members."""
+"""An object and the name of one of its members."""
 
 
-class Translation(Protocol):
-    """One answer's events on their way into the other dialect."""
+class StreamTranslator(Protocol):
+    """Translates the events of one answer."""
 
     @property
     def reported(self) -> Reported: ...
 
-    def event(self, event: Json) -> bytes:
-        """What the caller is told of it, now."""
+    def translate(self, event: Json) -> bytes:
+        """The caller's bytes for this event; may be empty."""
         ...
 
-    def done(self) -> None:
-        """`[DONE]` came."""
+    def done_received(self) -> None:
+        """`[DONE]` was received."""
         ...
 
-    def last(self) -> bytes:
-        """What closes the caller's stream; nothing where upstream's own was not closed."""
+    def closing_events(self) -> bytes:
+        """The events that end the caller's stream; empty if the upstream's stream did not end properly."""
         ...
 
 
 class TranslatingStreamReader:
-    """Events of the target's dialect in, events of the caller's out."""
+    """Reads a stream of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_framer", "_translation", "failed")
+    __slots__ = ("_framer", "_translator", "failed")
     streams = True
 
-    def __init__(self, translation: Translation) -> None:
+    def __init__(self, translator: StreamTranslator) -> None:
         self._framer = sse.Framer(MAX_EVENT_BYTES)
-        self._translation = translation
+        self._translator = translator
         self.failed = False
 
     @property
     def reported(self) -> Reported:
-        return self._translation.reported
+        return self._translator.reported
 
     def feed(self, data: bytes) -> bytes:
         if self._framer.at_boundary and sse.is_one_frame(data):
@@ -71,8 +71,8 @@ class TranslatingStreamReader:
         return b"".join([self._piece(piece, kind) for piece, kind in self._framer.split(data)])
 
     def end(self) -> bytes:
-        rest = self._framer.rest()
-        return (self._piece(rest, sse.FRAME) if rest else b"") + self._translation.last()
+        rest = self._framer.flush()
+        return (self._piece(rest, sse.FRAME) if rest else b"") + self._translator.closing_events()
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         yield from ()
@@ -84,7 +84,7 @@ class TranslatingStreamReader:
             raise UpstreamCutError("an event is too large to translate")
         data = sse.data_of(piece)
         if data.strip() == b"[DONE]":
-            self._translation.done()
+            self._translator.done_received()
             return b""
         if not is_surely_within_bounds(data):
             raise UpstreamCutError("an event holds too much to translate")
@@ -96,15 +96,15 @@ class TranslatingStreamReader:
             return b""
         self.failed = self.failed or reports_failure(event)
         try:
-            return self._translation.event(event)
-        except orjson.JSONEncodeError:  # it reads deeper than it writes
+            return self._translator.translate(event)
+        except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamCutError("an event is nested too deeply to translate") from None
 
 
 class TranslatingBodyReader:
-    """A whole answer of the target's dialect in, one of the caller's out."""
+    """Reads a body of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_held", "_meter", "_size", "_told", "_translate", "failed")
+    __slots__ = ("_held", "_meter", "_result", "_size", "_translate", "failed")
     streams = False
 
     def __init__(self, translate: Callable[[Json], Json], meter: UsageMeter) -> None:
@@ -112,7 +112,7 @@ class TranslatingBodyReader:
         self._meter = meter
         self._held: list[bytes] = []
         self._size = 0
-        self._told: bytes | None = None
+        self._result: bytes | None = None
         self.failed = False
 
     @property
@@ -138,31 +138,33 @@ class TranslatingBodyReader:
         if not isinstance(answer, dict):
             raise UpstreamResetError("the answer is no object")
         self.failed = is_failure(answer)
-        if self.failed:  # no answer could be made of it
-            self._told = raw
+        if self.failed:  # it holds no answer to translate
+            self._result = raw
             return
         self._meter.observe(answer)
-        told = self._tell(answer, outline)
-        self._told = told if outline is None else (yield from outline.restored_body(told).join_in_slices())
+        translated = self._translated(answer, outline)
+        self._result = (
+            translated if outline is None else (yield from outline.restored_body(translated).join_in_slices())
+        )
 
     def end(self) -> bytes:
-        if self._told is None:
+        if self._result is None:
             at_once(self.prepare_end_in_slices())
-        assert self._told is not None
-        return self._told
+        assert self._result is not None
+        return self._result
 
-    def _tell(self, answer: Json, outline: Outline | None) -> bytes:
+    def _translated(self, answer: Json, outline: Outline | None) -> bytes:
         messages = [answer, *(object_in(choice, "message") for choice in objects_in(answer, "choices"))]
         if outline is not None and not restore_slots(json_text_slots(messages), outline):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
             return orjson.dumps(self._translate(answer))
-        except orjson.JSONEncodeError:  # it reads deeper than it writes
+        except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
             raise UpstreamResetError("the answer is nested too deeply to be translated") from None
 
 
 def created_s(headers: Headers) -> int:
-    """When upstream says that it answered, in Unix seconds; 0 when it does not say."""
+    """The answer's `date` header in Unix seconds; 0 if it is missing or malformed."""
     date = next((value for name, value in headers if name == "date"), "")
     try:
         return int(parsedate_to_datetime(date).timestamp())
@@ -171,7 +173,7 @@ def created_s(headers: Headers) -> int:
 
 
 def text_in(container: object, name: str) -> str:
-    """A member that should be text, of something that should be an object; empty when it is not so."""
+    """A member of an object if it is text; else empty."""
     value = container.get(name) if isinstance(container, dict) else None
     return value if isinstance(value, str) else ""
 
@@ -192,7 +194,7 @@ def objects_in(container: object, name: str) -> list[Json]:
 
 
 def json_text_slots(messages: list[Json]) -> list[Slot]:
-    """Where messages of either dialect hold what a translation reads from, or writes into, JSON inside a string."""
+    """The members of messages that are JSON text in one dialect and an object in the other: arguments, inputs."""
     calls = (call for message in messages if "tool_calls" in message for call in objects_in(message, "tool_calls"))
     blocks = (block for message in messages if "content" in message for block in objects_in(message, "content"))
     slots = [(object_in(call, "function"), "arguments") for call in calls] + [(block, "input") for block in blocks]
@@ -200,11 +202,11 @@ def json_text_slots(messages: list[Json]) -> list[Slot]:
 
 
 def restore_slots(slots: list[Slot], outline: Outline) -> bool:
-    """Put values in the places of their placeholders. False, with nothing changed, where they are too much for that."""
+    """Restore placeholders in these members, in place. False, with nothing changed, if they exceed the bounds."""
     try:
         text = orjson.dumps([holder[name] for holder, name in slots])
         values = orjson.loads(outline.restored_text(text, MAX_ARGUMENTS_BYTES))
-    except (ValueError, orjson.JSONEncodeError):  # too much, or nested deeper than it writes
+    except (ValueError, orjson.JSONEncodeError):  # above a bound, or nested too deeply to serialize
         return False
     if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_ARGUMENTS_BRACKETS:
         return False

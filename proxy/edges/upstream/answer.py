@@ -1,7 +1,7 @@
-"""An upstream's answer as its reader sees it: the head is here, the body comes as it is read.
+"""An upstream's answer as its consumer sees it: the head is complete, the body arrives while it is read.
 
-`connection.py` fills it. Who reads waits on one future, made only when there is nothing to read; who has it
-poured is called with each piece, and waits for the end alone.
+`connection.py` fills it. `read` waits on a future only when nothing has arrived. `pour` passes each piece to a callback
+as it arrives and waits only for the end.
 """
 
 import asyncio
@@ -12,25 +12,25 @@ from proxy.edges.upstream.status_lines import StatusLines
 from proxy.exchange import Headers, UpstreamCall, UpstreamCutError, UpstreamError
 
 HELD_BYTES = 65_536
-"""With more than this unread, the upstream is not listened to until its answer was read (backpressure)."""
+"""With more than this unread, reading from the socket pauses until the answer was read (backpressure)."""
 
 
 class AnsweringConnection(Protocol):
-    """The connection that the answer comes over, for as long as it does."""
+    """The connection that delivers the answer."""
 
     loop: asyncio.AbstractEventLoop
 
-    def listen(self) -> None:
-        """There is room again for what the upstream has to say."""
+    def resume_receiving(self) -> None:
+        """Read from the socket again."""
         ...
 
     def abandon(self) -> None:
-        """Nobody wants the rest of the answer."""
+        """Close the connection: the rest of the answer is not wanted."""
         ...
 
 
 class HttpAnswer:
-    """`UpstreamAnswer`: the head is here once the exchange was awaited, the body comes as it is read."""
+    """Implements `proxy.exchange.UpstreamAnswer`. The head is complete once `send` has returned it."""
 
     __slots__ = (
         "chunks",
@@ -44,14 +44,14 @@ class HttpAnswer:
         "idle_timeout_s",
         "loop",
         "method",
+        "sink",
         "status",
         "status_lines",
-        "taker",
         "waiter",
     )
 
     def __init__(self, call: UpstreamCall, exchange: AnsweringConnection) -> None:
-        self.method = call.method  # not the call itself: its body may be large, and a stream lives long
+        self.method = call.method  # do not keep the call: its body may be large, and a stream long
         self.deadline = call.deadline
         self.idle_timeout_s = call.idle_timeout_s
         self.loop = exchange.loop
@@ -64,38 +64,41 @@ class HttpAnswer:
         self.ended = False
         self.failure: UpstreamError | None = None
         self.waiter: asyncio.Future[bool] | None = None
-        self.taker: Callable[[bytes], bool] | None = None  # while it is poured
-        self.exchange: AnsweringConnection | None = exchange  # until the connection has nothing more for this answer
+        self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
+        self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over
 
     async def read(self) -> bytes:
-        """What has come since the last read; waits when nothing has. b"" at the end."""
+        """Return all bytes that arrived since the last read; waits if there are none. b"" at the end.
+
+        Raises `UpstreamCutError` or `UpstreamTimeoutError`. Cancelling it closes the answer.
+        """
         while not self.chunks:
             if self.complete:
                 return b""
             if self.failure is not None:
                 raise self.failure
-            await self._news()
-        return self._taken()
+            await self._wait()
+        return self._take_received()
 
     async def pour(self, take: Callable[[bytes], bool]) -> bool:
-        """What has come goes to `take`, and what comes does at once, until the end or until `take` has no room.
+        """Pass all bytes to `take` as they arrive, until the end (True) or until `take` returns False.
 
-        So a piece costs no future, no turn of the loop, no step of a task. What `take` raises is raised here.
+        A piece costs no future, no turn of the event loop and no task step. Raises what `read` and `take` raise.
         """
-        has_room = not self.chunks or take(self._taken())
+        has_room = not self.chunks or take(self._take_received())
         if has_room and not self.complete and self.failure is None:
-            self.taker = take
+            self.sink = take
             try:
-                has_room = await self._news()
+                has_room = await self._wait()
             finally:
-                self.taker = None
+                self.sink = None
         if has_room and self.failure is not None:
             raise self.failure
         self.ended = self.complete and not self.chunks
         return has_room
 
     def close(self) -> None:
-        """Ends the exchange: a connection whose answer was not complete is closed with it. Idempotent."""
+        """End the exchange. Closes the connection if the answer was not complete. Idempotent."""
         exchange = self.exchange
         self.chunks = []
         if exchange is not None:
@@ -104,41 +107,41 @@ class HttpAnswer:
             exchange.abandon()
 
     def wake(self) -> None:
-        """Something has come, or nothing more will: whoever waits is told, unless all of it could be poured."""
+        """Called when bytes or the end arrived: wake the waiting consumer, unless `take` could be given all of it."""
         waiter = self.waiter
         if waiter is None or waiter.done():
             return
         has_room = True
-        if self.chunks and self.taker is not None:
+        if self.chunks and self.sink is not None:
             try:
-                has_room = self.taker(self._taken())
-            except Exception as error:  # noqa: BLE001  # it is the taker's own, and raised where it has us pour
+                has_room = self.sink(self._take_received())
+            except Exception as error:  # noqa: BLE001  # raised again in `pour`
                 waiter.set_exception(error)
-                waiter.exception()  # not lost on anybody, should the waiting task be cancelled in the meantime
+                waiter.exception()  # mark it as retrieved, in case the waiting task was cancelled
                 return
             if has_room and not self.complete and self.failure is None:
                 return
         waiter.set_result(has_room)
 
-    async def _news(self) -> bool:
-        """Until `wake` is called to tell of something; whether whom it is poured to has room for more."""
+    async def _wait(self) -> bool:
+        """Wait for `wake`. Returns whether the `pour` callback has room for more."""
         self.waiter = waiter = self.loop.create_future()
         try:
             has_room: bool = await waiter
-        except asyncio.CancelledError:  # who stops waiting does not want the rest
+        except asyncio.CancelledError:  # a cancelled consumer does not want the rest
             self.close()
             raise
         finally:
             self.waiter = None
         return has_room
 
-    def _taken(self) -> bytes:
-        """What has come, which from here on is the reader's."""
+    def _take_received(self) -> bytes:
+        """Hand over all bytes that arrived."""
         chunks, held_bytes = self.chunks, self.held_bytes
         self.held_bytes = 0
         self.ended = self.complete
         if held_bytes > HELD_BYTES and self.exchange is not None:
-            self.exchange.listen()
+            self.exchange.resume_receiving()
         if len(chunks) == 1:
             return chunks.pop()
         self.chunks = []

@@ -1,8 +1,7 @@
-"""One HTTP/1.1 connection to an upstream: one exchange at a time.
+"""One HTTP/1.1 connection to an upstream, which carries one exchange at a time.
 
-Sits below `client.py`, which pools connections. httptools parses what comes; nothing of ours blocks, and no task is
-made for an exchange: the reader of an answer waits on one future, which the protocol's callbacks wake.
-Error texts never name a host, an address or a credential.
+`client.py` pools connections; httptools parses answers. An exchange needs no task: the consumer of an answer waits on
+one future, which the protocol's callbacks wake. Error texts never name a host, an address or a credential.
 """
 
 import asyncio
@@ -28,36 +27,36 @@ from proxy.exchange import (
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 READ_BYTES = 65_536
-"""One buffer for all connections of a client: it is parsed, and what is kept copied, before the next is read."""
+"""Size of the read buffer that all connections of a client share: each read is parsed before the next one."""
 HEAD_BYTES = 65_536
-"""The most that a head, or trailers, or anything else that is no body, may take."""
+"""Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
 WRITE_BYTES = 65_536
-"""A request up to this size is one buffer and one write."""
+"""A request up to this size is joined into one buffer and one write."""
 WHOLE_BYTES = 1 << 20
-"""One up to this size is still one write, of all its parts."""
+"""A request up to this size is one write of all its segments."""
 PIECE_BYTES = 131_072
-"""The body of a longer one goes piece by piece as the socket takes it."""
+"""A longer body is written in pieces of this size as the socket accepts them."""
 KNOWN_NAMES = 512
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
 class StaleConnectionError(UpstreamResetError):
-    """A kept connection was closed before the request reached the upstream; it may be sent again on a new one."""
+    """A kept connection was closed before the request reached the upstream. The request may be sent again."""
 
 
 class _BrokenHttpError(Exception):
-    """What came is well-formed enough for the parser, but not for us."""
+    """The parser accepted the bytes, but they are not an answer to this request."""
 
 
 class OwningPool(Protocol):
-    """Where a connection belongs: told when it is free again, and when it is no more."""
+    """The pool of a connection. `release`: the connection is free again. `forget`: it is closed."""
 
     def release(self, connection: "UpstreamConnection") -> None: ...
     def forget(self, connection: "UpstreamConnection") -> None: ...
 
 
 class SharedState:
-    """What all connections of one client share: the read buffer, and the header names seen so far, decoded."""
+    """What all connections of one client share: the read buffer and the decoded header names."""
 
     __slots__ = ("buffer", "loop", "names")
 
@@ -67,7 +66,7 @@ class SharedState:
         self.names: dict[bytes, str] = {}
 
     def name(self, raw: bytes) -> str:
-        """`raw` in lower case. Names repeat from answer to answer; an endless variety of them is not kept."""
+        """`raw` in lower case, cached: names repeat from answer to answer. At most `KNOWN_NAMES` are cached."""
         name = raw.decode("latin-1").lower()
         if len(self.names) < KNOWN_NAMES:
             self.names[raw] = name
@@ -75,28 +74,28 @@ class SharedState:
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """A connection and the one exchange on it. Free of exchanges it waits in its home's pool."""
+    """A connection and the exchange on it. A free connection waits in its pool."""
 
     __slots__ = (
         "_answer",
         "_exchanges",
         "_fields",
-        "_given_bytes",
-        "_heard",
-        "_heard_at",
         "_interim",
+        "_non_body_bytes",
         "_parser",
-        "_paused",
         "_pool",
+        "_reading_paused",
+        "_received_any",
+        "_received_at",
         "_reusable",
         "_shared",
-        "_silent_bytes",
         "_sock",
-        "_stopped_writing",
         "_timer",
         "_timer_at",
         "_truncated",
         "_unsent",
+        "_writing_paused",
+        "_written_bytes",
         "freed_at",
         "loop",
         "transport",
@@ -115,31 +114,31 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._exchanges = 0
         self._fields: list[tuple[str, str]] = []
         self._unsent: Iterator[bytes | memoryview] | None = None
-        self._given_bytes = 0
-        self._silent_bytes = 0
-        self._heard = self._interim = self._paused = self._stopped_writing = self._truncated = False
+        self._written_bytes = 0
+        self._non_body_bytes = 0
+        self._received_any = self._interim = self._reading_paused = self._writing_paused = self._truncated = False
         self._reusable = True
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self.freed_at = 0.0
 
-    # --- what the pool does with it -----------------------------------------------------------------------------------
+    # --- called by the pool -----------------------------------------------------------------------------------
 
     async def exchange(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
-        """Send a request and wait for the head of its answer. The connection must be free."""
-        if self.transport.is_closing():  # closed since it was handed out: nothing would ever be heard of it
+        """Send a request on a free connection; wait for the head. `StaleConnectionError`: may be sent again."""
+        if self.transport.is_closing():  # closed since the pool handed it out: no callback would follow
             raise StaleConnectionError("the connection was closed before it was used")
         answer = self._answer = HttpAnswer(call, self)
         self._exchanges += 1
-        self._heard = self._reusable = False
-        self._silent_bytes = 0
+        self._received_any = self._reusable = False
+        self._non_body_bytes = 0
         silent_at = perf_counter() + call.idle_timeout_s
         until = silent_at if silent_at < call.deadline else call.deadline
-        if self._timer is None or self._timer_at > until:  # one left from an earlier exchange will do
-            self._watch(until)
+        if self._timer is None or self._timer_at > until:  # a timer of an earlier exchange that fires sooner will do
+            self._set_timer(until)
         body = call.body
         call.written = True
         if isinstance(body, bytes) and len(head) + len(body) <= WRITE_BYTES:
-            self._given_bytes = len(head) + len(body)
+            self._written_bytes = len(head) + len(body)
             self._unsent = None
             self.transport.write(head + body)
         else:
@@ -155,12 +154,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return answer
 
     def drop(self) -> None:
-        """Close at once; what is still unsent stays so."""
+        """Close at once and discard unsent bytes."""
         self._pool.forget(self)
         self.transport.abort()
 
     def abandon(self) -> None:
-        """Nobody wants the rest of the answer."""
+        """Close the connection: the rest of the answer is not wanted."""
         self._answer = None
         self.drop()
 
@@ -168,89 +167,89 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _send_long(self, head: bytes, body: RequestBody) -> None:
         if len(body) <= WHOLE_BYTES:
-            self._given_bytes = len(head) + len(body)
+            self._written_bytes = len(head) + len(body)
             self._unsent = None
             self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.segments))
             return
-        self._given_bytes = len(head)
+        self._written_bytes = len(head)
         self._unsent = (SegmentedBody(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
         self.transport.write(head)
         self._send_more()
 
     def _send_more(self) -> None:
-        """As much of a long body as the transport takes; `resume_writing` comes back for the rest."""
-        while self._unsent is not None and not self._stopped_writing and not self.transport.is_closing():
+        """Write as much of a long body as the transport accepts; `resume_writing` continues."""
+        while self._unsent is not None and not self._writing_paused and not self.transport.is_closing():
             if piece := next(self._unsent, b""):
-                self._given_bytes += len(piece)
+                self._written_bytes += len(piece)
                 self.transport.write(piece)
             else:
                 self._unsent = None
 
     def pause_writing(self) -> None:
-        self._stopped_writing = True
+        self._writing_paused = True
 
     def resume_writing(self) -> None:
-        self._stopped_writing = False
+        self._writing_paused = False
         self._send_more()
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one by duck-typing only
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         answer = self._answer
-        if answer is None:  # nobody asked: a 408 before an idle close, or worse
+        if answer is None:  # bytes without a request: a 408 before an idle close, or worse
             self.drop()
             return
-        self._heard = True
-        self._heard_at = perf_counter()
-        held_bytes, self._silent_bytes = answer.held_bytes, self._silent_bytes + nbytes
+        self._received_any = True
+        self._received_at = perf_counter()
+        held_bytes, self._non_body_bytes = answer.held_bytes, self._non_body_bytes + nbytes
         data = self._shared.buffer[:nbytes]
         try:
             if not answer.status and not answer.status_lines.are_http(data):
-                raise _BrokenHttpError("an answer of a protocol or a version that nobody asked for")
+                raise _BrokenHttpError("not HTTP/1.0 or HTTP/1.1")
             self._parser.feed_data(data)
         except (_BrokenHttpError, httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._reusable = False
-            self._break_off("what the upstream sent is not HTTP")
+            self._break("what the upstream sent is not HTTP")
             return
         if answer.complete:
-            self._end()
+            self._finish()
         elif answer.held_bytes > held_bytes:
-            self._silent_bytes = 0
+            self._non_body_bytes = 0
             if answer.held_bytes > HELD_BYTES:
-                self._deafen()
-        elif self._silent_bytes > HEAD_BYTES:
-            self._break_off("the upstream's head is too large")
+                self._pause_receiving()
+        elif self._non_body_bytes > HEAD_BYTES:
+            self._break("the upstream's head is too large")
             return
         if answer.status and answer.waiter is not None:
             answer.wake()
 
-    def listen(self) -> None:
-        """There is room again for what the upstream has to say."""
-        if self._paused:
-            self._paused = False
-            self._heard_at = perf_counter()  # the silence so far was ours
+    def resume_receiving(self) -> None:
+        """Read from the socket again."""
+        if self._reading_paused:
+            self._reading_paused = False
+            self._received_at = perf_counter()  # the idle timeout must not count the time that we paused
             self.transport.resume_reading()
 
-    def _deafen(self) -> None:
-        if not self._paused:
-            self._paused = True
+    def _pause_receiving(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
             self.transport.pause_reading()
 
-    def _end(self) -> None:
-        """The answer is whole: free the connection, if it can carry another exchange."""
+    def _finish(self) -> None:
+        """The answer is complete: release the connection if it can carry another exchange, else close it."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.exchange = None
-        if self._paused:
-            self.listen()
-        if self._reusable and self._unsent is None and not self._stopped_writing and not self._truncated:
-            self.freed_at = self._heard_at
+        if self._reading_paused:
+            self.resume_receiving()
+        if self._reusable and self._unsent is None and not self._writing_paused and not self._truncated:
+            self.freed_at = self._received_at
             self._pool.release(self)
         else:
             self.drop()
@@ -260,15 +259,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         answer = self._answer
         if answer is None or answer.complete:
-            raise _BrokenHttpError("an answer that nobody asked for")
+            raise _BrokenHttpError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         known = self._shared.names.get(name) or self._shared.name(name)
-        if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._is_given(known)):
-            raise _BrokenHttpError("a transfer coding that nobody asked for")
+        if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._has_field(known)):
+            raise _BrokenHttpError("a transfer coding other than one `chunked`")
         self._fields.append((known, value.decode("utf-8", "replace")))
 
-    def _is_given(self, known: str) -> bool:
+    def _has_field(self, known: str) -> bool:
         return any(name == known for name, _ in self._fields)
 
     def on_headers_complete(self) -> None:
@@ -279,14 +278,14 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if 200 <= status <= 599:
             answer.headers = fields
             answer.status = status
-            if answer.method == "HEAD":  # the parser would wait for the body that content-length speaks of
+            if answer.method == "HEAD":  # the parser would wait for a body of `content-length`
                 answer.complete = True
             elif status >= 400 and self._unsent is not None:
-                self._unsent, self._truncated = None, True  # it refuses the body: stop sending it (RFC 9112 9.3)
+                self._unsent, self._truncated = None, True  # the upstream refused: stop sending the body (RFC 9112 9.3)
         elif status in (100, 102, 103):
             self._interim = True
         else:
-            raise _BrokenHttpError("a status that does not exist, or one that nobody asked for")
+            raise _BrokenHttpError("a status outside 200 to 599 that is not 100, 102 or 103")
 
     def on_body(self, body: bytes) -> None:
         answer = self._answer
@@ -311,10 +310,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._pool.forget(self)
         elif answer.status and not any(name in ("content-length", "transfer-encoding") for name, _ in answer.headers):
             answer.complete = True
-            self._end()
+            self._finish()
             answer.wake()
         else:
-            self._break_off("the upstream closed the connection", in_order=True)
+            self._break("the upstream closed the connection", closed_in_order=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -322,20 +321,20 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._timer = None
         self._pool.forget(self)
         if self._answer is not None:
-            self._break_off("the connection to the upstream broke off")
+            self._break("the connection to the upstream broke off")
         self._unsent = None
-        del self._parser  # it holds our bound methods: a cycle
+        del self._parser  # it refers to our bound methods: break the cycle
 
-    def _break_off(self, text: str, in_order: bool = False) -> None:
+    def _break(self, text: str, closed_in_order: bool = False) -> None:
         answer = self._answer
         if answer is None:
             self.drop()
         elif answer.complete:
-            self._end()
+            self._finish()
             answer.wake()
         elif answer.status:
             self._fail(UpstreamCutError(text))
-        elif self._exchanges > 1 and not self._heard and self._may_repeat(answer.method, in_order):
+        elif self._exchanges > 1 and not self._received_any and self._may_repeat(answer.method, closed_in_order):
             self._fail(StaleConnectionError(text))
         else:
             self._fail(UpstreamResetError(text))
@@ -348,32 +347,32 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.failure = failure
             answer.wake()
 
-    def _may_repeat(self, method: str, in_order: bool) -> bool:
-        """Whether sending the request again cannot make it happen twice, given that no byte of an answer came.
+    def _may_repeat(self, method: str, closed_in_order: bool) -> bool:
+        """Whether the request may be sent again, given that no byte of an answer arrived.
 
         RFC 9110 9.2.2: idempotent methods may be repeated; others only by "means to detect that the original request
-        was never applied". Closing in order (FIN) acknowledges all that the upstream's kernel had received until
-        then. If every byte of the request is still unacknowledged, none of it had come: the upstream closed an idle
-        connection while the request was on its way. A reset tells nothing: acknowledgements may lag behind it.
+        was never applied". An orderly close (FIN) acknowledges all bytes that the upstream's kernel had received. If
+        every byte of the request is still unacknowledged, none of it had arrived: the upstream closed the idle
+        connection while the request was on its way. A reset proves nothing: acknowledgements may lag behind it.
         """
         if method in IDEMPOTENT:
             return True
-        if not in_order:
+        if not closed_in_order:
             return False
         unacknowledged = _unacknowledged_bytes(self._sock)
-        handed_over = self._given_bytes - self.transport.get_write_buffer_size()
+        handed_over = self._written_bytes - self.transport.get_write_buffer_size()
         return unacknowledged is not None and unacknowledged >= handed_over
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def _watch(self, at: float) -> None:
-        """See to it that `_on_time` runs at `at`."""
+    def _set_timer(self, at: float) -> None:
+        """Call `_on_timer` at `at` (`perf_counter` seconds)."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self.loop.call_later(max(0.0, at - perf_counter()), self._on_time)
+        self._timer = self.loop.call_later(max(0.0, at - perf_counter()), self._on_timer)
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         answer = self._answer
         if answer is None:
@@ -381,16 +380,16 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         now = perf_counter()
         if now >= answer.deadline:
             self._fail(UpstreamTimeoutError("the deadline passed"))
-        elif not answer.status or self._paused:
-            self._watch(min(answer.deadline, now + answer.idle_timeout_s))
-        elif now >= self._heard_at + answer.idle_timeout_s:
+        elif not answer.status or self._reading_paused:
+            self._set_timer(min(answer.deadline, now + answer.idle_timeout_s))
+        elif now >= self._received_at + answer.idle_timeout_s:
             self._fail(UpstreamTimeoutError("the upstream fell silent"))
         else:
-            self._watch(min(answer.deadline, self._heard_at + answer.idle_timeout_s))
+            self._set_timer(min(answer.deadline, self._received_at + answer.idle_timeout_s))
 
 
 def _unacknowledged_bytes(sock: socket.socket) -> int | None:
-    """How much of what the kernel was given to send is not acknowledged by the peer; None where that is not told."""
+    """Bytes in the kernel's send queue that the peer has not acknowledged; None where the system does not report it."""
     if sys.platform != "linux" or sock.fileno() < 0:
         return None
     try:

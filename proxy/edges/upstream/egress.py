@@ -1,7 +1,7 @@
-"""The one way out: resolve a name, check every address, dial exactly a checked one.
+"""Outgoing connections of the proxy: resolves a name, checks every address, dials only a checked address.
 
-Every outgoing connection of the proxy is made here. Nothing is read from proxy environment variables; TLS trusts the
-system's authorities and TOLLGATE_EGRESS_CA_FILE. Error texts never name a host or an address.
+All of the proxy's connections to upstreams are made here. Ignores proxy environment variables. TLS trusts the system's
+authorities and TOLLGATE_EGRESS_CA_FILE. Error texts never name a host or an address.
 
 See docs/reference/management-api.md#egress-rules.
 """
@@ -19,20 +19,20 @@ from typing import TypeVar
 from policy.hosts import Address, EgressRules, Reach, refusal
 from proxy.exchange import UpstreamTimeoutError, UpstreamUnreachableError
 
-Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 Resolve = Callable[[str], Awaitable[tuple[Address, ...]]]
 
 RESOLVER_THREADS = 32
-"""Above a loop's default, so that one customer's dead name server does not hold up everybody's names."""
+"""More than the loop's default, so that one customer's dead name server does not delay all look-ups."""
 RESOLVED_FOR_S = 10.0
 STAGGER_S = 0.25
-"""RFC 8305 5: how long one address may take before the next is tried beside it."""
+"""How long one address may take before the next is tried in parallel (RFC 8305 5)."""
 MAX_ADDRESSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a connection leads, as the URL says it. `host` has no brackets; `port` is None when the URL has none."""
+    """Scheme, host and port of a URL. `host` has no brackets; `port` is None if the URL has none."""
 
     scheme: str
     host: str
@@ -45,33 +45,33 @@ class Origin:
 
 
 class Resolver:
-    """Asks the system's resolver in threads; one question per name at a time, answers kept for a moment."""
+    """Calls the system's resolver in threads. One look-up per name at a time; caches answers for `RESOLVED_FOR_S`."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve")
         self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
-        self._asked: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
+        self._lookups: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
-        """The addresses of `host` in the system's order of preference. OSError when there are none."""
+        """The addresses of `host` in the system's order of preference. Raises OSError if there are none."""
         known = self._known.get(host)
         if known is not None and time.perf_counter() < known[0]:
             return known[1]
-        question = self._asked.get(host)
-        if question is None:
-            question = self._asked[host] = asyncio.ensure_future(self._ask(host))
-            question.add_done_callback(lambda done: self._answered(host, done))
-        return await asyncio.shield(question)
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = self._lookups[host] = asyncio.ensure_future(self._look_up_in_thread(host))
+            lookup.add_done_callback(lambda done: self._lookup_ended(host, done))
+        return await asyncio.shield(lookup)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _answered(self, host: str, question: asyncio.Future[tuple[Address, ...]]) -> None:
-        del self._asked[host]
-        if not question.cancelled():
-            question.exception()  # seen: whoever asked may have gone, and asyncio would log it as lost
+    def _lookup_ended(self, host: str, lookup: asyncio.Future[tuple[Address, ...]]) -> None:
+        del self._lookups[host]
+        if not lookup.cancelled():
+            lookup.exception()  # mark it as retrieved: all callers may have been cancelled
 
-    async def _ask(self, host: str) -> tuple[Address, ...]:
+    async def _look_up_in_thread(self, host: str) -> tuple[Address, ...]:
         addresses = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host)
         now = time.perf_counter()
         self._known = {name: known for name, known in self._known.items() if now < known[0]}
@@ -88,7 +88,7 @@ def _look_up(host: str) -> tuple[Address, ...]:
 
 
 class Egress:
-    """Makes connections under `rules`. `resolve` is replaced in tests only."""
+    """Makes connections under `rules`. Only tests pass `resolve`."""
 
     def __init__(
         self, rules: EgressRules, connect_timeout_s: float, ca_file: str | None = None, resolve: Resolve | None = None
@@ -105,12 +105,17 @@ class Egress:
     def close(self) -> None:
         self._resolver.close()
 
-    async def connect(self, origin: Origin, protocol: Callable[[socket.socket], Protocol], deadline: float) -> Protocol:
-        """A connected protocol. Raises UpstreamUnreachableError, or UpstreamTimeoutError when `deadline` came first."""
+    async def connect(
+        self, origin: Origin, protocol: Callable[[socket.socket], ProtocolT], deadline: float
+    ) -> ProtocolT:
+        """Connect and return the protocol. `deadline`: `perf_counter` seconds.
+
+        Raises `UpstreamUnreachableError`, or `UpstreamTimeoutError` if the deadline passed first.
+        """
         left_s = deadline - time.perf_counter()
         try:
             async with asyncio.timeout(min(self._connect_timeout_s, left_s)):
-                sock = await _race(await self._places(origin))
+                sock = await _race(await self._dial_addresses(origin))
                 return await self._wrap(sock, origin, protocol)
         except TimeoutError:
             if left_s < self._connect_timeout_s:
@@ -121,8 +126,8 @@ class Egress:
         except OSError:
             raise UpstreamUnreachableError("the connection was refused or broke off") from None
 
-    async def _places(self, origin: Origin) -> list[tuple[str, int]]:
-        """Where `origin` may be dialled, best first: all its addresses, or an error if one of them is out of bounds."""
+    async def _dial_addresses(self, origin: Origin) -> list[tuple[str, int]]:
+        """The addresses and ports to dial, best first. Raises if any address of the name is forbidden."""
         link = self._rules.links.get(origin.host) if origin.port is None else None
         if link is not None:
             return [(str(link.address), link.port)]
@@ -143,9 +148,9 @@ class Egress:
             raise UpstreamUnreachableError("the upstream's name does not resolve") from None
 
     async def _wrap(
-        self, sock: socket.socket, origin: Origin, protocol: Callable[[socket.socket], Protocol]
-    ) -> Protocol:
-        """Transport and TLS on a connected socket; certificate and SNI go by the URL's name, not by the address."""
+        self, sock: socket.socket, origin: Origin, protocol: Callable[[socket.socket], ProtocolT]
+    ) -> ProtocolT:
+        """Add transport and TLS to a connected socket. Certificate and SNI go by the URL's host, not the address."""
         try:
             _, made = await asyncio.get_running_loop().create_connection(
                 lambda: protocol(sock),
@@ -160,7 +165,7 @@ class Egress:
 
 
 async def _race(places: list[tuple[str, int]]) -> socket.socket:
-    """A socket connected to the first place that answers; the next is tried when one fails or is slow (RFC 8305)."""
+    """A socket connected to the first address that answers. Tries the next when one fails or is slow (RFC 8305)."""
     if len(places) == 1:
         return await _dial(*places[0])
     waiting, running = list(reversed(places)), set[asyncio.Task[socket.socket]]()
@@ -204,7 +209,7 @@ async def _dial(host: str, port: int) -> socket.socket:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """A prediction may take 20 minutes of silence: let the kernel notice a peer that is gone."""
+    """Enable TCP keep-alive: an upstream may be silent for 20 minutes, and only the kernel notices a dead peer."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):  # not on every platform

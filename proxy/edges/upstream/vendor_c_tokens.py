@@ -1,7 +1,7 @@
-"""Access tokens for VENDOR_C: a service account's signed assertion goes out, a bearer token comes back (RFC 7523).
+"""Access tokens for VENDOR_C: exchanges a service account's signed assertion for a bearer token (RFC 7523).
 
-A token is kept until it expires and renewed beside the traffic shortly before; one request at a time per account,
-however many calls wait for it. Secrets, assertions and tokens are never logged and never in an error's text.
+Caches each token until it expires and renews it in the background shortly before. One request at a time per account,
+however many calls wait for it. Secrets, assertions and tokens appear in no log line and no error text.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from proxy.refusals import TargetCredentialError
 FETCH_TIMEOUT_S = 10.0
 RENEW_BEFORE_S = 300.0
 RETRY_AFTER_S = 5.0
-"""How long a renewal that failed is left alone, as long as the old token still serves."""
+"""Pause after a failed renewal while the old token is still valid."""
 USELESS_BELOW_S = 10.0
-"""A token this close to its end may be dead before it arrives."""
+"""A token that expires sooner may be dead when it reaches the vendor."""
 MAX_ANSWER_BYTES = 65_536
 MAX_ACCOUNTS = 1_024
-"""So many accounts' keys are kept, the bad ones' place included."""
+"""Most accounts whose parsed keys are cached, invalid ones included."""
 log = logging.getLogger(__name__)
 _HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
 
 
 class TokenRequestSender(Protocol):
-    """The way out."""
+    """Sends a request to a token endpoint. Raises an `UpstreamError`."""
 
     async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedToken:
     value: str
     renew_at: float
     expires_at: float
@@ -48,16 +48,16 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoints:
-    """Where a service account may send us for its token: the customer wrote that URL, so the customers' rules hold.
+    """Which token endpoints may be dialled. The URL is in the customer's secret, so the rules for customers apply.
 
-    `operator_base_url` is VENDOR_C's own base URL: a token endpoint beside it (same origin) is the operator's.
+    `operator_base_url` is VENDOR_C's base URL: a token endpoint of the same origin belongs to the operator.
     """
 
     rules: EgressRules
     operator_base_url: str = ""
 
     def reach(self, token_uri: str) -> Reach:
-        """Raises `EndpointRuleError` when the URL may not be dialled."""
+        """Whose rules apply to the URL. Raises `EndpointRuleError` if it may not be dialled."""
         if self.operator_base_url and _origin(token_uri) == _origin(self.operator_base_url):
             return Reach.OPERATOR
         check_base_url(token_uri, self.rules)
@@ -65,7 +65,7 @@ class TokenEndpoints:
 
 
 class VendorCTokens:
-    """One per event loop. `clock`: monotonic seconds, as `UpstreamCall.deadline` has them."""
+    """Gets and caches tokens. One per event loop. `clock`: monotonic seconds, the clock of `UpstreamCall.deadline`."""
 
     def __init__(
         self, upstream: TokenRequestSender, endpoints: TokenEndpoints, clock: Callable[[], float] = time.perf_counter
@@ -73,24 +73,24 @@ class VendorCTokens:
         self._upstream = upstream
         self._endpoints = endpoints
         self._clock = clock
-        self._kept: dict[bytes, _Kept] = {}
+        self._cached: dict[bytes, _CachedToken] = {}
         self._fetching: dict[bytes, asyncio.Task[str]] = {}
         self._accounts: dict[bytes, vendor_c.ServiceAccount | None] = {}
-        self._reading = threading.Lock()
+        self._parsing_lock = threading.Lock()
 
     async def token(self, secret_value: str) -> str:
         """A token for the service account in `secret_value` (base64 of its JSON).
 
-        Raises TargetCredentialError when the account is malformed or refused, UpstreamError when none can be had now.
+        Raises `TargetCredentialError` if the account is malformed or refused, `UpstreamError` if there is no token now.
         """
         account = hashlib.sha256(secret_value.encode("utf-8", "surrogateescape")).digest()
-        kept = self._kept.get(account)
+        cached = self._cached.get(account)
         now = self._clock()
-        if kept is not None and now < kept.renew_at:
-            return kept.value
+        if cached is not None and now < cached.renew_at:
+            return cached.value
         fetching = self._fetching.get(account) or self._begin(account, secret_value)
-        if kept is not None and now < kept.expires_at:
-            return kept.value
+        if cached is not None and now < cached.expires_at:
+            return cached.value
         return await asyncio.shield(fetching)
 
     async def aclose(self) -> None:
@@ -100,38 +100,38 @@ class VendorCTokens:
 
     def _begin(self, account: bytes, secret_value: str) -> "asyncio.Task[str]":
         task = self._fetching[account] = asyncio.ensure_future(self._fetch(account, secret_value))
-        task.add_done_callback(lambda done: self._ended(account, done))
+        task.add_done_callback(lambda done: self._fetch_ended(account, done))
         return task
 
-    def _ended(self, account: bytes, task: "asyncio.Task[str]") -> None:
+    def _fetch_ended(self, account: bytes, task: "asyncio.Task[str]") -> None:
         del self._fetching[account]
-        kept = self._kept.get(account)
-        if not task.cancelled() and task.exception() is not None and kept is not None:
-            kept.renew_at = self._clock() + RETRY_AFTER_S
+        cached = self._cached.get(account)
+        if not task.cancelled() and task.exception() is not None and cached is not None:
+            cached.renew_at = self._clock() + RETRY_AFTER_S
 
     async def _fetch(self, account: bytes, secret_value: str) -> str:
-        token_uri, form = await asyncio.to_thread(self._signed, account, secret_value)
-        asked_at = self._clock()
-        token = await self._ask(token_uri, form)
+        token_uri, form = await asyncio.to_thread(self._signed_form, account, secret_value)
+        requested_at = self._clock()
+        token = await self._request_token(token_uri, form)
         lifetime_s = token.lifetime_s
-        self._kept = {key: kept for key, kept in self._kept.items() if asked_at < kept.expires_at}
-        self._kept[account] = _Kept(
+        self._cached = {key: cached for key, cached in self._cached.items() if requested_at < cached.expires_at}
+        self._cached[account] = _CachedToken(
             token.value,
-            asked_at + max(lifetime_s - RENEW_BEFORE_S, lifetime_s / 2),
-            asked_at + lifetime_s - USELESS_BELOW_S,
+            requested_at + max(lifetime_s - RENEW_BEFORE_S, lifetime_s / 2),
+            requested_at + lifetime_s - USELESS_BELOW_S,
         )
         return token.value
 
-    def _signed(self, digest: bytes, secret_value: str) -> tuple[str, bytes]:
-        """Where to ask, and the signed form. In a thread: a signature takes 6 ms, without the interpreter's lock."""
+    def _signed_form(self, digest: bytes, secret_value: str) -> tuple[str, bytes]:
+        """The token endpoint and the signed form. Runs in a thread: a signature takes 6 ms and releases the GIL."""
         account = self._account(digest, secret_value)
         if account is None:
             raise TargetCredentialError
         return account.token_uri, vendor_c.token_request(account, int(time.time()))
 
     def _account(self, digest: bytes, secret_value: str) -> vendor_c.ServiceAccount | None:
-        """Read once per secret's version, bad ones included: the key is checked then."""
-        with self._reading:
+        """Parse each version of a secret once, which includes the check of its key. None if it is invalid."""
+        with self._parsing_lock:
             if digest not in self._accounts:
                 if len(self._accounts) >= MAX_ACCOUNTS:
                     del self._accounts[next(iter(self._accounts))]
@@ -142,7 +142,7 @@ class VendorCTokens:
                     self._accounts[digest] = None
             return self._accounts[digest]
 
-    async def _ask(self, token_uri: str, form: bytes) -> vendor_c.AccessToken:
+    async def _request_token(self, token_uri: str, form: bytes) -> vendor_c.AccessToken:
         try:
             reach = self._endpoints.reach(token_uri)
         except EndpointRuleError:
@@ -151,7 +151,7 @@ class VendorCTokens:
         call = UpstreamCall(token_uri, "POST", _HEADERS, form, deadline, FETCH_TIMEOUT_S, reach)
         answer = await self._upstream.send(call)
         try:
-            body = await _bounded(answer)
+            body = await _read_bounded(answer)
         finally:
             answer.close()
         if 400 <= answer.status < 500 and answer.status not in (408, 429):
@@ -164,7 +164,7 @@ class VendorCTokens:
             raise UpstreamUnreachableError("the token endpoint's answer holds no token") from None
 
 
-async def _bounded(answer: UpstreamAnswer) -> bytes:
+async def _read_bounded(answer: UpstreamAnswer) -> bytes:
     body = b""
     while piece := await answer.read():
         body += piece

@@ -233,7 +233,7 @@ async def test_one_who_leaves_does_not_take_the_answer_along(monkeypatch: pytest
         await release.wait()
         return (ip_address("8.8.8.8"),)
 
-    monkeypatch.setattr(resolver, "_ask", ask)
+    monkeypatch.setattr(resolver, "_look_up_in_thread", ask)
     first, second = (asyncio.ensure_future(resolver("a.example")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

@@ -18,7 +18,7 @@ def split(pieces: list[bytes], limit: int = sse.MAX_FRAME_BYTES) -> list[sse.Pie
     """All pieces of a stream, what came after the last blank line included."""
     framer = sse.Framer(limit)
     found = [piece for data in pieces for piece in framer.split(data)]
-    rest = framer.rest()
+    rest = framer.flush()
     assert len(rest) <= limit + 2
     return [*found, (rest, sse.FRAME)] if rest else found
 
@@ -52,7 +52,7 @@ def test_one_frame_is_told_without_a_framer(stream: bytes, more: bytes) -> None:
     elif b"\r" not in stream:
         assert [kind for _, kind in pieces] != [sse.FRAME] or not framer.at_boundary
     framer.split(more)
-    assert framer.at_boundary == (not framer.rest())
+    assert framer.at_boundary == (not framer.flush())
 
 
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])
