@@ -1,6 +1,6 @@
 """The billing event: its fields, its order, its idempotency key (docs/reference/events-and-webhooks.md#the-event)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,12 @@ class Tokens(NamedTuple):
     input: int = 0
     output: int = 0
     cached_input: int = 0
+
+    @classmethod
+    def from_wire(cls, counts: Sequence[int]) -> "Tokens":
+        """From the three numbers of the wire form."""
+        input, output, cached_input = counts
+        return cls(input=input, output=output, cached_input=cached_input)
 
     @property
     def total(self) -> int:
@@ -75,7 +81,7 @@ class BillingEvent:
         if not isinstance(wire["request_metadata"], Mapping | None):
             raise TypeError("request_metadata is an object or null")
         rest = {name: wire[name] for name in cls.__dataclass_fields__ if name != "tokens"}
-        return cls(tokens=Tokens(*(min(count, MAX_COUNT) for count in counts)), **rest)
+        return cls(tokens=Tokens.from_wire([min(count, MAX_COUNT) for count in counts]), **rest)
 
 
 _TEXTS = (

@@ -541,6 +541,61 @@ def errors_are_named_so(sources: Sources) -> list[str]:
     return problems
 
 
+# --- money ---------------------------------------------------------------------------------------------------------
+
+ADMIT = "proxy.stages.admit"
+COPYING = frozenset(("copy", "dataclasses.replace", "pickle"))
+MONEY = frozenset(
+    ("Admitted", "BillingEvent", "CloseCall", "OpenCall", "RequestReport", "Reservation", "Settlement", "Tokens")
+)
+
+
+def only_admit_constructs_admitted(sources: Sources) -> list[str]:
+    """Elsewhere the name is written only to annotate, to compare a type, and where the class is defined.
+
+    So nothing else can call it, subclass it or give it another name; and the path copies no value of a stage.
+    """
+    problems: list[str] = []
+    for module in sources.values():
+        if module.name == ADMIT:
+            continue
+        harmless = {id(node) for allowed in harmless_uses(module) for node in ast.walk(allowed)}
+        for node in ast.walk(module.tree):
+            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+            if name == "Admitted" and id(node) not in harmless:
+                problems.append(module.at(node, "only admit constructs Admitted"))
+            if isinstance(node, ast.alias) and node.name == "Admitted" and node.asname:
+                problems.append(module.at(node, "Admitted has one name"))
+        if within(module.name, ("proxy.stages.", "proxy.pipeline", "proxy.exchange")):
+            copied = ((line, name) for line, name in module.imports if any(reaches(name, one) for one in COPYING))
+            problems += [module.at(line, f"{name} could copy an Admitted") for line, name in copied]
+    return problems
+
+
+def harmless_uses(module: Module) -> Iterator[ast.AST]:
+    """Annotations, and the types that `isinstance` compares with."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
+            yield node.annotation
+        elif isinstance(node, Function) and node.returns is not None:
+            yield node.returns
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            yield from node.args[1:]
+
+
+def records_about_money_are_made_with_keywords(sources: Sources) -> list[str]:
+    """Two strings or two numbers that change places are a wrong bill."""
+    problems: list[str] = []
+    for module in sources.values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name in MONEY:
+                problems.append(module.at(node, f"{name} is made with keywords"))
+    return problems
+
+
 RULES: tuple[Rule, ...] = (
     planes_keep_apart,
     stages_stand_alone,
@@ -563,6 +618,8 @@ RULES: tuple[Rule, ...] = (
     no_globals,
     policy_dataclasses_are_frozen,
     errors_are_named_so,
+    only_admit_constructs_admitted,
+    records_about_money_are_made_with_keywords,
 )
 
 
@@ -662,6 +719,14 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
     (policy_dataclasses_are_frozen, {"policy/a.py": "@dataclass(frozen=True)\nclass A: ..."}, "A: dataclasses"),
     (errors_are_named_so, {"policy/a.py": "class Oops(ValueError):\n    'Oh.'"}, "ends in Error"),
     (errors_are_named_so, {"policy/a.py": "class OopsError(ValueError): ..."}, "docstring"),
+    (only_admit_constructs_admitted, {"proxy/stages/route.py": "\nx = Admitted(y)"}, "proxy/stages/route.py:2"),
+    (only_admit_constructs_admitted, {"proxy/a.py": "x = exchange.Admitted(y)"}, "proxy/a.py:1"),
+    (only_admit_constructs_admitted, {"proxy/a.py": "class Mine(Admitted): ..."}, "proxy/a.py:1"),
+    (only_admit_constructs_admitted, {"proxy/a.py": "make = Admitted"}, "proxy/a.py:1"),
+    (only_admit_constructs_admitted, {"proxy/a.py": "from proxy.exchange import Admitted as A"}, "one name"),
+    (only_admit_constructs_admitted, {"proxy/stages/relay.py": "from dataclasses import replace"}, "could copy"),
+    (records_about_money_are_made_with_keywords, {"proxy/a.py": "Tokens(1, 2)"}, "Tokens is made with keywords"),
+    (records_about_money_are_made_with_keywords, {"control/a.py": "b.Settlement(*x)"}, "control/a.py:1"),
 )
 
 
@@ -702,6 +767,18 @@ def test_bench_and_tests_use_no_private_name_that_is_not_ours(ours: Sources) -> 
     own = set[str]().union(*(defined_names(module) for module in (*ours.values(), *others.values())))
     problems = [problem for module in others.values() for problem in private_uses(module, own)]
     assert not problems, "\n" + "\n".join(problems)
+
+
+def test_admit_itself_and_annotations_are_no_breach(tmp_path: Path) -> None:
+    stages = tmp_path / "proxy" / "stages"
+    stages.mkdir(parents=True)
+    (stages / "admit.py").write_text("x = Admitted(y=1)")
+    (stages / "dispatch.py").write_text("def f(x: Admitted | None) -> Admitted: return isinstance(x, Admitted)")
+    assert not only_admit_constructs_admitted(read_sources(tmp_path))
+
+
+def test_bench_and_tests_make_records_about_money_with_keywords_too() -> None:
+    assert not records_about_money_are_made_with_keywords(read_sources(ROOT, ("bench", "tests")))
 
 
 def main() -> int:

@@ -177,7 +177,7 @@ def _event(metadata: dict[str, str]) -> dict[str, Any]:
         model_slug="acme/chat",
         ended_at_ms=time.time_ns() // 1_000_000,
         status=200,
-        tokens=Tokens(1000, 1000),
+        tokens=Tokens(input=1000, output=1000),
         request_metadata=metadata,
     )
     return event.to_wire()

@@ -31,7 +31,10 @@ from tests.postgres_server import find_binaries, running_postgres
 
 WORKSPACE_ID = "ws_01JD0000000000000000000000"
 RESERVATION = Reservation(
-    "tg:{grp_01JD0000000000000000000000|acme/chat}", (("grp_01JD0000000000000000000000", 0b101000),), 1, 600
+    key="tg:{grp_01JD0000000000000000000000|acme/chat}",
+    buckets=(("grp_01JD0000000000000000000000", 0b101000),),
+    admitted_at_ms=1,
+    reserved_tokens=600,
 )
 
 
@@ -50,7 +53,7 @@ def call(number: int) -> OpenCall:
         model_slug="acme/chat",
         request_metadata={"trace": "abc"},
         opened_at_ms=1,
-        estimate=Tokens(100, 500, 0),
+        estimate=Tokens(input=100, output=500, cached_input=0),
         reservations=(RESERVATION,),
     )
 
@@ -66,7 +69,7 @@ def event(number: int) -> BillingEvent:
         model_slug="acme/chat",
         ended_at_ms=number,
         status=200,
-        tokens=Tokens(100, 500, 20),
+        tokens=Tokens(input=100, output=500, cached_input=20),
         request_metadata={"trace": "abc"},
     )
 
@@ -76,14 +79,20 @@ def bench_journal(directory: Path, calls: int) -> None:
     journal.start()
     opens = [call(number) for number in range(calls)]
     closes = [
-        CloseCall(event_key=key(number), status=200, tokens=Tokens(100, 50, 0), ended_at_ms=2, numbers=(number + 1,))
+        CloseCall(
+            event_key=key(number),
+            status=200,
+            tokens=Tokens(input=100, output=50, cached_input=0),
+            ended_at_ms=2,
+            numbers=(number + 1,),
+        )
         for number in range(calls)
     ]
     slowest_s, thread_s, process_s, wall_s = 0.0, time.thread_time(), time.process_time(), time.perf_counter()
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
         journal.open(opened)
-        journal.answered(opened.event_key, Tokens(100), 2)
+        journal.answered(opened.event_key, Tokens(input=100), 2)
         journal.close(closed)
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s, process_s = time.thread_time() - thread_s, time.process_time() - process_s

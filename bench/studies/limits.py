@@ -70,10 +70,16 @@ def settling(plan: Plan, batch: int) -> Callable[[int], list[Any]]:
     buckets = tuple((group, kind_mask(limits)) for group, limits in tokens)
 
     def arguments(call: int) -> list[Any]:
-        reservation = Reservation(plan.key, buckets, time.time_ns() // 1_000_000, 600)
+        reservation = Reservation(
+            key=plan.key, buckets=buckets, admitted_at_ms=time.time_ns() // 1_000_000, reserved_tokens=600
+        )
         numbers = range(call * batch + 1, call * batch + batch + 1)
         return list(
-            settle_arguments([Settlement(reservation, number, 500) for number in numbers], f"b{batch}", LEASE_MS)
+            settle_arguments(
+                [Settlement(reservation=reservation, number=number, actual_tokens=500) for number in numbers],
+                f"b{batch}",
+                LEASE_MS,
+            )
         )
 
     return arguments

@@ -76,12 +76,22 @@ class Reserving:
         decision = admit(self._book, self._bounds, (estimate,), call.at_ms)
         if not decision.admitted:
             return None
-        reservation = Reservation("k", (("g", kind_mask((self._limit,))),), decision.now_ms, estimate)
+        reservation = Reservation(
+            key="k",
+            buckets=(("g", kind_mask((self._limit,))),),
+            admitted_at_ms=decision.now_ms,
+            reserved_tokens=estimate,
+        )
         return lambda: self._end(call, reservation)
 
     def _end(self, call: Arrival, reservation: Reservation) -> None:
         self._number += 1
-        settle(self._book, "w", (Settlement(reservation, self._number, call.tokens),), call.ends_at_ms)
+        settle(
+            self._book,
+            "w",
+            (Settlement(reservation=reservation, number=self._number, actual_tokens=call.tokens),),
+            call.ends_at_ms,
+        )
         self._output_estimates.record("g", "s", call.output)
 
 

@@ -45,7 +45,7 @@ async def ours(entities: int) -> None:
     capacity = Capacity()
     meters.watch(capacity)
     names = [f"customer-{number}" for number in range(entities)]
-    tokens = Tokens(100, 50, 20)
+    tokens = Tokens(input=100, output=50, cached_input=20)
     started_s = time.process_time()
     for number in range(CALLS):
         load = capacity.enter()

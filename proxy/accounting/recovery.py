@@ -133,9 +133,12 @@ def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:
 def _settlements(opened: bytes, closed: bytes) -> list[Settlement]:
     _, _, reservations = _opening(opened)
     _, rest, numbers = closed.split(b"\n", 2)
-    total = Tokens(*orjson.loads(b"{" + rest)["tokens"]).total
+    total = Tokens.from_wire(orjson.loads(b"{" + rest)["tokens"]).total
     pairs = zip(reservations, orjson.loads(numbers), strict=False)
-    return [Settlement(Reservation.from_wire(reservation), number, total) for reservation, number in pairs]
+    return [
+        Settlement(reservation=Reservation.from_wire(reservation), number=number, actual_tokens=total)
+        for reservation, number in pairs
+    ]
 
 
 def _opening(opened: bytes) -> list[Any]:
@@ -249,8 +252,8 @@ def _last_known(progress: bytes | None, estimate: list[int]) -> Tokens:
     if progress is None:
         return Tokens()
     if not progress:  # its output was never counted; of the estimate only the input is no expectation
-        return Tokens(estimate[0])
-    return Tokens(*orjson.loads(b"{" + progress)["tokens"])
+        return Tokens(input=estimate[0])
+    return Tokens.from_wire(orjson.loads(b"{" + progress)["tokens"])
 
 
 def _time_of(payload: bytes) -> int:

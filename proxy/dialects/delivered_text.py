@@ -131,7 +131,11 @@ class NoTextCounter:
 
 def _tokens(weight: int, request: RequestTokens, reported_input: Tokens | None) -> Tokens:
     output = tokens_of(weight)
-    return Tokens(request.tokens, output) if reported_input is None else reported_input._replace(output=output)
+    return (
+        Tokens(input=request.tokens, output=output)
+        if reported_input is None
+        else reported_input._replace(output=output)
+    )
 
 
 def _data_of(frames: bytes) -> list[bytes]:

@@ -86,7 +86,7 @@ class OpenAiMeter:
                 raise InvalidUsageError(f"{_OUTPUT[0]} is missing")
             output = 0
         cached = _cached(usage, self._most)
-        return Tokens(input_tokens, output, cached if cached < input_tokens else input_tokens)
+        return Tokens(input=input_tokens, output=output, cached_input=cached if cached < input_tokens else input_tokens)
 
 
 class MessagesMeter:
@@ -110,7 +110,7 @@ class MessagesMeter:
         if not self._split:
             return None
         total = sum(self._split.values())
-        return Tokens(total, 0, self._split.get(_SPLIT[1], 0))
+        return Tokens(input=total, output=0, cached_input=self._split.get(_SPLIT[1], 0))
 
     @property
     def tokens(self) -> Tokens | None:

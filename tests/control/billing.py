@@ -31,7 +31,7 @@ def event(number: int, ended_at_ms: int = 0, **more: Any) -> BillingEvent:
         "model_slug": "acme/chat",
         "ended_at_ms": ended_at_ms,
         "status": 200,
-        "tokens": Tokens(100 + number, 20, 30),
+        "tokens": Tokens(input=100 + number, output=20, cached_input=30),
         "request_metadata": None,
     }
     return BillingEvent(**{**fields, **more})

@@ -35,7 +35,13 @@ class FakeCounters:
         if isinstance(granted, LimitHit):
             for reservation in ceiling.returnable:
                 self._apply(
-                    "given back", Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
+                    "given back",
+                    Settlement(
+                        reservation=reservation,
+                        number=self.next_number(reservation.key),
+                        actual_tokens=0,
+                        given_back=True,
+                    ),
                 )
             return granted
         return Taken(
@@ -55,7 +61,9 @@ class FakeCounters:
 
     def give_back(self, taken: Taken) -> None:
         for reservation in taken.returnable:
-            settlement = Settlement(reservation, self.next_number(reservation.key), 0, given_back=True)
+            settlement = Settlement(
+                reservation=reservation, number=self.next_number(reservation.key), actual_tokens=0, given_back=True
+            )
             self.settled.append(settlement)
             self._apply("given back", settlement)
 
@@ -96,7 +104,11 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
 def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: int) -> tuple[Reservation, ...]:
     groups = dict.fromkeys(bound.counting_group for bound in held)
     buckets = tuple((group, kind_mask(b.limit for b in held if b.counting_group == group)) for group in groups)
-    return (Reservation(plan.key, buckets, decision.now_ms, estimate),) if buckets else ()
+    return (
+        (Reservation(key=plan.key, buckets=buckets, admitted_at_ms=decision.now_ms, reserved_tokens=estimate),)
+        if buckets
+        else ()
+    )
 
 
 def _tighter(one: LimitStatus | None, other: LimitStatus | None) -> LimitStatus | None:

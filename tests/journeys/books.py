@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from policy.billing import Tokens
 from tests.journeys.callers import Told
-from tests.upstream.questions import Tokens
 
-NOTHING = Tokens(0, 0, 0)
+NOTHING = Tokens(input=0, output=0, cached_input=0)
 REFUSED_BEFORE_DISPATCH = frozenset(
     ("RATE_LIMITED", "LIMITS_UNAVAILABLE", "METERING_UNAVAILABLE", "POLICY_UNAVAILABLE", "CAPACITY_EXHAUSTED")
 )
@@ -37,7 +37,9 @@ class Event:
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> "Event":
         counts = item["tokens"]
-        tokens = Tokens(counts["inputTokens"], counts["outputTokens"], counts["cachedInputTokens"])
+        tokens = Tokens(
+            input=counts["inputTokens"], output=counts["outputTokens"], cached_input=counts["cachedInputTokens"]
+        )
         return cls(item["idempotencyKey"], item["requestId"], item["externalEntityId"], tokens, item["timestamp"])
 
 

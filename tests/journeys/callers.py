@@ -13,7 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.upstream.questions import Question, Tokens, tokens_in
+from policy.billing import Tokens
+from tests.upstream.questions import Question, tokens_in
 
 TIMEOUT_S = 30.0
 BULKY, BULK = 0.3, 60_000
@@ -82,7 +83,9 @@ class Callers:
 
     def _question(self) -> Question:
         chance = self.chance
-        tokens = Tokens(chance.randint(10, 4000), chance.randint(1, 2000), chance.randint(0, 10))
+        tokens = Tokens(
+            input=chance.randint(10, 4000), output=chance.randint(1, 2000), cached_input=chance.randint(0, 10)
+        )
         pause_ms = chance.choice((0, 5, 20, 100))
         return Question(tokens, chance.randint(1, 8), pause_ms)
 
@@ -150,4 +153,4 @@ async def _hear_stream(answer: aiohttp.ClientResponse, heard: _Heard) -> None:
 
 def _reported(usage: dict[str, Any]) -> Tokens:
     cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return Tokens(usage["prompt_tokens"], usage["completion_tokens"], cached)
+    return Tokens(input=usage["prompt_tokens"], output=usage["completion_tokens"], cached_input=cached)

@@ -17,14 +17,14 @@ EVENT = BillingEvent(
     model_slug="a/b",
     ended_at_ms=1_700_000_000_000,
     status=200,
-    tokens=Tokens(10, 3, 4),
+    tokens=Tokens(input=10, output=3, cached_input=4),
     request_metadata={"team": "ü", "n": [1]},
 )
 WIRE = EVENT.to_wire()
 
 
 def test_total_counts_cached_input_at_full_weight() -> None:
-    assert Tokens(10, 3, 4).total == 13
+    assert Tokens(input=10, output=3, cached_input=4).total == 13
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"a": {"b": None}}])
@@ -38,7 +38,7 @@ def test_there_and_back_through_json(metadata: Any) -> None:
 def test_no_event_is_malformed_for_the_size_of_a_figure() -> None:
     """A journal of an older proxy may hold sums of figures that nobody had bounded."""
     event = BillingEvent.from_wire(WIRE | {"tokens": [3 * MAX_COUNT, 2**53, 2**62]})
-    assert event.tokens == Tokens(MAX_COUNT, MAX_COUNT, MAX_COUNT)
+    assert event.tokens == Tokens(input=MAX_COUNT, output=MAX_COUNT, cached_input=MAX_COUNT)
 
 
 def test_fields_of_a_newer_proxy_are_ignored() -> None:

@@ -198,11 +198,11 @@ AWAITS: list[tuple[Callable[[], Scene], Tokens | None, int]] = [
     (while_upstream_is_asked, Tokens(), 499),
     (while_a_replica_is_asked, Tokens(), 499),
     (before_the_first_bytes, Tokens(), 499),
-    (in_the_stream, Tokens(ASKED, IN_DELTA), 499),
-    (after_the_usage_came, Tokens(3, 2), 499),
+    (in_the_stream, Tokens(input=ASKED, output=IN_DELTA), 499),
+    (after_the_usage_came, Tokens(input=3, output=2), 499),
     (in_an_upstreams_error, Tokens(), 499),
-    (while_the_caller_is_slow, Tokens(ASKED, IN_DELTA), 499),
-    (at_the_last_bytes, Tokens(3, 2), 200),
+    (while_the_caller_is_slow, Tokens(input=ASKED, output=IN_DELTA), 499),
+    (at_the_last_bytes, Tokens(input=3, output=2), 200),
 ]
 
 

@@ -60,7 +60,7 @@ async def test_a_failed_response_passes_as_it_came_and_is_billed_its_usage(house
     outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert (outgoing.status, outgoing.json) == (200, FAILED | {"model": SLUG})
     [closed] = house.journal.closed
-    assert (closed.status, closed.tokens) == (200, Tokens(7, 0, 0))
+    assert (closed.status, closed.tokens) == (200, Tokens(input=7, output=0, cached_input=0))
 
 
 @pytest.mark.parametrize(("output", "billed"), [([], False), ([{"type": "message", "content": "a"}], True)])

@@ -600,7 +600,7 @@ async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_what_was_deli
     assert (outgoing.status, outgoing.aborted, outgoing.finished) == (200, True, False)
     [closed] = house.journal.closed
     assert closed.status == status
-    assert closed.tokens == Tokens(ASKED, SAID)
+    assert closed.tokens == Tokens(input=ASKED, output=SAID)
     assert house.meters.calls[0].status == status
     house.check_settled()
 
@@ -615,7 +615,7 @@ async def test_a_stream_that_breaks_off_before_its_first_bytes_is_a_plain_error(
 async def test_a_whole_answer_without_usage_is_counted_and_an_explicit_zero_is_zero(house: House) -> None:
     house.upstream.will(answer(completion(usage=None)))
     await house.serve(asking())
-    assert house.journal.closed[-1].tokens == Tokens(ASKED, SAID)
+    assert house.journal.closed[-1].tokens == Tokens(input=ASKED, output=SAID)
     assert house.meters.unreported == ["missing"]
     house.upstream.will(answer(completion(usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})))
     await house.serve(asking())
@@ -709,7 +709,7 @@ async def test_a_write_that_finds_the_caller_gone_is_a_499_and_bills_what_he_had
     house.upstream.will(upstream)
     await house.pipeline.handle(asking(stream=True), FakeOutgoing(gone=True))
     assert house.journal.closed[0].status == 499
-    assert house.journal.closed[0].tokens == Tokens(ASKED, SAID)
+    assert house.journal.closed[0].tokens == Tokens(input=ASKED, output=SAID)
     assert house.access_log.records[0].status == 499
     assert upstream.closed
     house.check_settled()

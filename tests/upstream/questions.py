@@ -13,8 +13,9 @@ the caller of a stream without usage knows them too. The request's `user` may na
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from policy.billing import Tokens
 from tests.upstream.behaviours import answer_json
 from tests.upstream.chat_completions import (
     DONE,
@@ -29,18 +30,6 @@ from tests.upstream.chat_completions import (
     wants_usage,
 )
 from tests.upstream.exchange import Exchange
-
-
-class Tokens(NamedTuple):
-    """Tokens as the provider reports them. `input` includes the cached ones."""
-
-    input: int
-    output: int
-    cached: int
-
-    @property
-    def total(self) -> int:
-        return self.input + self.output
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +47,17 @@ class Question:
         return ["word "] * (self.pieces - 1) + [f"cost {'/'.join(map(str, self.tokens))}"]
 
     def usage(self) -> Usage:
-        return Usage(self.tokens.input, self.tokens.output, self.tokens.cached)
+        return Usage(self.tokens.input, self.tokens.output, self.tokens.cached_input)
 
     @classmethod
     def of(cls, text: str) -> "Question":
         *tokens, pieces, pause_ms = map(int, text.split("/"))
-        return cls(Tokens(*tokens), pieces, pause_ms)
+        return cls(Tokens.from_wire(tokens), pieces, pause_ms)
 
 
 def tokens_in(text: str) -> Tokens:
     """The tokens that the end of an answer's text names."""
-    return Tokens(*map(int, text.rpartition(" ")[2].split("/")))
+    return Tokens.from_wire([int(count) for count in text.rpartition(" ")[2].split("/")])
 
 
 async def answer_question(exchange: Exchange) -> None:

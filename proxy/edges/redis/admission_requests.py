@@ -120,15 +120,21 @@ class CompiledPlan:
 
     def reservation(self, at_ms: int, estimate: int) -> Reservation:
         """All that a check took that was admitted then."""
-        return Reservation(self.plan.key, self._taken, at_ms, estimate)
+        return Reservation(key=self.plan.key, buckets=self._taken, admitted_at_ms=at_ms, reserved_tokens=estimate)
 
     def taken(self, reply: list[int], estimate: int) -> Taken:
         now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
         thresholds, buckets = self._thresholds, self._buckets
-        reservations: tuple[Reservation, ...] = (Reservation(self.plan.key, self._taken, now, estimate),)
+        reservations: tuple[Reservation, ...] = (
+            Reservation(key=self.plan.key, buckets=self._taken, admitted_at_ms=now, reserved_tokens=estimate),
+        )
         taken = reservations
         if buckets is not self._taken:
-            reservations = (Reservation(self.plan.key, buckets, now, estimate),) if buckets else ()
+            reservations = (
+                (Reservation(key=self.plan.key, buckets=buckets, admitted_at_ms=now, reserved_tokens=estimate),)
+                if buckets
+                else ()
+            )
         return Taken(
             reservations,
             LimitStatus(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,

@@ -333,7 +333,7 @@ class RedisCounters:
 
     def _returning(self, reservation: Reservation) -> Settlement:
         self._unjournaled_number += 1
-        return Settlement(reservation, self._unjournaled_number, 0, given_back=True)
+        return Settlement(reservation=reservation, number=self._unjournaled_number, actual_tokens=0, given_back=True)
 
     def _forget_soft_refusals(self, key: str) -> None:
         """There is room again."""

@@ -136,7 +136,11 @@ class LocalLimits:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.saw(plan, estimate)
-        taken = (Reservation(plan.key, _parts(plan), decision.now_ms, estimate, local=True),)
+        taken = (
+            Reservation(
+                key=plan.key, buckets=_parts(plan), admitted_at_ms=decision.now_ms, reserved_tokens=estimate, local=True
+            ),
+        )
         return Taken(taken, requests, tokens, taken)
 
     def _book(self, key: str, share: Share) -> CounterHash:

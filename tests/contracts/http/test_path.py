@@ -38,7 +38,7 @@ BOTH_LOOPS = True
 SECRET = "sk-upstream-secret"
 DELIVERED = 1
 """Tokens of a one-letter text."""
-USED = Tokens(12, 5, 4)
+USED = Tokens(input=12, output=5, cached_input=4)
 OPTIONS = HttpLimits(lingering_s=0.2, watch_interval_s=0.05)
 JSON = {"content-type": "application/json"}
 SSE = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}

@@ -83,7 +83,7 @@ class World:
 
     async def settle(self, taken: Taken, actual: int) -> list[Settlement]:
         settlements = [
-            Settlement(reservation, self.counters.next_number(reservation.key), actual)
+            Settlement(reservation=reservation, number=self.counters.next_number(reservation.key), actual_tokens=actual)
             for reservation in taken.reservations
         ]
         for settlement in settlements:

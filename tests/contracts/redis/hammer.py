@@ -42,7 +42,11 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
             answer = await counters.take(plan, 10)
             if isinstance(answer, Taken):
                 admitted_at.append(answer.reservations[0].admitted_at_ms)
-                counters.settle(Settlement(answer.reservations[0], counters.next_number(plan.key), 7))
+                counters.settle(
+                    Settlement(
+                        reservation=answer.reservations[0], number=counters.next_number(plan.key), actual_tokens=7
+                    )
+                )
             else:
                 await asyncio.sleep(0.001)
 

@@ -274,7 +274,12 @@ class Machine(RuleBasedStateMachine):
                 assert model.least(bound, now_ms) < bound.limit.threshold, f"one too many: {bound}"
             model.admitted(plan.bounds, estimate, now_ms)
             buckets = _parts(plan.bounds)
-            self.open.append(Admission(Reservation(plan.key, buckets, now_ms, estimate), plan.bounds))
+            self.open.append(
+                Admission(
+                    Reservation(key=plan.key, buckets=buckets, admitted_at_ms=now_ms, reserved_tokens=estimate),
+                    plan.bounds,
+                )
+            )
         if decision.refused_by is not None:
             refusing = plan.bounds[decision.refused_by]
             assert model.most(refusing, now_ms) >= refusing.limit.threshold, f"refused for nothing: {refusing}"
@@ -295,7 +300,15 @@ class Machine(RuleBasedStateMachine):
         batch = []
         for admission, actual, given_back in ended:
             self.numbers[incarnation] += 1
-            one = (admission, Settlement(admission.reservation, self.numbers[incarnation], actual, given_back))
+            one = (
+                admission,
+                Settlement(
+                    reservation=admission.reservation,
+                    number=self.numbers[incarnation],
+                    actual_tokens=actual,
+                    given_back=given_back,
+                ),
+            )
             batch += [one, one] if doubled else [one]
         key = ended[0][0].reservation.key
         self.sent.append((key, incarnation, batch))

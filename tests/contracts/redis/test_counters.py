@@ -242,7 +242,10 @@ async def test_a_settlement_counts_once(world: World) -> None:
 async def test_a_number_that_stands_twice_in_its_batch_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
     granted = [await world.admit(plan, 10) for _ in range(3)]
-    numbered = [Settlement(taken.reservations[0], number, 100) for number, taken in enumerate(granted, 1)]
+    numbered = [
+        Settlement(reservation=taken.reservations[0], number=number, actual_tokens=100)
+        for number, taken in enumerate(granted, 1)
+    ]
     await world.counters.replay("dead", [*numbered, *numbered])
     assert (await world.admit(plan, 0)).tokens == LimitStatus(1000, 700, 60_001)
     assert (await world.admit(simple(tpd=100_000), 0)).tokens == LimitStatus(
@@ -347,6 +350,8 @@ async def test_a_settlement_of_counters_that_were_lost_still_counts_the_truth(wo
     moved = type(reservation)(
         other.key, (("elsewhere", reservation.buckets[0][1]),), reservation.admitted_at_ms, reservation.reserved_tokens
     )
-    world.counters.settle(Settlement(moved, world.counters.next_number(other.key), 700))
+    world.counters.settle(
+        Settlement(reservation=moved, number=world.counters.next_number(other.key), actual_tokens=700)
+    )
     await world.quiet()
     assert (await world.admit(other, 0)).tokens == LimitStatus(1000, 300, DAY_MS - START_MS % DAY_MS)

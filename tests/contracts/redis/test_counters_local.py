@@ -154,7 +154,9 @@ async def test_tokens_are_reserved_and_settled_from_memory_too(
 
 def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=actual)
+        )
 
 
 async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, workers: list[RedisCounters]) -> None:

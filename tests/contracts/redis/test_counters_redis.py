@@ -57,7 +57,9 @@ async def take(counters: RedisCounters, plan: Plan, estimate: int = 1) -> Taken:
 
 async def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
     for reservation in taken.reservations:
-        counters.settle(Settlement(reservation, counters.next_number(reservation.key), actual))
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=actual)
+        )
     await eventually(lambda: counters.pending_settlements == 0)
 
 
@@ -287,7 +289,9 @@ async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
     server.kill()
     await eventually(lambda: not counters.available)
     for taken in admissions:
-        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
+        counters.settle(
+            Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=30)
+        )
     assert set(await outcomes(counters, plan, 3)) == {CountersUnavailableError}
     server.start()
     await eventually(lambda: counters.available and counters.pending_settlements == 0)
@@ -304,7 +308,7 @@ async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
     numbers = [counters.next_number(reservation.key) for reservation in reservations]
     server.pause()
     for reservation, number in zip(reservations, numbers, strict=True):
-        counters.settle(Settlement(reservation, number, 5))
+        counters.settle(Settlement(reservation=reservation, number=number, actual_tokens=5))
     await asyncio.sleep(0.05)
     assert counters.settled_through == numbers[0] - 1
     server.resume()
@@ -317,7 +321,9 @@ async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServ
     for _ in range(3):
         server.pause()
         for taken in admissions:
-            counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
+            counters.settle(
+                Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=30)
+            )
         await eventually(lambda: counters._client._failures > 0)
         server.resume()
         await eventually(lambda: counters.pending_settlements == 0)
@@ -331,7 +337,9 @@ async def test_settlements_of_one_key_share_calls(server: RedisServer, counters:
     await settle(counters, admissions.pop(), 30)
     calls = script_calls(server)
     for taken in admissions:
-        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 30))
+        counters.settle(
+            Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=30)
+        )
     await eventually(lambda: counters.pending_settlements == 0)
     assert script_calls(server) - calls == 1
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
@@ -343,7 +351,9 @@ async def test_more_settlements_than_a_call_can_carry_go_in_several(
     plan = simple(tpm=10_000_000)
     taken = await take(counters, plan, 0)
     for _ in range(1_700):
-        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 3))
+        counters.settle(
+            Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=3)
+        )
     await eventually(lambda: counters.pending_settlements == 0)
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
@@ -354,7 +364,9 @@ async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(
     for _ in range(5):
         taken = await counters.take(plan, 530)
         assert isinstance(taken, Taken)
-        counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 20))
+        counters.settle(
+            Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=20)
+        )
     assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
 
 
@@ -362,7 +374,9 @@ async def test_closing_sends_what_is_left(server: RedisServer) -> None:
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
     taken = await take(counters, plan, 500)
-    counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 100))
+    counters.settle(
+        Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=100)
+    )
     await counters.close()
     reader = RedisCounters(server.url, "worker-3", options=OPTIONS)
     await reader.start()
@@ -376,7 +390,18 @@ async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -
     await counters.start()
     assert set(await outcomes(counters, simple(rpm=5), 6)) == {CountersUnavailableError}
     with pytest.raises(CountersUnavailableError):
-        await counters.replay("dead", [Settlement(Reservation("tg:{g1|a/b}", (("g1", 8),), 1, 5), 1, 5)])
+        await counters.replay(
+            "dead",
+            [
+                Settlement(
+                    reservation=Reservation(
+                        key="tg:{g1|a/b}", buckets=(("g1", 8),), admitted_at_ms=1, reserved_tokens=5
+                    ),
+                    number=1,
+                    actual_tokens=5,
+                )
+            ],
+        )
     server.start()
     await eventually(lambda: counters.available)
     assert await outcomes(counters, simple(rpm=5), 6) == [Taken] * 5 + [LimitHit]
@@ -429,7 +454,10 @@ async def test_a_dead_workers_settlements_are_replayed_once(server: RedisServer,
     plan, other = simple(tpd=10_000), plan_of(group("g2", {TPM: 10_000}))
     reservations = [(await take(counters, plan, 100)).reservations[0] for _ in range(3)]
     reservations += [(await take(counters, other, 100)).reservations[0] for _ in range(2)]
-    left = [Settlement(reservation, number, 10) for number, reservation in enumerate(reservations, 1)]
+    left = [
+        Settlement(reservation=reservation, number=number, actual_tokens=10)
+        for number, reservation in enumerate(reservations, 1)
+    ]
     supervisor = RedisCounters(server.url, "supervisor", options=OPTIONS)
     await supervisor.start()
     for again in (left[:2], left, left[::-1]):
@@ -464,7 +492,9 @@ async def test_closing_tries_once_more_what_redis_did_not_take(
     taken = await take(counters, plan, 500)
     server.kill()
     await eventually(lambda: not counters.available)
-    counters.settle(Settlement(taken.reservations[0], counters.next_number(plan.key), 100))
+    counters.settle(
+        Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=100)
+    )
     assert set(await outcomes(counters, simple(rpm=5), 1)) == {CountersUnavailableError}  # its deadline is the same
     server.start()
     await eventually(lambda: counters.available)

@@ -96,7 +96,9 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     taken = await counters.take(plan, 100)
     assert isinstance(taken, Taken)
     for reservation in taken.reservations:
-        counters.settle(Settlement(reservation, counters.next_number(reservation.key), tokens))
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
+        )
     await counters.close()
     return plan.key
 

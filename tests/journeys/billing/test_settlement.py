@@ -13,11 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from policy.billing import Tokens
 from tests.journeys.books import REDIS_MAY_FORGET_S, Event
 from tests.journeys.conftest import Stage
 from tests.journeys.product import kill, models
 from tests.upstream import ScriptedUpstream
-from tests.upstream.questions import Question, Tokens, answer_question
+from tests.upstream.questions import Question, answer_question
 from tests.waiting import eventually
 
 TIGHT, PLENTY = 1_000_000, 1_000_000_000
@@ -72,7 +73,7 @@ class Till:
         held = self.upstream.gate.waiting
 
         async def wait(account: Account) -> None:
-            async with self.request(account, "waits", Tokens(9, 9, 0)):
+            async with self.request(account, "waits", Tokens(input=9, output=9, cached_input=0)):
                 raise AssertionError("answered")
 
         waiting = [asyncio.create_task(wait(account)) for account in self.accounts]
@@ -87,7 +88,7 @@ class Till:
         async with contextlib.AsyncExitStack() as stack:
             answers = []
             for account in self.accounts:
-                request = self.request(account, "stops", Tokens(9, 9, 0), stream=True)
+                request = self.request(account, "stops", Tokens(input=9, output=9, cached_input=0), stream=True)
                 answer = await stack.enter_async_context(request)
                 assert b"some " in await answer.content.readline()
                 answers.append(answer)
@@ -160,12 +161,14 @@ async def asked() -> AsyncIterator[ScriptedUpstream]:
 
 async def test_a_call_is_settled_once_however_it_ends(stage: Stage, asked: ScriptedUpstream) -> None:
     till = await opened(stage, asked)
-    assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
-    assert await till.ask("", Tokens(3000, 400, 0), stream=True) == [200, 200]
-    assert await till.ask("", Tokens(5000, 600, 0), stream=True, stream_options={"include_usage": True}) == [200, 200]
-    assert await till.ask("refuses", Tokens(7, 7, 0)) == [500, 500]
-    assert await till.ask("hangs up", Tokens(7, 7, 0)) == [502, 502]
-    assert await till.ask("cuts", Tokens(7, 7, 0), stream=True) == [0, 0]
+    assert await till.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
+    assert await till.ask("", Tokens(input=3000, output=400, cached_input=0), stream=True) == [200, 200]
+    assert await till.ask(
+        "", Tokens(input=5000, output=600, cached_input=0), stream=True, stream_options={"include_usage": True}
+    ) == [200, 200]
+    assert await till.ask("refuses", Tokens(input=7, output=7, cached_input=0)) == [500, 500]
+    assert await till.ask("hangs up", Tokens(input=7, output=7, cached_input=0)) == [502, 502]
+    assert await till.ask("cuts", Tokens(input=7, output=7, cached_input=0), stream=True) == [0, 0]
     await till.leave_before_the_first_byte()
     async with till.part_of_an_answer() as answers:
         for answer in answers:
@@ -173,7 +176,11 @@ async def test_a_call_is_settled_once_however_it_ends(stage: Stage, asked: Scrip
     for events in (await till.check()).values():
         told = {event.request_id: event.tokens for event in events}
         reported = {id: told.pop(id) for id in ("-1", "-2", "-3")}
-        assert list(reported.values()) == [Tokens(1000, 200, 100), Tokens(3000, 400, 0), Tokens(5000, 600, 0)]
+        assert list(reported.values()) == [
+            Tokens(input=1000, output=200, cached_input=100),
+            Tokens(input=3000, output=400, cached_input=0),
+            Tokens(input=5000, output=600, cached_input=0),
+        ]
         assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
 
 
@@ -189,7 +196,7 @@ async def test_after_everything_was_killed_the_journals_settlements_arrive(
     killable_stage: Stage, asked: ScriptedUpstream
 ) -> None:
     till = await opened(killable_stage, asked)
-    assert await till.ask("", Tokens(1000, 200, 100)) == [200, 200]
+    assert await till.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
     async with till.part_of_an_answer():
         await asyncio.sleep(REDIS_MAY_FORGET_S)
         killable_stage.product.kill()

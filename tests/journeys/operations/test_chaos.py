@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from policy.billing import Tokens
 from tests.journeys.books import Death, Requests, faults_of_events, may_be_forgotten, usage_by_entity
 from tests.journeys.callers import Told
 from tests.journeys.chaos import Plan, run
 from tests.postgres_server import MISSING, find_binaries, running_postgres
-from tests.upstream.questions import Tokens
 
-COST = Tokens(100, 20, 3)
+COST = Tokens(input=100, output=20, cached_input=3)
 
 
 def seed() -> int:
@@ -57,7 +57,7 @@ def told(**changes: Any) -> Told:
 
 
 def event(**changes: Any) -> dict[str, Any]:
-    tokens = {"inputTokens": COST.input, "outputTokens": COST.output, "cachedInputTokens": COST.cached}
+    tokens = {"inputTokens": COST.input, "outputTokens": COST.output, "cachedInputTokens": COST.cached_input}
     known = {"idempotencyKey": "01J", "requestId": "r-1", "externalEntityId": "even", "timestamp": "2026-01-01"}
     return known | {"tokens": tokens} | changes
 
@@ -94,7 +94,7 @@ def test_the_books_find_nothing_wrong_with(call: Told, events: list[dict[str, An
         (told(), [event(), event(idempotencyKey="01K")]),
         (told(), [event(), event()]),
         (told(), [event(externalEntityId="odd")]),
-        (told(tokens=Tokens(100, 21, 3)), [event()]),
+        (told(tokens=Tokens(input=100, output=21, cached_input=3)), [event()]),
         (told(), [event(), event(idempotencyKey="01K", requestId="r-2")]),
         (BROKEN, []),
         (BROKEN, [nothing()]),

@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from policy.billing import Tokens
 from proxy.accounting.journal_records import Kind, frames
 from tests.journeys.books import Event, faults_of_events
 from tests.journeys.callers import Told
@@ -22,7 +23,7 @@ from tests.journeys.stepped_clock import COMPILER, SteppedClock
 from tests.journeys.stepped_clock import MISSING as NO_COMPILER
 from tests.postgres_server import MISSING as NO_POSTGRES
 from tests.postgres_server import find_binaries, running_postgres
-from tests.upstream.questions import Question, Tokens
+from tests.upstream.questions import Question
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 LARGE = {"metadata": {"pad": "x" * 60_000}}
@@ -44,7 +45,9 @@ async def some_calls(stand: Stand, count: int, **more: object) -> list[Told]:
     """One after the other, of distinct costs."""
     chance = stand.callers.chance
     return [
-        await stand.callers.call("even", Question(Tokens(chance.randint(1, 999), number + 1, 0), 2, 0), **more)
+        await stand.callers.call(
+            "even", Question(Tokens(input=chance.randint(1, 999), output=number + 1, cached_input=0), 2, 0), **more
+        )
         for number in range(count)
     ]
 

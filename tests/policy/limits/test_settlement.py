@@ -6,9 +6,14 @@ import pytest
 from policy.limits.settlement import Reservation
 
 RESERVATIONS = [
-    Reservation("tg:{g|a/b}", (), 0, 0),
-    Reservation("tg:{root|a/b}", (("kid", 0b110), ("root", 0b100000)), 1_700_000_000_123, 512),
-    Reservation("tg:{g|a/b}", (("g", 1),), 5, 2**53 - 1, local=True),
+    Reservation(key="tg:{g|a/b}", buckets=(), admitted_at_ms=0, reserved_tokens=0),
+    Reservation(
+        key="tg:{root|a/b}",
+        buckets=(("kid", 0b110), ("root", 0b100000)),
+        admitted_at_ms=1_700_000_000_123,
+        reserved_tokens=512,
+    ),
+    Reservation(key="tg:{g|a/b}", buckets=(("g", 1),), admitted_at_ms=5, reserved_tokens=2**53 - 1, local=True),
 ]
 
 

@@ -66,7 +66,7 @@ async def test_cheap_calls_do_not_make_a_long_answer_cheap(house: House) -> None
 
 
 async def test_a_fresh_groups_first_words_do_not_cost_its_cap(house: House) -> None:
-    assert await left_in_the_stream(house, chunk("Hello"), chunk(" there")) == Tokens(1, 2)
+    assert await left_in_the_stream(house, chunk("Hello"), chunk(" there")) == Tokens(input=1, output=2)
 
 
 @pytest.mark.parametrize("end", [UpstreamCutError(), UpstreamTimeoutError()])
@@ -102,7 +102,7 @@ async def test_a_report_that_is_not_believed_is_as_none_and_never_enters_the_mea
         await house.serve(asking())
     house.upstream.will(streamed(chunk("Hello there"), usage(figures), b"data: [DONE]\n\n"))
     await house.serve(asking(stream=True, stream_options={"include_usage": True}))
-    assert house.journal.closed[-1].tokens == Tokens(1, 2)
+    assert house.journal.closed[-1].tokens == Tokens(input=1, output=2)
     assert house.meters.unreported == ["rejected"]
     (line,) = (record.getMessage() for record in caplog.records if "Usage report rejected" in record.getMessage())
     assert "TOLLGATE_MAX_REPORTED_TOKENS" in line

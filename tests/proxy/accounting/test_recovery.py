@@ -42,7 +42,11 @@ def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
     event = event_of(ended)
     assert (event.idempotency_key, event.request_id, event.model_slug) == (key(4), "req-4", "acme/chat")
     assert (event.workspace_id, event.group_id, event.external_entity_id) == ("ws_1", "grp_a", "customer-7")
-    assert (event.api_key_prefix, event.status, event.tokens) == ("tg_abcdefghijkl", 200, Tokens(11, 7, 3))
+    assert (event.api_key_prefix, event.status, event.tokens) == (
+        "tg_abcdefghijkl",
+        200,
+        Tokens(input=11, output=7, cached_input=3),
+    )
     assert (event.request_metadata, event.ended_at_ms) == ({"trace": "é\n"}, OPENED_AT_MS + 1004)
     (settlement,) = settlements_of([ended])
     assert (settlement.reservation, settlement.number, settlement.actual_tokens) == (reservation(4), 5, 18)
@@ -59,9 +63,17 @@ def test_a_call_that_held_nothing_settles_nothing() -> None:
     ("progress", "tokens", "ended_at_ms"),
     [
         ([], Tokens(), OPENED_AT_MS + 1),
-        ([Tokens(90)], Tokens(90), OPENED_AT_MS + 2000),
-        ([Tokens(90), Tokens(90, 40), Tokens(90, 75)], Tokens(90, 75), OPENED_AT_MS + 4000),
-        ([Tokens(90), Tokens(120, 40, 7)], Tokens(120, 40, 7), OPENED_AT_MS + 3000),
+        ([Tokens(input=90)], Tokens(input=90), OPENED_AT_MS + 2000),
+        (
+            [Tokens(input=90), Tokens(input=90, output=40), Tokens(input=90, output=75)],
+            Tokens(input=90, output=75),
+            OPENED_AT_MS + 4000,
+        ),
+        (
+            [Tokens(input=90), Tokens(input=120, output=40, cached_input=7)],
+            Tokens(input=120, output=40, cached_input=7),
+            OPENED_AT_MS + 3000,
+        ),
     ],
 )
 def test_an_orphan_costs_what_its_last_progress_says(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
@@ -78,13 +90,13 @@ def test_an_older_workers_journal_is_still_read() -> None:
     """It marked that an answer had begun, and counted nothing: of its estimate the input is billed, no expectation."""
     ledger = Ledger()
     read(ledger, open_record(call(1)), frame(Kind.ANSWERED, key(1).encode()), open_record(call(2)))
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
 def test_what_an_older_shipper_noted_is_still_read() -> None:
     opened = [open_record(call(number))[HEAD_BYTES:].decode() for number in (1, 2)]
     ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
-    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(ESTIMATE.input), Tokens()]
+    assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
 def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_replay() -> None:
@@ -116,7 +128,7 @@ def test_a_close_without_its_open_is_counted_not_billed() -> None:
 def test_a_ledger_that_was_written_down_goes_on_as_if_it_had_not(moves: list[str], cut: int) -> None:
     makers = {
         "o": lambda n: open_record(call(n)),
-        "a": lambda n: progress_record(key(n), Tokens(90, n), OPENED_AT_MS),
+        "a": lambda n: progress_record(key(n), Tokens(input=90, output=n), OPENED_AT_MS),
         "m": lambda n: frame(Kind.ANSWERED, key(n).encode()),
         "c": lambda n: close_record(end(n)),
     }

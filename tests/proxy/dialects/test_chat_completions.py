@@ -112,7 +112,7 @@ def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
     answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:20]) == answer.feed(raw[20:]) == b""
     assert answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'{"model":', b'{"no":"model"}', b"null", b"\xff"])
@@ -136,18 +136,30 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        ({"prompt_tokens": 0, "completion_tokens": 0}, Tokens(0, 0, 0)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Tokens(input=0, output=0, cached_input=0)),
         ({"prompt_tokens": 5, "total_tokens": 5}, None),
         ({"completion_tokens": 5, "total_tokens": 5}, None),
         ({"prompt_tokens": None, "completion_tokens": 5}, None),
-        ({"prompt_tokens": 4_000_000, "completion_tokens": 4_000_000}, Tokens(4_000_000, 4_000_000)),
+        ({"prompt_tokens": 4_000_000, "completion_tokens": 4_000_000}, Tokens(input=4_000_000, output=4_000_000)),
         ({"prompt_tokens": 4_000_001, "completion_tokens": 1}, None),
         ({"prompt_tokens": 5, "completion_tokens": -100}, None),
         ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": "1"}}, None),
-        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": None}, Tokens(5, 1, 0)),
-        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}, Tokens(5, 1, 5)),
-        ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 2}, Tokens(5, 1, 2)),
-        ({"input_tokens": 7, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 3}}, Tokens(7, 2, 3)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": None},
+            Tokens(input=5, output=1, cached_input=0),
+        ),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
+            Tokens(input=5, output=1, cached_input=5),
+        ),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 2},
+            Tokens(input=5, output=1, cached_input=2),
+        ),
+        (
+            {"input_tokens": 7, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 3}},
+            Tokens(input=7, output=2, cached_input=3),
+        ),
         ({"prompt_tokens": True, "completion_tokens": 1.5}, None),
         ({"prompt_tokens": -1, "completion_tokens": "3"}, None),
         ({"prompt_tokens": 2**60}, None),
@@ -177,7 +189,7 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
     for frame in frames:
         answer.feed(frame)
         seen.append(answer.reported.tokens)
-    assert seen == [Tokens(3, 0), None]
+    assert seen == [Tokens(input=3, output=0), None]
     assert answer.reported.rejected.startswith(member.decode())
     assert figure.decode() not in answer.reported.rejected.partition("between")[0]
 
@@ -197,13 +209,13 @@ def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[in
     answer = answer_reader(asked, VENDOR_B, 200, SSE)
     told = read(answer, cut(mark + frames(chunk), places))
     assert told == mark + frames(chunk | {"model": SLUG})
-    assert answer.reported.tokens == Tokens(3, 2)
+    assert answer.reported.tokens == Tokens(input=3, output=2)
 
 
 def test_embeddings_report_their_input_alone() -> None:
     answer = answer_reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
     read(answer, [b'{"model":"m","data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'])
-    assert answer.reported.tokens == Tokens(8, 0)
+    assert answer.reported.tokens == Tokens(input=8, output=0)
 
 
 @pytest.mark.parametrize("model_at", ["head", "tail"])
@@ -219,7 +231,7 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
         held = max(held, at + 10_000 - len(out))
     assert held < 250_000
     assert out + answer.end() == raw.replace(b"gpt-x-2026", SLUG.encode())
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 # --- streams ------------------------------------------------------------------------------------------------------
@@ -229,14 +241,14 @@ def test_a_stream_is_what_it_would_have_been_without_our_asking() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
     assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_a_stream_whose_caller_asked_for_usage_keeps_it() -> None:
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_frames_leave_at_once_and_the_final_one_waits() -> None:
@@ -244,7 +256,7 @@ def test_frames_leave_at_once_and_the_final_one_waits() -> None:
     assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
     assert answer.feed(frames(chunk(None, usage=USAGE))) == b""
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
     assert answer.feed(b"\n: more\n\n") == b""
     assert answer.end() == b"data: [DONE]\n\n\n: more\n\n"
 
@@ -258,7 +270,7 @@ def test_however_a_stream_ends(last: bytes) -> None:
 def test_usage_in_an_unfinished_last_frame_counts() -> None:
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     read(answer, [frames(chunk(None, usage=USAGE), done=False).rstrip()])
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_the_last_report_wins_and_one_beside_content_stays() -> None:
@@ -266,7 +278,7 @@ def test_the_last_report_wins_and_one_beside_content_stays() -> None:
     sent = [chunk("a", usage=early), chunk("b", usage=late)]
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
-    assert answer.reported.tokens == Tokens(10, 0, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=0, cached_input=4)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +374,7 @@ def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
         most = max(most, min(len(stream), at + step) - len(out))
     assert most < step + (2 << 20)
     assert out + answer.end() == frames(as_slug(big), as_slug(chunk("b")))
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
@@ -381,7 +393,7 @@ def test_completions_stream_like_chat() -> None:
     answer = answer_reader(received(body, "/v1/completions"), VENDOR_B, 200, SSE)
     text = {"id": "c", "object": "text_completion", "model": "m", "choices": [{"text": "a", "index": 0}]}
     assert read(answer, [frames(text, text | {"choices": [], "usage": USAGE})]) == frames(as_slug(text))
-    assert answer.reported.tokens == Tokens(10, 3, 4)
+    assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
 def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
@@ -390,7 +402,7 @@ def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
     answer = answer_reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
     assert answer.feed(raw[:1000]) + answer.feed(raw[1000:]) == b""
     assert answer.end() == raw.replace(b'"model":"m"', b'"model":"' + SLUG.encode() + b'"')
-    assert answer.reported.tokens == Tokens(7, 0)
+    assert answer.reported.tokens == Tokens(input=7, output=0)
 
 
 def test_embeddings_report_input_alone() -> None:
@@ -403,7 +415,7 @@ def test_embeddings_report_input_alone() -> None:
         "usage": {"prompt_tokens": 2, "total_tokens": 2},
     }
     assert orjson.loads(read(answer, [orjson.dumps(sent)])) == as_slug(sent)
-    assert answer.reported.tokens == Tokens(2, 0, 0)
+    assert answer.reported.tokens == Tokens(input=2, output=0, cached_input=0)
 
 
 def test_a_target_may_be_any_chat_provider() -> None:

@@ -243,7 +243,7 @@ def test_embeddings_without_usage_cost_their_input(given_input: Any) -> None:
     answer = registry.answer_reader(request, VENDOR_B, 200, JSON)
     body = orjson.dumps({"model": "m", "data": [{"embedding": [0.25] * 1000}]})
     tokens = 2 if isinstance(given_input, str) or isinstance(given_input[0], str) else 4
-    assert counted(answer, request, [body], ended=True) == Tokens(tokens, 0)
+    assert counted(answer, request, [body], ended=True) == Tokens(input=tokens, output=0)
 
 
 def test_sound_and_pictures_cost_no_output() -> None:
@@ -276,7 +276,7 @@ def test_other_media_of_a_request_cost_a_constant_each(parts: list[Any], tokens:
     request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
     assert registry.delivered_counter(request, registry.answer_reader(request, VENDOR_B, 200, SSE)).tokens(
         None
-    ) == Tokens(tokens, 0)
+    ) == Tokens(input=tokens, output=0)
 
 
 def test_instructions_and_tools_are_asked_too() -> None:

@@ -73,25 +73,33 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "tokens"),
     [
-        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": 7}, Tokens(10, 7, 0)),
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": 7}, Tokens(input=10, output=7, cached_input=0)),
         (
             {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 5, "output_tokens": 1},
             {"output_tokens": 7},
-            Tokens(95, 7, 80),
+            Tokens(input=95, output=7, cached_input=80),
         ),
         # inclusive at first, the true split at the end
         (
             {"input_tokens": 100, "cache_read_input_tokens": 0, "output_tokens": 1},
             {"input_tokens": 20, "cache_read_input_tokens": 80, "output_tokens": 7},
-            Tokens(100, 7, 80),
+            Tokens(input=100, output=7, cached_input=80),
         ),
-        ({"input_tokens": 100}, {"cache_read_input_tokens": 80, "output_tokens": 7}, Tokens(100, 7, 0)),
-        ({"input_tokens": 0, "output_tokens": 0}, {"input_tokens": 12, "output_tokens": 3}, Tokens(12, 3, 0)),
-        ({"input_tokens": 12, "output_tokens": 5}, {"output_tokens": 0}, Tokens(12, 0, 0)),
+        (
+            {"input_tokens": 100},
+            {"cache_read_input_tokens": 80, "output_tokens": 7},
+            Tokens(input=100, output=7, cached_input=0),
+        ),
+        (
+            {"input_tokens": 0, "output_tokens": 0},
+            {"input_tokens": 12, "output_tokens": 3},
+            Tokens(input=12, output=3, cached_input=0),
+        ),
+        ({"input_tokens": 12, "output_tokens": 5}, {"output_tokens": 0}, Tokens(input=12, output=0, cached_input=0)),
         (
             {"input_tokens": 12, "cache_read_input_tokens": None},
             {"input_tokens": None, "output_tokens": 2},
-            Tokens(12, 2, 0),
+            Tokens(input=12, output=2, cached_input=0),
         ),
         (None, {"output_tokens": 2}, None),
         ({"input_tokens": 12, "output_tokens": 1}, {"output_tokens": -2}, None),
@@ -110,7 +118,7 @@ def test_any_cutting_gives_the_same(places: list[int]) -> None:
     first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     assert read(answer, cut(events(*story("m", first, last)), places)) == events(*story(SLUG, first, last))
-    assert answer.reported.tokens == Tokens(13, 7, 3)
+    assert answer.reported.tokens == Tokens(input=13, output=7, cached_input=3)
 
 
 def test_message_stop_waits() -> None:
@@ -133,7 +141,11 @@ def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_ou
     for step in steps:
         counted.add(answer.feed(step))
         seen.append(tokens_so_far(answer.reported, counted))
-    assert seen == [Tokens(50, 0, 0), Tokens(50, 100, 0), Tokens(50, 3, 0)]
+    assert seen == [
+        Tokens(input=50, output=0, cached_input=0),
+        Tokens(input=50, output=100, cached_input=0),
+        Tokens(input=50, output=3, cached_input=0),
+    ]
 
 
 def test_a_body() -> None:
@@ -142,4 +154,4 @@ def test_a_body() -> None:
     answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)
     sent = orjson.dumps(body | {"usage": usage})
     assert orjson.loads(read(answer, [sent])) == body | {"model": SLUG, "usage": usage}
-    assert answer.reported.tokens == Tokens(10, 2, 6)
+    assert answer.reported.tokens == Tokens(input=10, output=2, cached_input=6)

@@ -37,7 +37,7 @@ def story(model: str) -> list[dict[str, Any]]:
 def test_a_stream(places: list[int]) -> None:
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     assert read(answer, cut(events(*story("m")), places)) == events(*story(SLUG))
-    assert answer.reported.tokens == Tokens(9, 4, 2)
+    assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "response.failed"])
@@ -46,7 +46,7 @@ def test_the_last_event_waits(last: str) -> None:
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     assert answer.feed(events(created, delta)) == events(*story(SLUG)[:2])
     assert answer.feed(events(completed | {"type": last})) == b""
-    assert answer.reported.tokens == Tokens(9, 4, 2)
+    assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
     assert answer.end() == events(story(SLUG)[2] | {"type": last})
 
 
@@ -57,10 +57,10 @@ def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
     out = b"".join(answer.feed(sent[at : at + 65_536]) for at in range(0, len(sent), 65_536))
     assert 4_000_000 < len(out) < len(sent) - 1000
     assert out + answer.end() == sent.replace(b'"model":"m"', b'"model":"%s"' % SLUG.encode())
-    assert answer.reported.tokens == Tokens(9, 4, 2)
+    assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
 
 def test_a_body() -> None:
     answer = answer_reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
     assert orjson.loads(read(answer, [orjson.dumps(response("m", usage=USAGE))])) == response(SLUG, usage=USAGE)
-    assert answer.reported.tokens == Tokens(9, 4, 2)
+    assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)

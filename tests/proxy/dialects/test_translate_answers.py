@@ -183,7 +183,7 @@ def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], wit
     assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("msg_1", SLUG, CREATED)}
     assert [c["usage"] for c in chunks if c.get("usage")] == [CHAT_USAGE] * with_usage
     assert told.endswith(b"data: [DONE]\n\n")
-    assert answer.reported.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
 def test_done_waits_and_everything_else_does_not() -> None:
@@ -208,7 +208,7 @@ def test_pings_errors_and_thoughts() -> None:
     assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
     assert answer.feed(b": comment\n\n") == b": comment\n\n"
     assert answer.feed(events(thought)) == b""
-    assert answer.reported.input == Tokens(10, 0, 0)
+    assert answer.reported.input == Tokens(input=10, output=0, cached_input=0)
     assert payloads(answer.feed(events(error))) == [{"error": error["error"]}]
 
 
@@ -255,7 +255,7 @@ def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
         {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
     ]
     assert orjson.loads(told)["usage"] == CHAT_USAGE
-    assert answer.reported.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
 # --- Chat Completions told in Messages ----------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> 
     kinds = [payload["type"] for payload in payloads(told)]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
     assert payloads(told)[0]["message"]["model"] == SLUG
-    assert answer.reported.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
 def test_the_last_two_events_wait() -> None:
@@ -360,7 +360,7 @@ def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: s
     assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
     inputs = [block["input"] for block in orjson.loads(told)["content"][1:]]
     assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "{bad"}, {"INVALID_JSON": "[1]"}]
-    assert answer.reported.tokens == Tokens(90, 7, 80)
+    assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
 # --- both ---------------------------------------------------------------------------------------------------------

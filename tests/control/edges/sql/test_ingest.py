@@ -27,7 +27,10 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
     ingest, _ = books(store)
     now_ms = await clock_ms(store)
     told = event(
-        1, now_ms, tokens=Tokens(2**53, 7, 5), request_metadata={"trace": "é\"'\\", "n": [1, None, {"x": "\0"}]}
+        1,
+        now_ms,
+        tokens=Tokens(input=2**53, output=7, cached_input=5),
+        request_metadata={"trace": "é\"'\\", "n": [1, None, {"x": "\0"}]},
     )
     assert await ingest.take([told]) == 1
     (row,) = (await rows_of(store)).values()
@@ -41,7 +44,7 @@ async def test_the_same_events_again_change_nothing_and_new_ones_among_them_coun
     ingest, _ = books(store)
     assert await ingest.take([event(n) for n in range(5)]) == 5
     before = await rows_of(store)
-    assert await ingest.take([event(n, tokens=Tokens(1, 1, 1)) for n in (3, 9, 4, 9)]) == 1
+    assert await ingest.take([event(n, tokens=Tokens(input=1, output=1, cached_input=1)) for n in (3, 9, 4, 9)]) == 1
     after = await rows_of(store)
     assert after.keys() == before.keys() | {event_key(9)}
     assert all(after[key] == row for key, row in before.items())

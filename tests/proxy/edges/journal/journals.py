@@ -16,9 +16,9 @@ from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.exchange import CountersUnavailableError
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
-ESTIMATE = Tokens(100, 512, 0)
+ESTIMATE = Tokens(input=100, output=512, cached_input=0)
 """Of the open records: reserved, never billed."""
-BEGUN = Tokens(90, 0, 0)
+BEGUN = Tokens(input=90, output=0, cached_input=0)
 """Of the first progress records."""
 OPENED_AT_MS = 1_795_000_000_000
 EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
@@ -32,7 +32,7 @@ def key(number: int) -> str:
 
 def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reservation:
     # Young enough not to be taken for older than its counter.
-    return Reservation(bucket, (("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
+    return Reservation(key=bucket, buckets=(("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
 
 
 def call(
@@ -57,7 +57,7 @@ def end(number: int, output: int = 7) -> CloseCall:
     return CloseCall(
         event_key=key(number),
         status=200,
-        tokens=Tokens(11, output, 3),
+        tokens=Tokens(input=11, output=output, cached_input=3),
         ended_at_ms=OPENED_AT_MS + 1000 + number,
         numbers=(number + 1,),
     )

@@ -93,7 +93,7 @@ async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: P
     journal.open(call(500))
     journal.open(call(501))
     begin(journal, 501)
-    journal.progress(key(501), Tokens(90, 33), OPENED_AT_MS + 9000)
+    journal.progress(key(501), Tokens(input=90, output=33), OPENED_AT_MS + 9000)
     kill(journal)
     await ship_all(tmp_path, books, marks)
     assert len(books.events) == 122
@@ -190,7 +190,10 @@ class SettlingWorker:
         self.says = 0
 
     def settle(self, numbers: Iterable[int]) -> None:
-        self.marks.apply("w1", [Settlement(reservation(number), number + 1, 18) for number in numbers])
+        self.marks.apply(
+            "w1",
+            [Settlement(reservation=reservation(number), number=number + 1, actual_tokens=18) for number in numbers],
+        )
 
     async def settled(self, incarnation: str) -> int:
         assert incarnation == "w1"

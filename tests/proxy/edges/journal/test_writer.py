@@ -135,7 +135,7 @@ def test_progress_never_takes_the_room_of_the_ends_of_calls(
         journal.open(call(number))
         begin(journal, number)
     for count in range(2000):
-        journal.progress(key(count % 20), Tokens(90, count), OPENED_AT_MS)
+        journal.progress(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)
     for number in range(20):
         journal.close(end(number))
     written = [kind for data in segments(tmp_path) for kind in kinds(data)]
@@ -147,10 +147,17 @@ def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
     most = 2**63 - 1
     close = close_record(
         CloseCall(
-            event_key="0" * 26, status=599, tokens=Tokens(most, most, most), ended_at_ms=most, numbers=(most,) * 5
+            event_key="0" * 26,
+            status=599,
+            tokens=Tokens(input=most, output=most, cached_input=most),
+            ended_at_ms=most,
+            numbers=(most,) * 5,
         )
     )
-    assert len(close) + len(progress_record("0" * 26, Tokens(most, most, most), most)) <= END_ROOM_BYTES
+    assert (
+        len(close) + len(progress_record("0" * 26, Tokens(input=most, output=most, cached_input=most), most))
+        <= END_ROOM_BYTES
+    )
 
 
 def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def record(**changes: Any) -> RequestReport:
         "slug": "acme/chat",
         "request_bytes": 10,
         "response_bytes": 20,
-        "tokens": Tokens(3, 2, 1),
+        "tokens": Tokens(input=3, output=2, cached_input=1),
         "duration_s": 0.5,
         "ours_s": 0.001,
         "upstream_s": 0.499,
