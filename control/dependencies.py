@@ -13,7 +13,7 @@ from control.readiness import ReadinessChecks
 from control.resources.billing_events import EventReader
 from control.settings import Settings
 from control.throttle import Throttle
-from control.time_slices import Turns
+from control.time_slices import WorkspaceTurns
 
 __all__ = ["Dependencies", "Store"]
 
@@ -33,4 +33,4 @@ class Dependencies:
     events: EventReader
     readiness: ReadinessChecks
     counters: UsageCounters | None = None
-    turns: Turns = field(default_factory=Turns)
+    turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)

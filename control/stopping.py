@@ -1,4 +1,4 @@
-"""Stopping: in the middle of a start that waits, and for tasks that wait for something else than we do."""
+"""Stops work: a start that is still waiting, and background tasks."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ _AGAIN_S = 0.1
 
 
 async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do `work` unless `stop` is set first, which cancels it; whether it was done. Raises what `work` raises."""
+    """Run `work`; cancel it when `stop` is set first. Whether it was completed. Raises what `work` raises."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -21,7 +21,7 @@ async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end. Again and again: redis-py may swallow a cancellation that meets an answer."""
+    """Cancel a task, repeatedly, until it ends: redis-py may swallow a cancellation while it reads a reply."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_AGAIN_S)

@@ -1,7 +1,7 @@
-"""Long computations in slices, so that one tenant's large request never holds the event loop for all others.
+"""Runs long computations in slices, so that one tenant's large request does not block the event loop for the others.
 
-All that are under way share one slice in each turn of the loop (decision 0018). A thread would not help: the
-interpreter's lock is held all the same.
+All computations in progress share one slice per turn of the loop (decision 0018). A thread would not help: it holds the
+interpreter's lock all the same.
 """
 
 import asyncio
@@ -17,42 +17,42 @@ T = TypeVar("T")
 R = TypeVar("R")
 SLICE_S = 0.002
 AT_ONCE = 3
-"""Calls of one workspace that are worked on at the same time: each of them may have every n-th slice."""
+"""Requests of one workspace that are processed at the same time; they share the slices."""
 NEVER = 2**31 - 1
 _OLDEST = 2
-"""The generation that holds all that lives long: a look at it is a look at everything."""
-_LOOK_EVERY_S, _LOOK_AT_LAST_S = 1.0, 600.0
+"""The oldest generation of the garbage collector: collecting it examines every object."""
+_CHECK_EVERY_S, _COLLECT_AFTER_S = 1.0, 600.0
 
 
 class _Slices:
-    """Of one event loop: in each turn one slice, for whoever asks first; the others wait in turn."""
+    """Of one event loop. Each turn has one slice, for the first task that asks; the others queue."""
 
     __slots__ = ("_ends_s", "_waiting")
 
     def __init__(self) -> None:
-        self._ends_s: float | None = None  # None: nobody has asked in this turn
+        self._ends_s: float | None = None  # None: no task has asked in this turn
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def pause(self) -> None:
         if self._ends_s is None:
             self._begin(asyncio.get_running_loop())
         elif perf_counter() >= self._ends_s:
-            place = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
-            await place
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._ends_s = perf_counter() + SLICE_S
         loop.call_soon(self._end, loop)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's next turn."""
+        """Runs in the loop's next turn: the slice goes to the first task in the queue."""
         self._ends_s = None
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():  # else its request was cancelled
-                place.set_result(None)
-                self._begin(loop)  # after it: a slice, then its end
+            turn = self._waiting.popleft()
+            if not turn.done():  # otherwise its request was cancelled
+                turn.set_result(None)
+                self._begin(loop)
                 return
 
 
@@ -60,7 +60,7 @@ _SLICES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slices] = WeakKeyDictiona
 
 
 async def pause() -> None:
-    """Between two steps of a long computation, and before what cannot be cut: others run when the slice is used up."""
+    """Call it between the steps of a long computation, and before a long step. Waits when the slice is used up."""
     loop = asyncio.get_running_loop()
     slices = _SLICES.get(loop)
     if slices is None:
@@ -69,7 +69,7 @@ async def pause() -> None:
 
 
 async def each(items: Iterable[T], work: Callable[[T], R]) -> list[R]:
-    """`work` of every item, in slices. One step must be short: tens of microseconds."""
+    """`work(item)` for each item, in slices. One call must take tens of microseconds at most."""
     done: list[R] = []
     for item in items:
         await pause()
@@ -77,8 +77,8 @@ async def each(items: Iterable[T], work: Callable[[T], R]) -> list[R]:
     return done
 
 
-class Turns:
-    """Lets at most `AT_ONCE` calls of each workspace go on at a time; the others of that workspace wait in turn."""
+class WorkspaceTurns:
+    """Admits at most `AT_ONCE` requests of each workspace at a time; further ones of that workspace queue."""
 
     def __init__(self) -> None:
         self._semaphores: dict[str, asyncio.Semaphore] = {}
@@ -86,7 +86,7 @@ class Turns:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is being worked on."""
+        """Whether no request is being processed."""
         return not self._users
 
     @asynccontextmanager
@@ -103,24 +103,27 @@ class Turns:
 
 
 def spare_the_collector() -> None:
-    """What stands now stays, and a full look for cycles, which no slice can cut, waits for `collect_when_idle`."""
+    """Exempt the objects that exist now from collection, and leave full collections to `collect_when_idle`.
+
+    A full collection cannot be cut into slices.
+    """
     gc.collect()
     gc.freeze()
     young, middle, _old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
 
 
-async def collect_when_idle(turns: Turns) -> None:
-    """For ever: look for cycles among all objects, as often as the collector would, but between calls.
+async def collect_when_idle(turns: WorkspaceTurns) -> None:
+    """Run full garbage collections for ever, as often as the collector would, but while no request is processed.
 
-    In the middle of large calls a full look takes 30 ms; between calls, 5. One that found no such moment for ten
-    minutes takes what there is.
+    During large requests a full collection takes 30 ms, otherwise 5. After ten minutes without an idle moment it runs
+    all the same.
     """
-    looked_s, due = monotonic(), gc.get_threshold()[1]
+    collected_s, due = monotonic(), gc.get_threshold()[1]
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_CHECK_EVERY_S)
         if gc.get_count()[_OLDEST] < due:
-            looked_s = monotonic()
-        elif turns.is_idle or monotonic() - looked_s > _LOOK_AT_LAST_S:
+            collected_s = monotonic()
+        elif turns.is_idle or monotonic() - collected_s > _COLLECT_AFTER_S:
             gc.collect()
-            looked_s = monotonic()
+            collected_s = monotonic()

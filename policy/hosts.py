@@ -145,11 +145,6 @@ def refusal(address: Address, reach: Reach, rules: EgressRules) -> str | None:
     return "the address is not public (private, loopback, link-local, reserved or tunnelled)"
 
 
-def address_allowed(address: Address, reach: Reach, rules: EgressRules) -> bool:
-    """Whether `address` may be dialled. Private links are not checked here; they are dialled as configured."""
-    return refusal(address, reach, rules) is None
-
-
 def check_addresses(addresses: Iterable[Address], reach: Reach, rules: EgressRules, field: str = "base_url") -> None:
     """Raise unless every address that a name resolved to may be dialled."""
     for address in addresses:

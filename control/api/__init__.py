@@ -1,4 +1,4 @@
-"""The management API's operations, a file per resource: parse, call, render.
+"""The operations of the management API, one file per resource: parse, call the resource, render.
 
-Must not decide what is legal (`policy/`, `resources/` do) or write SQL.
+Does not decide what is legal (`policy/` and `resources/` do) and imports no edge.
 """

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.protocol.schemas import INTEGRAL, IdText, Name, PaginationResponseV1, RequestV1, ResponseV1, TimeText
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
 from control.resources.times import time_text
@@ -145,9 +144,6 @@ class DeploymentLogsResponseV1(ResponseV1):
     """Log lines."""
 
     logs: list[LogLineV1]
-
-
-EnvironmentName = Annotated[str, Field(pattern=ENVIRONMENT_PATTERN)]
 
 
 def model_response(record: ModelRecord) -> ModelV1:

@@ -31,13 +31,13 @@ _FORM = re.compile(
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
-"""Of all filters, as the cursor carries them: it must fit into a request line (`control/app.py: LIMITS`)."""
+"""Of all filters: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
 
 
 def parse_time_ns(text: str) -> int:
     """ISO 8601 to epoch nanoseconds, exactly. Without an offset it is UTC.
 
-    A `+` that became a space, as in an unescaped query, is taken for what it was.
+    A space is read as the `+` that it was before an unescaped query turned it into one.
     """
     form = _FORM.fullmatch(text)
     if form is None:
@@ -51,7 +51,7 @@ def parse_time_ns(text: str) -> int:
 
 
 def _next_ms(time_ns: int) -> int:
-    """Events are stamped in whole milliseconds, so a border between two of them may as well lie on the later one."""
+    """Rounded up to ms: events have whole milliseconds, so this selects the same ones."""
     return min(-(-time_ns // _NS_PER_MS), _LAST_MS)
 
 

@@ -1,4 +1,5 @@
-"""What operators manage: the rules of each resource, and how a change is published.
+"""The rules of each resource that operators manage.
 
-Raises domain errors; `api/` renders them. Must not know HTTP or SQL.
+Raises domain errors, which `api/` renders. Calls the queries in `edges/sql`, which publish what they write. Knows
+neither HTTP nor SQL.
 """

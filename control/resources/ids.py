@@ -1,4 +1,4 @@
-"""New identifiers and new keys: they sort by the time they were made, or nobody can guess them."""
+"""New identifiers, which sort by creation time, and new secrets, which nobody can guess."""
 
 import secrets
 import string
@@ -12,7 +12,7 @@ _SECRET_BYTES = 24  # 192 bits
 
 
 def new_id(kind: str) -> str:
-    """`kind` and a ULID: lists that are ordered by id are ordered by creation."""
+    """`kind` and a ULID: ordered by id means ordered by creation."""
     return f"{kind}_{ULID()}"
 
 

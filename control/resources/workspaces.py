@@ -81,9 +81,7 @@ async def list_workspaces(store: Store) -> list[dict[str, Any]]:
         return [_shown(record, await workspace_rows.owned_prefixes(conn, record.id)) for record in records]
 
 
-async def create_workspace_key(
-    store: Store, name: str, kind: KeyKind = KeyKind.WORKSPACE_MANAGE_ALL, key_name: str | None = None
-) -> dict[str, Any]:
+async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.WORKSPACE_MANAGE_ALL) -> dict[str, Any]:
     """Issue another key of the workspace `name`, for example because the first one was lost."""
     if kind is KeyKind.FEDERATED:
         raise WorkspaceError("federated keys are minted under a group")
@@ -92,7 +90,7 @@ async def create_workspace_key(
         record = await workspace_rows.find_workspace(tx.conn, name)
         if record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
-        key, made = await add_key(tx, KeyOwner(record.id), kind, key_name)
+        key, made = await add_key(tx, KeyOwner(record.id), kind, None)
         return {"workspace_id": record.id, "name": name, "api_key": key, "prefix": made.prefix, "type": made.kind}
 
     return await store.transact(work)

@@ -3,7 +3,6 @@
 See docs/reference/management-api.md#limit-objects.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,13 +68,3 @@ def check_slug_limits(entry: SlugLimits) -> None:
             raise IllegalLimitsError(f"{entry.slug}: at most one {kind} limit per type")
     if any(not 1 <= limit.threshold <= MAX_THRESHOLD for limit in entry.limits):
         raise IllegalLimitsError(f"{entry.slug}: a threshold is a whole number from 1 to {MAX_THRESHOLD}")
-
-
-def check_models(models: Iterable[SlugLimits]) -> None:
-    """Raise `IllegalLimitsError` if an entry breaks a rule or a slug is named twice."""
-    seen: set[str] = set()
-    for entry in models:
-        if entry.slug in seen:
-            raise IllegalLimitsError(f"{entry.slug}: named twice in models")
-        seen.add(entry.slug)
-        check_slug_limits(entry)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from control import time_slices
-from control.time_slices import SLICE_S, Turns, collect_when_idle, each, pause
+from control.time_slices import SLICE_S, WorkspaceTurns, collect_when_idle, each, pause
 
 STEP_S = SLICE_S / 4
 
@@ -107,7 +107,7 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 async def test_the_collector_looks_between_calls(full_looks: list[int]) -> None:
-    turns = Turns()
+    turns = WorkspaceTurns()
     task = asyncio.create_task(collect_when_idle(turns))
     async with turns.of("ws"):
         await asyncio.sleep(0.05)
@@ -122,7 +122,7 @@ async def test_a_collector_that_finds_no_such_moment_looks_at_last(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_slices, "_LOOK_AT_LAST_S", 0.01)
-    turns = Turns()
+    turns = WorkspaceTurns()
     async with turns.of("ws"), asyncio.timeout(5):
         task = asyncio.create_task(collect_when_idle(turns))
         while not full_looks:

@@ -12,7 +12,6 @@ from policy.hosts import (
     EgressRules,
     HostRuleError,
     Reach,
-    address_allowed,
     check_addresses,
     check_base_url,
     check_replica_url,
@@ -434,7 +433,7 @@ def test_an_ipv4_address_is_judged_alike_in_every_dress(address: object, dress: 
     dressed = ip_address(dress.format(inner).strip("[]"))
     if not is_public(inner):
         assert not is_public(dressed)
-        assert not address_allowed(dressed, Reach.CUSTOMER, EgressRules())
+        assert refusal(dressed, Reach.CUSTOMER, EgressRules()) is not None
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------------
@@ -550,9 +549,9 @@ def test_what_is_never_dialled(address: str, reach: Reach) -> None:
     ],
 )
 def test_who_may_reach_what(address: str, customer: bool, replica: bool, operator: bool) -> None:
-    allowed = [address_allowed(ip_address(address), reach, RULES) for reach in (Reach.CUSTOMER, Reach.REPLICA)]
+    allowed = [refusal(ip_address(address), reach, RULES) is None for reach in (Reach.CUSTOMER, Reach.REPLICA)]
     assert allowed == [customer, replica]
-    assert address_allowed(ip_address(address), Reach.OPERATOR, RULES) is operator
+    assert (refusal(ip_address(address), Reach.OPERATOR, RULES) is None) is operator
 
 
 def test_one_bad_address_among_good_ones_is_one_too_many() -> None:

@@ -1,4 +1,4 @@
-"""What all operations share: authentication, bodies, cursors, errors, and the OpenAPI description.
+"""What all operations share: authentication, bodies, cursors, errors, the OpenAPI document.
 
-Promises that what is described is what is checked. Must not know a resource.
+The models that validate requests are the ones that the document describes. Knows no resource.
 """

@@ -1,8 +1,7 @@
-"""From bytes to validated models: strict JSON, strict fields, and a 400 that names each offending field.
+"""Validates bodies and queries: strict JSON, strict fields, and a 400 that names each invalid field.
 
-JSON that two parsers could read differently is refused: duplicate names, NaN, lone surrogates, NUL, deep nesting. A
-body is bounded in bytes, values, members of one object, digits and depth, so that parsing one takes milliseconds; what
-follows is done in slices.
+Refuses JSON that two parsers could read differently: duplicate names, NaN, lone surrogates, NUL, deep nesting. Bounds
+on bytes, values, members, digits and depth keep parsing within milliseconds; the later steps run in slices.
 """
 
 import json
@@ -24,23 +23,23 @@ from policy.endpoints import PROVIDERS
 MAX_BODY_BYTES = 1_048_576
 MAX_NESTING = 32
 MAX_VALUES = 50_000
-"""In the whole body; a group of 1000 models with four limits each has 24 000."""
+"""In the whole body. A group of 1000 models with four limits each has 24 000."""
 MAX_MEMBERS = 100
-"""Of one object: what no form knows is told name by name."""
+"""Of one object: the error answer names each unknown member."""
 MAX_DIGITS = 1000
-"""In a row, outside of strings: the time that a number takes grows with their square."""
+"""Of one number: the time to parse it grows with their square."""
 _MAX_DETAILS = 50
 _PORTION = 200
-"""Values that are looked at between two pauses."""
+"""Values that are checked between two pauses."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
-# Linear: no byte fits in two places, and a string without an end is one match too, not a search from each quote in it.
+# Linear: the parts match disjoint bytes, and an unterminated string is one match, not a search from each quote in it.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 @web.middleware
 async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """415, so that every bound on a body holds for what it becomes."""
+    """415 for a compressed body, so that the bounds hold for what is parsed."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
     if coding not in ("", "identity") and request.body_exists:
         raise ProblemError(415, "UNSUPPORTED_ENCODING", "Content-Encoding must be identity: send the body uncompressed")
@@ -65,7 +64,7 @@ async def read_body(sent: bytes, model: type[BaseModel] | None) -> BaseModel | N
 
 
 async def read_query(request: web.Request, model: type[BaseModel] | None) -> BaseModel | None:
-    """The validated query parameters. A field that is a list takes repeated ones; with a cursor nothing else counts."""
+    """The validated query parameters. Only list fields may repeat. Beside a cursor, other parameters are ignored."""
     if model is None:
         return None
     cursor = request.query.getall("cursor", [])
@@ -90,7 +89,7 @@ def _takes_many(model: type[BaseModel], name: str) -> bool:
 
 
 def parse_json(raw: bytes) -> Any:
-    """The value, whose parts `_check_values` has still to look at; 400 for what is not JSON."""
+    """The parsed value; `_check_values` must still check its parts. 400 when the body is not JSON."""
     _check_count(raw)
     _check_digits(raw)
     try:
@@ -100,10 +99,10 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _check_count(raw: bytes) -> None:
-    """400 for too many values, before a parser makes an object of each.
+    """400 for too many values, before the parser makes an object of each.
 
-    Each value but the first follows a comma or a bracket, so counting these gives a bound from above; where that is too
-    much, strings are left out of it. Of strings there are no more than quotes that follow no backslash.
+    Each value but the first follows a comma or a bracket, so their count is an upper bound. When it is exceeded, count
+    again without the strings. Unescaped quotes bound the number of strings.
     """
     if _values_at_most(raw) <= MAX_VALUES:
         return
@@ -148,7 +147,7 @@ def _no_constants(name: str) -> NoReturn:
 
 
 async def _check_values(value: Any) -> None:
-    """400 for what PostgreSQL or UTF-8 cannot hold, for numbers that no float can, and for too much nesting."""
+    """400 for text that PostgreSQL or UTF-8 cannot hold, for numbers beyond a float, and for too much nesting."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = list(chain.from_iterable(await each(_portions(level), _inside)))
@@ -162,7 +161,7 @@ def _portions(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _inside(values: Sequence[Any]) -> list[Any]:
-    """What is in these values; all of it is checked in its turn, names too."""
+    """Check these values; return what they contain, member names included."""
     found: list[Any] = []
     for value in values:
         match value:
@@ -189,35 +188,35 @@ def _is_utf8(text: str) -> bool:
 
 
 async def _validated(model: type[BaseModel], value: Any, where: str) -> BaseModel:
-    """400 that tells what is wrong: the first fifty, and how many there are."""
-    forms, details, count = await _forms_read(model, value) if isinstance(value, dict) else ({}, [], 0)
+    """The model, or a 400 with the first fifty faults and their number."""
+    items, details, count = await _validated_items(model, value) if isinstance(value, dict) else ({}, [], 0)
     await pause()
     try:
-        whole = model.model_validate(value | forms if forms else value)
+        valid = model.model_validate(value | items if items else value)
     except ValidationError as error:
         details = _details(error) + details
         count += error.error_count()
     if not count:
-        return whole
+        return valid
     raise bad_request(_headline(details[0], count, where), *details[:_MAX_DETAILS])
 
 
-async def _forms_read(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
-    """The lists of forms in `value` as models, read form by form; what is wrong with them, and how often.
+async def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
+    """Validate the lists of models in `value` item by item: the models, the faults, and the number of faults.
 
-    As a whole, a body can have so many faults that to tell them takes 30 ms.
+    Validated at once, a body can have so many faults that reporting them takes 30 ms.
     """
     read: dict[str, list[BaseModel]] = {}
     details: list[Detail] = []
     count = 0
-    for name, form in _lists_of_forms(model).items():
+    for name, item_model in _lists_of_models(model).items():
         given = value.get(name)
         for place, item in enumerate(given if isinstance(given, list) else ()):
             await pause()
             try:
-                valid = form.model_validate(item)
+                valid = item_model.model_validate(item)
             except ValidationError as error:
-                valid = form.model_construct()  # holds the place: the list's length is still to be checked
+                valid = item_model.model_construct()  # a placeholder, so that the list's length is still checked
                 count += error.error_count()
                 if len(details) < _MAX_DETAILS:
                     details += _details(error, name, place)
@@ -226,17 +225,17 @@ async def _forms_read(model: type[BaseModel], value: dict[str, Any]) -> tuple[di
 
 
 @cache
-def _lists_of_forms(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
+def _lists_of_models(model: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
     """The fields that are lists of models."""
-    found = {name: _listed_form(field.annotation) for name, field in model.model_fields.items()}
-    return {name: form for name, form in found.items() if form is not None}
+    found = {name: _listed_model(field.annotation) for name, field in model.model_fields.items()}
+    return {name: item_model for name, item_model in found.items() if item_model is not None}
 
 
-def _listed_form(annotation: Any) -> type[BaseModel] | None:
+def _listed_model(annotation: Any) -> type[BaseModel] | None:
     inner = get_args(annotation)
     if get_origin(annotation) is list:
         return inner[0] if isinstance(inner[0], type) and issubclass(inner[0], BaseModel) else None
-    return next((form for part in inner if (form := _listed_form(part)) is not None), None)
+    return next((found for part in inner if (found := _listed_model(part)) is not None), None)
 
 
 def _details(error: ValidationError, *place: str | int) -> list[Detail]:
@@ -245,10 +244,10 @@ def _details(error: ValidationError, *place: str | int) -> list[Detail]:
 
 
 def _detail(item: Any, place: Sequence[str | int]) -> Detail:
-    """The path of the field as the caller wrote it: without the tags that pydantic puts in for a union's choice."""
+    """The field's path as the caller knows it: `place` without the tags that pydantic adds for unions."""
     path = ".".join(str(part) for part in place if part not in PROVIDERS)[:255]
     match item["type"]:
-        case "extra_forbidden" | "none_required":  # a field that its target's provider does not know
+        case "extra_forbidden" | "none_required":  # the target's provider does not have this field
             return Detail(path, "unknown field")
         case "missing":
             return Detail(path, "required")

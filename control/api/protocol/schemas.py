@@ -1,4 +1,4 @@
-"""What all models of the API share: strict requests, list pages, times. Every schema's name ends in V1.
+"""What all schemas of the API share: strict requests, pages of lists, field types. Every schema's name ends in V1.
 
 See docs/reference/management-api.md#conventions and docs/reference/management-api.md#description.
 """
@@ -16,7 +16,7 @@ CURSOR = "From the previous page's pagination. With it the other parameters are 
 
 
 class RequestV1(BaseModel):
-    """A request: no field that is not listed, no value of another type."""
+    """A request: unknown fields and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -28,7 +28,7 @@ class ResponseV1(BaseModel):
 
 
 def _integral(value: Any) -> Any:
-    """1.0 is an integer to JSON Schema."""
+    """JSON Schema counts 1.0 as an integer."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -37,22 +37,22 @@ def _decimal(value: Any) -> Any:
 
 
 INTEGRAL = BeforeValidator(_integral)
-"""Behind the bounds of an integer in a body; before them, pydantic would leave them out of the description."""
+"""Write it after the bounds of an integer in a body: before them, pydantic omits them from the schema."""
 DECIMAL = BeforeValidator(_decimal)
 """The same for an integer in a query."""
 NO_NUL: dict[str, Any] = {"pattern": r"^[^\x00]*$"}
-"""For the description: `bodies` refuses NUL characters anywhere."""
+"""For the schema; `bodies` refuses NUL characters everywhere."""
 Name = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra=NO_NUL)]
 IdText = Annotated[str, Field(min_length=1, max_length=128, json_schema_extra=NO_NUL)]
 _SLUG: dict[str, Any] = {"pattern": f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.pattern)}$"}
-"""Describes; what validates is `policy.endpoints.check_slug`, which says more."""
+"""For the schema; `policy.endpoints.check_slug` validates, with a better message."""
 SlugText = Annotated[str, Field(min_length=3, max_length=257, examples=["acme/chat"], json_schema_extra=_SLUG)]
 TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T12:00:00.000Z"])]
 """ISO 8601 UTC."""
 
 
 class PaginationResponseV1(ResponseV1):
-    """Where a list goes on. `cursor` is null when there is no next page."""
+    """Where a list continues. `cursor` is null when there is no next page."""
 
     has_more: bool
     cursor: str | None = None
@@ -66,9 +66,9 @@ class PageQueryV1(RequestV1):
 
 
 def not_all_null(*names: str, given: Sequence[str] = ()) -> dict[str, Any]:
-    """For the description of a PATCH: one of `names` is not null, or one of `given` is there, null or not.
+    """For the schema of a PATCH: one of `names` is not null, or one of `given` is present, null or not.
 
-    Null and left out are the same to `names`. Generators of clients pass over `not`; validators do not.
+    For `names`, null means absent. Client generators ignore `not`; validators do not.
     """
     nothing: dict[str, Any] = {name: {"type": "null"} for name in names} | {name: {"not": {}} for name in given}
     return {"not": {"properties": nothing}}

@@ -266,3 +266,9 @@ async def test_one_limit_of_each_type_and_list_is_allowed(lite: ControlPlane) ->
         "usage_limits": [{"type": kind, "unit": "DAY", "threshold": 5} for kind in ("TOKEN", "REQUEST")],
     }
     assert len(limits((await lite.group("x", models=[entry]))["effective_models"][0])) == 4
+
+
+async def test_a_slug_named_twice_in_models_is_refused(plane: ControlPlane) -> None:
+    body = {"metadata": {"external_entity_id": "twice"}, "models": [{"slug": SLUG}, {"slug": SLUG}]}
+    refusal = (await plane.call("POST", "/v1/gateway/groups", body)).refused(400, "INVALID_REQUEST")
+    assert refusal["details"] == [{"field": "models.1.slug", "message": f"{SLUG} is named twice in models"}]

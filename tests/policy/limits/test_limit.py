@@ -9,7 +9,6 @@ from policy.limits.limit import (
     LimitType,
     SlugLimits,
     Unit,
-    check_models,
     check_slug_limits,
 )
 
@@ -48,14 +47,8 @@ def test_legal_limits_pass(legal: SlugLimits) -> None:
 )
 def test_illegal_limits_are_refused_with_the_rule_and_the_slug(illegal: SlugLimits, says: str) -> None:
     with pytest.raises(IllegalLimitsError, match=says) as caught:
-        check_models([entry(slug="ok/ok"), illegal])
+        check_slug_limits(illegal)
     assert "a/b" in str(caught.value)
-
-
-def test_slug_may_be_named_only_once() -> None:
-    check_models([entry(slug="a/b"), entry(slug="a/c")])
-    with pytest.raises(IllegalLimitsError, match="a/b: named twice"):
-        check_models([entry(), entry(slug="a/c"), entry()])
 
 
 @pytest.mark.parametrize(("unit", "is_rate"), [(SECOND, True), (MINUTE, True), (DAY, False)])
