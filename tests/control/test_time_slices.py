@@ -100,7 +100,7 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             found.append(info["generation"])
 
     monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 100))
-    monkeypatch.setattr(time_slices, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(time_slices, "_CHECK_EVERY_S", 0.001)
     gc.callbacks.append(note)
     yield found
     gc.callbacks.remove(note)
@@ -121,7 +121,7 @@ async def test_the_collector_looks_between_calls(full_looks: list[int]) -> None:
 async def test_a_collector_that_finds_no_such_moment_looks_at_last(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_slices, "_LOOK_AT_LAST_S", 0.01)
+    monkeypatch.setattr(time_slices, "_COLLECT_AFTER_S", 0.01)
     turns = WorkspaceTurns()
     async with turns.of("ws"), asyncio.timeout(5):
         task = asyncio.create_task(collect_when_idle(turns))
