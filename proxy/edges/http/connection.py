@@ -71,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         "_lingering",
         "_loop",
         "_parser",
+        "_paused",
         "_queue",
         "_request_came",
         "_room",
@@ -95,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arriving: HttpExchange | None = None  # whose body is still to come
         self._held = _NOTHING  # read, but not parsed yet
         self._unread_bytes = 0  # of bodies
+        self._paused = False  # reading
         self._ignoring = False  # whatever still comes
         self._half_closed = False
         self._lingering: asyncio.TimerHandle | None = None
@@ -208,21 +210,23 @@ class Connection(asyncio.BufferedProtocol):
                 self._request_came.set_result(None)
         elif self._exchange is None and not self._head_since and not self._ignoring:
             self._head_since = self._loop.time()
-        if self._is_full() and self.transport is not None and self.transport.is_reading():
+        if self._is_full() and not self._paused and self.transport is not None and not self.transport.is_closing():
+            self._paused = True
             self.transport.pause_reading()
 
     def _is_full(self) -> bool:
-        return bool(self._held) or len(self._queue) >= MAX_QUEUED or self._unread_bytes > MAX_UNREAD_BYTES
+        return self._unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._held)
 
     def _read_on(self) -> None:
-        """There may be room again."""
+        """Reading is paused, but there may be room again."""
         transport = self.transport
-        if transport is None or transport.is_closing() or transport.is_reading():
+        if transport is None or transport.is_closing():
             return
         if self._held:
             self._held = self._parse_slices(self._held)
             self._react()
         if not self._is_full():
+            self._paused = False
             transport.resume_reading()
 
     def _ignore_the_rest(self) -> None:
@@ -262,7 +266,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def body_read(self, size: int) -> None:
         self._unread_bytes -= size
-        self._read_on()
+        if self._paused:
+            self._read_on()
 
     async def room(self) -> None:
         if self.writing_paused:
@@ -275,7 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         """Answer the requests one after the other, until one ends the connection."""
         queue = self._queue
         while True:
-            self._read_on()
+            if self._paused:
+                self._read_on()
             if not queue:
                 self._request_came = self._loop.create_future()
                 await self._request_came
@@ -283,29 +289,29 @@ class Connection(asyncio.BufferedProtocol):
             self._head_since = 0.0
             if queue:
                 await asyncio.sleep(0)  # requests sent all at once take turns with the other connections'
-            await self._answer(exchange)
+            self._server.began()
+            try:
+                await self._server.handle(exchange, exchange)
+            except asyncio.CancelledError:
+                self.abort()
+                raise
+            except Exception:
+                # The pipeline answers for whatever goes wrong in it. What it lets through, nobody else would log.
+                log.exception("Request failed outside of the pipeline, which is a bug; closing its connection.")
+                break
+            finally:
+                self._server.ended()
+                self._unread_bytes -= exchange.received_bytes - exchange.read_bytes
             if not exchange.keep_alive:
                 break
-            self._exchange = None
-            self._idle_since = self._loop.time()
-            if self._parser.in_head and not queue:
-                self._head_since = self._idle_since
+            self._wait_for_another()
         self._close_after(exchange)
 
-    async def _answer(self, exchange: HttpExchange) -> None:
-        self._server.began()
-        try:
-            await self._server.handle(exchange, exchange)
-        except asyncio.CancelledError:
-            self.abort()
-            raise
-        except Exception:
-            # The pipeline answers for whatever goes wrong in it. What it lets through is a bug: nobody else would log.
-            log.exception("Request failed outside of the pipeline; closing its connection. This is a bug of Tollgate.")
-            exchange.keep_alive = False
-        finally:
-            self._server.ended()
-            self._unread_bytes -= exchange.received_bytes - exchange.read_bytes
+    def _wait_for_another(self) -> None:
+        self._exchange = None
+        self._idle_since = self._loop.time()
+        if self._parser.in_head and not self._queue:
+            self._head_since = self._idle_since
 
     def _close_after(self, exchange: HttpExchange) -> None:
         """Close at once if all that came was read. Otherwise send FIN first and read on for a while: closing with
@@ -318,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             return
         self.half_close()
-        if not transport.is_reading():
+        if self._paused:
             transport.resume_reading()
         self._lingering = self._loop.call_later(self._server.limits.lingering_s, transport.close)
 

@@ -160,7 +160,7 @@ class HttpExchange:
         return self._head.fields
 
     def header_values(self, name: str) -> Sequence[str]:
-        return [value for known, value in self._head.fields if known == name]
+        return self._head.values(name)
 
     async def read(self) -> bytes:
         if self.fault is not None:

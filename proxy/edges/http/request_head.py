@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import httptools
 
-from proxy.edges.http.limits import HttpLimits
-
 TOO_LONG = "the request line or a header field is too long"
 BAD_METHOD = "the request line has no valid method"
 BAD_TARGET = "the request target is malformed"
@@ -19,6 +17,8 @@ BAD_CODING = "transfer-encoding must be chunked, in HTTP/1.1, or absent"
 BREAKS_A_RULE = "the request breaks a rule of HTTP"
 
 _KNOWN_NAMES = 512
+_BLANKS = b" \t"
+"""The parser strips them before a value, not after it."""
 _SINGLETONS = frozenset(
     (
         *("content-length", "content-location", "content-range", "content-type", "etag", "host", "max-forwards"),
@@ -40,10 +40,16 @@ class HeaderNames(dict[bytes, str]):
         return name
 
 
+_NO_NAMES = HeaderNames()
+
+
 class RequestHead:
     """Method, target and fields of one request."""
 
-    __slots__ = ("chunked", "closes", "declared_bytes", "fault", "fields", "first", "method", "modern", "target")
+    __slots__ = (
+        *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "method", "modern"),
+        "target",
+    )
 
     def __init__(self, method: str, target: str) -> None:
         self.method = method
@@ -54,11 +60,13 @@ class RequestHead:
         """The caller wants no other request on this connection."""
         self.fault = ""
         """Why the request must be refused; "" when it is sound."""
-        self.fields: list[tuple[str, str]] = []
         self.first: dict[str, str] = {}
         """The first value of each field."""
         self.chunked = False
         self.declared_bytes: int | None = None
+        self._names = _NO_NAMES
+        self._raw: RawFields = ()
+        self._repeated = False
 
     @classmethod
     def unreadable(cls, fault: str) -> "RequestHead":
@@ -68,27 +76,39 @@ class RequestHead:
         return head
 
     @property
+    def fields(self) -> list[tuple[str, str]]:
+        """All fields in order. Decoded anew: few calls ask for more than the first values."""
+        return [
+            (self._names[name], value.rstrip(_BLANKS).decode("utf-8", "surrogateescape")) for name, value in self._raw
+        ]
+
+    def values(self, name: str) -> Sequence[str]:
+        """All values of one field, in order."""
+        if self._repeated:
+            return [value for known, value in self.fields if known == name]
+        value = self.first.get(name)
+        return () if value is None else (value,)
+
+    @property
     def framing(self) -> bytes:
         """The field that says how the body is framed; b"" without a body."""
         if self.chunked:
             return b"transfer-encoding: chunked"
         return b"content-length: %d" % self.declared_bytes if self.declared_bytes else b""
 
-    def take_fields(self, raw: RawFields, names: HeaderNames, limits: HttpLimits) -> None:
+    def take_fields(self, raw: RawFields, names: HeaderNames) -> None:
         """Decode `raw` and check what the parser does not."""
-        fields, first, max_bytes = self.fields, self.first, limits.max_field_bytes
+        self._raw, self._names = raw, names
+        first = self.first
         for raw_name, raw_value in raw:
-            if len(raw_name) + len(raw_value) > max_bytes:
-                self.fault = TOO_LONG
-                return
             name = names[raw_name]
-            value = raw_value.rstrip(b" \t").decode("utf-8", "surrogateescape")
-            fields.append((name, value))
             if name not in first:
-                first[name] = value
-            elif name in _SINGLETONS:
-                self.fault = BREAKS_A_RULE
-        if len(fields) > limits.max_headers or (self.modern and "host" not in first):
+                first[name] = raw_value.rstrip(_BLANKS).decode("utf-8", "surrogateescape")
+            else:
+                self._repeated = True
+                if name in _SINGLETONS:
+                    self.fault = BREAKS_A_RULE
+        if self.modern and "host" not in first:
             self.fault = BREAKS_A_RULE
         if "transfer-encoding" in first:
             self.chunked = True

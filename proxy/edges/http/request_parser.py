@@ -10,7 +10,7 @@ import httptools
 
 from proxy.edges.http import request_head
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames, RequestHead
+from proxy.edges.http.request_head import HeaderNames, RawFields, RequestHead
 from runtime.http_server import says_http
 
 _NOTHING = memoryview(b"")
@@ -43,6 +43,7 @@ class RequestParser:
         "_data",
         "_fields",
         "_in_body",
+        "_known_fields",
         "_limits",
         "_line",
         "_listener",
@@ -52,7 +53,6 @@ class RequestParser:
         "_silent_bytes",
         "_skipped_framing",
         "_stopped",
-        "_trailers",
         "_url",
         "in_head",
     )
@@ -67,9 +67,10 @@ class RequestParser:
         """What came of a request line before `_data`; None if it began somewhere within what came."""
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._trailers = 0
+        self._known_fields = 0
+        """How many there were after the last read; -1 after a piece of a body."""
         self._silent_bytes = 0
-        """Parsed since the parser last told of something."""
+        """Parsed since the parser last told of a field or of a piece of a body."""
         self._skipped_framing = b""
         """Of a body that the parser does not expect, since its head asked for an upgrade."""
         self.in_head = self._in_body = self._repeating = self._stopped = False
@@ -89,29 +90,38 @@ class RequestParser:
         """Returns what is left of `data`."""
         assert self._parser is not None  # it is not closed
         self._data = data
-        self._silent_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade()
-            self._note_line(_NOTHING)
-            return data[upgrade.args[0] :]
+            data = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             _raise_bugs(error)
             self._break_off(_fault(error))
             return _NOTHING
-        self._note_line(data)
-        if self._silent_bytes > self._limits.max_line_bytes + self._limits.max_field_bytes:
-            self._break_off(request_head.TOO_LONG)
-        return _NOTHING
+        else:
+            if self.in_head or self._in_body:
+                self._note_progress(data)
+                return _NOTHING
+            data = _NOTHING
+        if not self._in_body:
+            self._line = b""  # the next request begins with the next bytes
+        return data
 
-    def _note_line(self, data: memoryview) -> None:
-        """Keep what came of a request line; a request that begins with the next bytes has its line there."""
-        if not self.in_head:
-            if not self._in_body:
-                self._line = b""
-        elif self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
+    def _note_progress(self, data: memoryview) -> None:
+        """A request is not whole yet: keep what came of its line, and bound what the parser does not tell of."""
+        if self.in_head and self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
             self._line += data
+        limits = self._limits
+        if len(self._fields) == self._known_fields:
+            self._silent_bytes += len(data)
+        else:
+            self._known_fields, self._silent_bytes = len(self._fields), 0
+        if (
+            self._silent_bytes > limits.max_line_bytes + limits.max_field_bytes
+            or self._known_fields > limits.max_headers
+        ):
+            self._break_off(request_head.TOO_LONG)
 
     def _ignore_upgrade(self) -> None:
         """Go on in HTTP, as RFC 9110 7.8 allows. httptools expects no body then: if there is one, say so in a head."""
@@ -130,47 +140,43 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         self.in_head = True
-        self._url = b""
-        self._fields = []
-        self._trailers = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._silent_bytes = 0
-        if self.in_head:
-            self._fields.append((name, value))
-            return
-        self._trailers += 1
-        if self._trailers > self._limits.max_headers:
-            raise _StopParsingError
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self.in_head, self._in_body, self._silent_bytes = False, True, 0
+        self.in_head, self._in_body = False, True
+        url, self._url = self._url, b""
+        fields, self._fields = self._fields, []
         if self._repeating:
             self._repeating = False
             return
-        head = self._read_head()
+        head = self._read_head(url, fields)
         self._line = None
         self._listener.head_came(head)
         if head.fault:
             self._stopped = True
             raise _StopParsingError
-        if self._parser is not None and self._parser.should_upgrade():
+        if "upgrade" in head.first and self._parser is not None and self._parser.should_upgrade():
             self._skipped_framing = head.framing
 
     def on_body(self, body: bytes) -> None:
-        self._silent_bytes = 0
+        self._known_fields = -1  # progress
         self._listener.body_came(body)
 
     def on_message_complete(self) -> None:
-        if not self._skipped_framing:
-            self._in_body = False
-            self._listener.body_ended()
+        if self._skipped_framing:
+            return
+        self._in_body = False
+        if self._fields:  # trailers
+            self._fields = []
+        self._listener.body_ended()
 
-    def _read_head(self) -> RequestHead:
-        parser, url, limits = self._parser, self._url, self._limits
+    def _read_head(self, url: bytes, fields: RawFields) -> RequestHead:
+        parser = self._parser
         assert parser is not None
         method = parser.get_method()
         line = b"%b %b HTTP/1.1" % (method, url)
@@ -179,14 +185,22 @@ class RequestParser:
         is_plain = self._line == b"" and self._data[: len(line)] == line  # nearly always
         if not is_plain:
             head.modern = parser.get_http_version() == "1.1"
-        head.take_fields(self._fields, self._names, limits)
-        if len(url) > limits.max_line_bytes:
+        head.take_fields(fields, self._names)
+        if self._is_large(url, fields):
             head.fault = request_head.TOO_LONG
         elif not is_plain and not self._names_http(head, parser.get_http_version()):
             head.fault = request_head.BAD_VERSION
         elif not head.fault and not url.startswith(b"/"):
             head.resolve_target()
         return head
+
+    def _is_large(self, url: bytes, fields: RawFields) -> bool:
+        limits = self._limits
+        if len(url) > limits.max_line_bytes or len(fields) > limits.max_headers:
+            return True
+        if self._line == b"" and len(self._data) <= limits.max_field_bytes:
+            return False  # all of the head came in one small piece
+        return any(len(name) + len(value) > limits.max_field_bytes for name, value in fields)
 
     def _names_http(self, head: RequestHead, version: str) -> bool:
         """The parser accepts other versions, and takes RTSP and ICE for HTTP."""
