@@ -1,4 +1,4 @@
-"""The one way out: what is resolved is checked, and what was checked is what is dialled; on both event loops."""
+"""Egress resolves, checks every address and dials only a checked one; on both event loops."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ SOON_S = 20.0
 
 
 class Resolving:
-    """A resolver that answers from a table and counts how often it was asked."""
+    """A resolver that answers from a table and records its queries."""
 
     def __init__(self, **names: str) -> None:
         self.names = {name.replace("_", "."): addresses.split() for name, addresses in names.items()}
@@ -43,7 +43,7 @@ class Line(asyncio.Protocol):
 
 
 class Listening:
-    """A server that counts who comes, on an address of loopback."""
+    """A server on loopback that counts connections."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -68,7 +68,7 @@ async def listening() -> AsyncIterator[Listening]:
 async def connect(
     egress: Egress, host: str, port: int | None, reach: Reach = Reach.REPLICA, within_s: float = SOON_S
 ) -> tuple[str, int]:
-    """Where the connection leads."""
+    """Connect; return the peer's address and port."""
     line = await egress.connect(Origin("http", host, port, reach), Line, time.perf_counter() + within_s)
     peer = line.transport.get_extra_info("peername")
     line.transport.close()
@@ -79,7 +79,7 @@ async def connect(
 LOOPBACK = EgressRules.parse("127.0.0.0/8")
 
 
-async def test_a_name_is_dialled_at_the_address_that_was_checked(listening: Listening) -> None:
+async def test_checked_address_is_the_one_dialled(listening: Listening) -> None:
     resolve = Resolving(model_example="127.0.0.1")
     egress = Egress(LOOPBACK, 5.0, resolve=resolve)
     assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
@@ -89,13 +89,13 @@ async def test_a_name_is_dialled_at_the_address_that_was_checked(listening: List
 @pytest.mark.parametrize(
     "answers", ["10.0.0.1", "8.8.8.8 10.0.0.1", "10.0.0.1 8.8.8.8", "8.8.8.8 ::1", "::ffff:7f00:1"]
 )
-async def test_a_name_with_one_forbidden_address_is_not_dialled(answers: str) -> None:
+async def test_name_with_one_forbidden_address_is_not_dialled(answers: str) -> None:
     egress = Egress(EgressRules(), 5.0, resolve=Resolving(rebound_example=answers))
     with pytest.raises(UpstreamUnreachableError, match="may not be dialled"):
         await connect(egress, "rebound.example", 443, Reach.CUSTOMER)
 
 
-async def test_allowed_networks_are_not_for_customers(listening: Listening) -> None:
+async def test_allowed_networks_do_not_apply_to_customers(listening: Listening) -> None:
     egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.1"))
     with pytest.raises(UpstreamUnreachableError):
         await connect(egress, "model.example", listening.port, Reach.CUSTOMER)
@@ -103,7 +103,7 @@ async def test_allowed_networks_are_not_for_customers(listening: Listening) -> N
 
 
 @pytest.mark.parametrize("reach", Reach)
-async def test_metadata_is_dialled_for_nobody(reach: Reach) -> None:
+async def test_metadata_address_is_never_dialled(reach: Reach) -> None:
     rules = EgressRules.parse("0.0.0.0/0")
     for host in ("169.254.169.254", "sly.example"):
         egress = Egress(rules, 5.0, resolve=Resolving(sly_example="169.254.169.254"))
@@ -111,8 +111,8 @@ async def test_metadata_is_dialled_for_nobody(reach: Reach) -> None:
             await connect(egress, host, 80, reach)
 
 
-async def test_the_name_is_asked_anew_and_checked_anew(listening: Listening) -> None:
-    """DNS rebinding: a good first answer buys nothing for the second."""
+async def test_each_connection_resolves_and_checks_the_name_again(listening: Listening) -> None:
+    """DNS rebinding: an allowed first answer does not allow the second."""
     resolve = Resolving(model_example="127.0.0.1")
     egress = Egress(LOOPBACK, 5.0, resolve=resolve)
     await connect(egress, "model.example", listening.port)
@@ -122,7 +122,7 @@ async def test_the_name_is_asked_anew_and_checked_anew(listening: Listening) -> 
 
 
 @pytest.mark.parametrize("reach", Reach)
-async def test_a_link_is_dialled_where_it_leads_without_asking(listening: Listening, reach: Reach) -> None:
+async def test_link_is_dialled_without_resolving(listening: Listening, reach: Reach) -> None:
     resolve = Resolving()
     rules = EgressRules.parse(f"model.internal=127.0.0.1:{listening.port}")
     egress = Egress(rules, 5.0, resolve=resolve)
@@ -130,19 +130,19 @@ async def test_a_link_is_dialled_where_it_leads_without_asking(listening: Listen
     assert resolve.asked == []
 
 
-async def test_a_link_is_for_urls_without_port(listening: Listening) -> None:
+async def test_link_applies_only_to_urls_without_a_port(listening: Listening) -> None:
     egress = Egress(EgressRules.parse(f"model.internal=127.0.0.1:{listening.port}"), 5.0, resolve=Resolving())
     with pytest.raises(UpstreamUnreachableError, match="does not resolve"):
         await connect(egress, "model.internal", 8000)
 
 
-async def test_the_next_address_is_tried_when_one_refuses(listening: Listening) -> None:
+async def test_next_address_is_tried_when_one_refuses(listening: Listening) -> None:
     # nothing listens at this port of the other loopback addresses: the listener is bound to 127.0.0.1 alone
     egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.9 127.0.0.8 127.0.0.1"))
     assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
 
 
-async def test_the_next_address_is_tried_beside_one_that_hangs(
+async def test_next_address_is_tried_in_parallel_to_one_that_hangs(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = asyncio.Event()
@@ -160,7 +160,7 @@ async def test_the_next_address_is_tried_beside_one_that_hangs(
     assert hanging.is_set()
 
 
-async def test_every_address_refuses() -> None:
+async def test_refusal_by_every_address_is_unreachable() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -174,7 +174,7 @@ async def hang(_host: str, _port: int) -> socket.socket:
     raise AssertionError
 
 
-async def test_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connect_timeout_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress_module, "_dial", hang)
     with pytest.raises(UpstreamUnreachableError, match="too long"):
         await connect(Egress(LOOPBACK, 0.05), "127.0.0.1", 80)
@@ -182,7 +182,7 @@ async def test_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         await connect(Egress(LOOPBACK, 0.05, resolve=Resolving(a_b="127.0.0.1 127.0.0.2")), "a.b", 80)
 
 
-async def test_the_deadline_before_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deadline_before_the_connect_timeout_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress_module, "_dial", hang)
     with pytest.raises(UpstreamTimeoutError):
         await connect(Egress(LOOPBACK, 5.0), "127.0.0.1", 80, within_s=0.05)
@@ -193,7 +193,7 @@ async def test_the_deadline_before_the_connect_timeout(monkeypatch: pytest.Monke
 # --- the resolver -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_name_is_looked_up_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def look_up(host: str) -> tuple[Address, ...]:
@@ -209,7 +209,7 @@ async def test_a_name_is_looked_up_once_for_all_who_ask(monkeypatch: pytest.Monk
     resolver.close()
 
 
-async def test_an_answer_is_kept_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resolved_addresses_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def look_up(host: str) -> tuple[Address, ...]:
@@ -225,7 +225,7 @@ async def test_an_answer_is_kept_for_a_moment_only(monkeypatch: pytest.MonkeyPat
     resolver.close()
 
 
-async def test_one_who_leaves_does_not_take_the_answer_along(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_lookup_does_not_cancel_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     release = asyncio.Event()
     resolver = Resolver()
 
@@ -243,7 +243,7 @@ async def test_one_who_leaves_does_not_take_the_answer_along(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".example", "..", "xn--\x00"])
-async def test_what_does_not_resolve(host: str) -> None:
+async def test_name_that_does_not_resolve_is_unreachable(host: str) -> None:
     resolver = Resolver()
     with pytest.raises((OSError, ValueError)):
         await resolver(host)
@@ -254,7 +254,7 @@ async def test_what_does_not_resolve(host: str) -> None:
     resolver.close()
 
 
-async def test_the_systems_own_names() -> None:
+async def test_localhost_resolves() -> None:
     resolver = Resolver()
     assert ip_address("127.0.0.1") in await resolver("localhost")
     resolver.close()

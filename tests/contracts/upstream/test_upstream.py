@@ -1,4 +1,4 @@
-"""HttpUpstream against a scripted server on real sockets: whatever an upstream does, on both event loops."""
+"""HttpUpstream against a scripted server on real sockets, on both event loops."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def call(
     return UpstreamCall(url, method, headers, body, time.perf_counter() + within_s, idle_timeout_s, Reach.OPERATOR)
 
 
-async def whole(answer: HttpAnswer) -> bytes:
+async def read_all(answer: HttpAnswer) -> bytes:
     pieces = []
     while piece := await answer.read():
         pieces.append(piece)
@@ -72,20 +72,20 @@ async def whole(answer: HttpAnswer) -> bytes:
     return b"".join(pieces)
 
 
-async def ask(client: HttpUpstream, url: str, **kwargs: Any) -> tuple[int, bytes]:
+async def fetch(client: HttpUpstream, url: str, **kwargs: Any) -> tuple[int, bytes]:
     answer = await client.send(call(url, **kwargs))
-    return answer.status, await whole(answer)
+    return answer.status, await read_all(answer)
 
 
-# --- the plain way ----------------------------------------------------------------------------------------------------
+# --- requests and answers ---------------------------------------------------------------------------------------------
 
 
-async def test_a_plain_chat_completion(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_request_and_answer_pass_unchanged(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     body = json.dumps({"model": "m", "messages": []}).encode()
     answer = await client.send(call(f"{upstream.url}/v1/chat/completions?x=1", body=body))
     assert answer.status == 200
     assert ("content-type", "application/json") in answer.headers
-    assert json.loads(await whole(answer))["usage"]["completion_tokens"] == 5
+    assert json.loads(await read_all(answer))["usage"]["completion_tokens"] == 5
     received = upstream.received[0]
     assert (received.method, received.target, received.body) == ("POST", "/v1/chat/completions?x=1", body)
     assert received.header("host") == f"127.0.0.1:{upstream.port}"
@@ -93,7 +93,7 @@ async def test_a_plain_chat_completion(upstream: ScriptedUpstream, client: HttpU
     assert received.header("content-length") == str(len(body))
 
 
-async def test_a_stream_arrives_frame_by_frame(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_stream_arrives_frame_by_frame(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     gates = [asyncio.Event() for _ in range(3)]
 
     async def behave(exchange: Exchange) -> None:
@@ -112,18 +112,18 @@ async def test_a_stream_arrives_frame_by_frame(upstream: ScriptedUpstream, clien
     assert await answer.read() == b""
 
 
-async def test_a_connection_is_kept_and_used_again(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_connection_is_reused(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     for number in range(5):
         upstream.plan(script.answer(200, b"%d" % number))
-        assert await ask(client, upstream.url) == (200, b"%d" % number)
+        assert await fetch(client, upstream.url) == (200, b"%d" % number)
     assert upstream.connections == 1
     assert len(upstream.received) == 5
 
 
-async def test_calls_at_once_have_a_connection_each(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_concurrent_calls_have_a_connection_each(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
-    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(4)]
+    calls = [asyncio.ensure_future(fetch(client, upstream.url)) for _ in range(4)]
     await upstream.until(lambda: len(upstream.received) == 4)
     gate.set()
     assert await asyncio.gather(*calls) == [(200, b"")] * 4
@@ -131,25 +131,25 @@ async def test_calls_at_once_have_a_connection_each(upstream: ScriptedUpstream, 
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
-async def test_a_call_without_body_says_nothing_of_a_length(
+async def test_request_without_body_has_no_content_length(
     upstream: ScriptedUpstream, client: HttpUpstream, method: str
 ) -> None:
     upstream.plan(OK)
-    assert await ask(client, upstream.url, method=method, body=b"") == (200, b"fine")
+    assert await fetch(client, upstream.url, method=method, body=b"") == (200, b"fine")
     assert upstream.received[0].header("content-length") is None
 
 
-async def test_an_empty_post_says_that_it_is_empty(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_empty_post_has_content_length_zero(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK)
-    await ask(client, upstream.url, body=b"")
+    await fetch(client, upstream.url, body=b"")
     assert upstream.received[0].header("content-length") == "0"
 
 
-async def test_framing_headers_are_the_clients_own(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_client_sets_all_framing_headers(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK)
     smuggled = call(upstream.url)
     smuggled.headers = {"Host": "evil", "Content-Length": "99", "Transfer-Encoding": "chunked", "x-a": "1"}
-    assert await whole(await client.send(smuggled)) == b"fine"
+    assert await read_all(await client.send(smuggled)) == b"fine"
     names = [name for name, _ in upstream.received[0].headers]
     assert names == ["host", "x-a", "content-length"]
 
@@ -158,7 +158,7 @@ async def test_framing_headers_are_the_clients_own(upstream: ScriptedUpstream, c
     "broken",
     [("x-a", "1\r\nx-b: 2"), ("x-a", "1\nx-b: 2"), ("x-a", "1\rx"), ("x-a", "nul\0"), ("x-a\r\nx-b", "1")],
 )
-async def test_a_header_that_would_be_two_is_not_sent(
+async def test_header_with_a_line_break_is_refused(
     upstream: ScriptedUpstream, client: HttpUpstream, broken: tuple[str, str]
 ) -> None:
     bad = call(upstream.url)
@@ -169,7 +169,7 @@ async def test_a_header_that_would_be_two_is_not_sent(
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/a#b", "/\N{SNOWMAN}", "/\t"])
-async def test_a_target_that_would_be_two_is_not_sent(
+async def test_target_with_an_invalid_character_is_refused(
     upstream: ScriptedUpstream, client: HttpUpstream, path: str
 ) -> None:
     with pytest.raises(UpstreamUnreachableError):
@@ -180,7 +180,7 @@ async def test_a_target_that_would_be_two_is_not_sent(
 @pytest.mark.parametrize(
     "url", ["", "ftp://x/", "http:///x", "http://user:pw@host/", "http://h:port/", "//h/", "http://h?q"]
 )
-async def test_a_malformed_url_is_unreachable(client: HttpUpstream, url: str) -> None:
+async def test_malformed_url_is_unreachable(client: HttpUpstream, url: str) -> None:
     with pytest.raises(UpstreamUnreachableError):
         await client.send(call(url))
 
@@ -189,77 +189,77 @@ async def test_a_malformed_url_is_unreachable(client: HttpUpstream, url: str) ->
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_no_body_with(upstream: ScriptedUpstream, client: HttpUpstream, status: int) -> None:
+async def test_status_without_body_ends_the_answer(
+    upstream: ScriptedUpstream, client: HttpUpstream, status: int
+) -> None:
     upstream.plan(script.raw(script.head(status)), OK)
-    assert await ask(client, upstream.url) == (status, b"")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (status, b"")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 1
 
 
-async def test_the_answer_to_head_has_a_length_and_no_body(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_answer_to_head_has_no_body(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(script.head(200, {"content-length": "1000"})), OK)
-    assert await ask(client, upstream.url, method="HEAD", body=b"") == (200, b"")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url, method="HEAD", body=b"") == (200, b"")
+    assert await fetch(client, upstream.url) == (200, b"fine")
 
 
-async def test_a_body_until_close(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_body_without_length_ends_with_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(script.head(200), b"one", b"two", then="close"), OK)
-    assert await ask(client, upstream.url) == (200, b"onetwo")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"onetwo")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 2
 
 
-async def test_an_http_1_0_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_http_1_0_answer_is_read(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(b"HTTP/1.0 200 OK\r\n\r\nold", then="close"))
-    assert await ask(client, upstream.url) == (200, b"old")
+    assert await fetch(client, upstream.url) == (200, b"old")
 
 
-async def test_connection_close_is_heeded(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_connection_close_ends_reuse(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.answer(200, b"bye", {"connection": "close"}), OK)
-    assert await ask(client, upstream.url) == (200, b"bye")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"bye")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 2
 
 
-async def test_trailers_and_chunk_extensions_are_passed_over(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_trailers_and_chunk_extensions_are_skipped(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     body = b"3;ext=1\r\nabc\r\n0\r\nx-trailer: 1\r\n\r\n"
     upstream.plan(script.raw(script.head(200, {"transfer-encoding": "chunked"}) + body), OK)
     answer = await client.send(call(upstream.url))
-    assert await whole(answer) == b"abc"
+    assert await read_all(answer) == b"abc"
     assert [name for name, _ in answer.headers] == ["transfer-encoding"]
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 1
 
 
-async def test_an_answer_split_into_single_bytes(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_answer_in_single_bytes_is_read(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     wire = script.head(200, {"transfer-encoding": "chunked", "x-long": "v" * 50}) + script.chunked(b"abc", b"de")
     upstream.plan(script.raw(*(wire[i : i + 1] for i in range(len(wire)))), OK)
     answer = await client.send(call(upstream.url))
     assert ("x-long", "v" * 50) in answer.headers
-    assert await whole(answer) == b"abcde"
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await read_all(answer) == b"abcde"
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 1
 
 
 @pytest.mark.parametrize(
     "interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n"]
 )
-async def test_interim_answers_are_passed_over(
-    upstream: ScriptedUpstream, client: HttpUpstream, interim: bytes
-) -> None:
+async def test_interim_answers_are_skipped(upstream: ScriptedUpstream, client: HttpUpstream, interim: bytes) -> None:
     fine = script.head(200, {"content-length": "4"}) + b"fine"
     upstream.plan(script.raw(interim, interim, fine), script.raw(interim + fine))
     for _ in range(2):
         answer = await client.send(call(upstream.url))
         assert answer.headers == [("content-length", "4")]
-        assert await whole(answer) == b"fine"
+        assert await read_all(answer) == b"fine"
     assert upstream.connections == 1
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_answers(upstream: ScriptedUpstream, client: HttpUpstream, status: int) -> None:
+async def test_redirect_is_not_followed(upstream: ScriptedUpstream, client: HttpUpstream, status: int) -> None:
     upstream.plan(script.answer(status, b"", {"location": f"{upstream.url}/elsewhere"}))
-    assert await ask(client, upstream.url) == (status, b"")
+    assert await fetch(client, upstream.url) == (status, b"")
     assert len(upstream.received) == 1
 
 
@@ -273,31 +273,31 @@ async def test_retry_after_of_a_529_is_kept(upstream: ScriptedUpstream, client: 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-async def test_refused(client: HttpUpstream) -> None:
+async def test_refused_connection_is_unreachable(client: HttpUpstream) -> None:
     async with ScriptedUpstream() as gone:
         url = gone.url
     with pytest.raises(UpstreamUnreachableError) as failure:
         await client.send(call(url))
-    assert_discreet(failure.value)
+    assert_no_secrets(failure.value)
 
 
-async def test_a_name_that_does_not_resolve(client: HttpUpstream) -> None:
+async def test_name_that_does_not_resolve_is_unreachable(client: HttpUpstream) -> None:
     with pytest.raises(UpstreamUnreachableError) as failure:
         await client.send(call("http://no-such-host.invalid/v1"))
-    assert_discreet(failure.value, "no-such-host")
+    assert_no_secrets(failure.value, "no-such-host")
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-async def test_gone_before_the_head(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
+async def test_close_before_the_head_is_a_reset(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
     upstream.plan(script.raw(then=then))
     with pytest.raises(UpstreamResetError) as failure:
         await client.send(call(upstream.url))
-    assert_discreet(failure.value)
+    assert_no_secrets(failure.value)
     assert len(upstream.received) == 1
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-async def test_gone_in_the_head(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
+async def test_close_in_the_head_is_a_reset(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
     upstream.plan(script.raw(b"HTTP/1.1 200 OK\r\ncontent-le", then=then))
     with pytest.raises(UpstreamResetError):
         await client.send(call(upstream.url))
@@ -310,7 +310,7 @@ async def test_gone_in_the_head(upstream: ScriptedUpstream, client: HttpUpstream
     ids=["length", "chunked"],
 )
 @pytest.mark.parametrize("then", ["reset", "close"])
-async def test_gone_in_the_body(
+async def test_close_in_the_body_cuts_the_answer(
     upstream: ScriptedUpstream, client: HttpUpstream, headers: dict[str, str], body: bytes, then: str
 ) -> None:
     go_on = asyncio.Event()
@@ -326,7 +326,7 @@ async def test_gone_in_the_body(
     go_on.set()
     with pytest.raises(UpstreamCutError) as failure:
         await answer.read()
-    assert_discreet(failure.value)
+    assert_no_secrets(failure.value)
 
 
 @pytest.mark.parametrize(
@@ -366,19 +366,21 @@ async def test_gone_in_the_body(
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: \r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ],
 )
-async def test_what_is_not_http(upstream: ScriptedUpstream, client: HttpUpstream, wire: bytes) -> None:
+async def test_answer_that_is_not_http_is_a_reset(
+    upstream: ScriptedUpstream, client: HttpUpstream, wire: bytes
+) -> None:
     for pieces in ([wire], [wire[at : at + 1] for at in range(len(wire))]):
         upstream.plan(script.raw(*pieces, then="close"))
         with pytest.raises(UpstreamResetError) as failure:
             await client.send(call(upstream.url))
-        assert_discreet(failure.value)
+        assert_no_secrets(failure.value)
 
 
-async def test_a_broken_chunk_cuts_the_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_broken_chunk_cuts_the_answer(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(script.head(200, {"transfer-encoding": "chunked"}) + b"3\r\nabc\r\nzz\r\n"))
     answer = await client.send(call(upstream.url))
     with pytest.raises(UpstreamCutError):
-        await whole(answer)
+        await read_all(answer)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +393,7 @@ async def test_a_broken_chunk_cuts_the_answer(upstream: ScriptedUpstream, client
     ],
     ids=["fields", "value", "reason", "interim"],
 )
-async def test_an_endless_head_is_cut_short(
+async def test_endless_head_is_a_reset(
     upstream: ScriptedUpstream, client: HttpUpstream, endless: script.Behaviour
 ) -> None:
     upstream.plan(endless)
@@ -400,26 +402,24 @@ async def test_an_endless_head_is_cut_short(
 
 
 @pytest.mark.parametrize("start", [b"0\r\nx-trailer: ", b"3;ext="], ids=["trailer", "extension"])
-async def test_endless_trailers_are_cut_short(upstream: ScriptedUpstream, client: HttpUpstream, start: bytes) -> None:
+async def test_endless_trailers_cut_the_answer(upstream: ScriptedUpstream, client: HttpUpstream, start: bytes) -> None:
     upstream.plan(script.endless(script.head(200, {"transfer-encoding": "chunked"}) + start, b"v" * 4096))
     answer = await client.send(call(upstream.url))
     with pytest.raises(UpstreamCutError):
-        await whole(answer)
+        await read_all(answer)
 
 
 @pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecond", b"rubbish", b"HT"])
-async def test_more_than_was_asked_for_poisons_nothing(
+async def test_bytes_after_the_answer_close_the_connection(
     upstream: ScriptedUpstream, client: HttpUpstream, extra: bytes
 ) -> None:
     upstream.plan(script.raw(script.head(200, {"content-length": "5"}) + b"first" + extra), OK)
-    assert await ask(client, upstream.url) == (200, b"first")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"first")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 2
 
 
-async def test_what_comes_unasked_between_calls_closes_the_connection(
-    upstream: ScriptedUpstream, client: HttpUpstream
-) -> None:
+async def test_bytes_between_calls_close_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     go_on = asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
@@ -431,23 +431,23 @@ async def test_what_comes_unasked_between_calls_closes_the_connection(
         exchange.keep = False
 
     upstream.plan(behave, OK)
-    assert await ask(client, upstream.url) == (200, b"")
+    assert await fetch(client, upstream.url) == (200, b"")
     go_on.set()
     await upstream.until(lambda: upstream.open_connections == 0)
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_deadline_before_the_head(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_deadline_before_the_head_is_a_timeout(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent())
     with pytest.raises(UpstreamTimeoutError):
         await client.send(call(upstream.url, within_s=0.05))
     await upstream.until(lambda: upstream.open_connections == 0)
 
 
-async def test_the_deadline_in_the_body(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_deadline_in_the_body_is_a_timeout(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent(script.head(200, {"content-length": "10"}) + b"12345"))
     answer = await client.send(call(upstream.url, within_s=0.5))
     assert await answer.read() == b"12345"
@@ -456,14 +456,14 @@ async def test_the_deadline_in_the_body(upstream: ScriptedUpstream, client: Http
     await upstream.until(lambda: upstream.open_connections == 0)
 
 
-async def test_a_slow_head_is_not_silence(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_idle_timeout_does_not_apply_before_the_head(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     gate = asyncio.Event()
     upstream.plan(script.held(gate, after=script.head(200, {"content-length": "0"})))
     asyncio.get_running_loop().call_later(0.15, gate.set)
-    assert await ask(client, upstream.url, idle_timeout_s=0.02) == (200, b"")
+    assert await fetch(client, upstream.url, idle_timeout_s=0.02) == (200, b"")
 
 
-async def test_a_stream_that_falls_silent(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_silent_stream_is_a_timeout(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent(script.head(200, {"transfer-encoding": "chunked"}) + script.chunked(b"a", end=False)))
     answer = await client.send(call(upstream.url, idle_timeout_s=0.05))
     assert await answer.read() == b"a"
@@ -471,32 +471,32 @@ async def test_a_stream_that_falls_silent(upstream: ScriptedUpstream, client: Ht
         await answer.read()
 
 
-async def test_a_timer_of_one_call_does_not_end_the_next(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_timer_of_one_call_does_not_end_the_next(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK)
-    await ask(client, upstream.url, within_s=0.4)
+    await fetch(client, upstream.url, within_s=0.4)
     gate = asyncio.Event()
     upstream.plan(script.held(gate, after=script.head(200, {"content-length": "0"})))
     asyncio.get_running_loop().call_later(0.6, gate.set)
-    assert await ask(client, upstream.url) == (200, b"")
+    assert await fetch(client, upstream.url) == (200, b"")
     upstream.plan(script.silent())
     with pytest.raises(UpstreamTimeoutError):
-        await ask(client, upstream.url, within_s=0.1)
+        await fetch(client, upstream.url, within_s=0.1)
     assert upstream.connections == 1
 
 
-# --- connections kept -------------------------------------------------------------------------------------------------
+# --- reuse of connections ---------------------------------------------------------------------------------------------
 
 
-async def test_a_kept_connection_that_closed_is_not_used(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_closed_connection_is_not_reused(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(script.head(200, {"content-length": "0"}), then="close"), OK)
-    assert await ask(client, upstream.url) == (200, b"")
+    assert await fetch(client, upstream.url) == (200, b"")
     await upstream.until(lambda: upstream.open_connections == 0)
     await asyncio.sleep(0.01)  # the FIN has to pass the kernel; no event of ours shows it
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
 
 
-async def test_a_post_that_crossed_the_close_is_sent_again(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
-    """The FIN is here but not yet read when the call is written: nothing of it was received, so it may go again."""
+async def test_post_that_crossed_the_close_is_sent_again(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    """The FIN has arrived but is unread when the request is written: the upstream received none of it."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
@@ -508,53 +508,51 @@ async def test_a_post_that_crossed_the_close_is_sent_again(upstream: ScriptedUps
     assert answer.status == 200
     time.sleep(0.01)  # noqa: ASYNC251  the loop must not see the FIN before the next call is written
     await upstream.until(lambda: upstream.open_connections == 0)
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert len(upstream.received) == 2
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_post_that_was_received_is_never_sent_again(
-    upstream: ScriptedUpstream, client: HttpUpstream, then: str
-) -> None:
+async def test_received_post_is_never_sent_again(upstream: ScriptedUpstream, client: HttpUpstream, then: str) -> None:
     upstream.plan(OK, script.raw(then=then), OK)
-    await ask(client, upstream.url)
+    await fetch(client, upstream.url)
     with pytest.raises(UpstreamResetError):
-        await ask(client, upstream.url)
+        await fetch(client, upstream.url)
     assert len(upstream.received) == 2
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_get_on_a_kept_connection_is_sent_again_once(
+async def test_get_on_a_stale_connection_is_sent_again_once(
     upstream: ScriptedUpstream, client: HttpUpstream, then: str
 ) -> None:
     upstream.plan(OK, script.raw(then=then), OK)
-    await ask(client, upstream.url)
-    assert await ask(client, upstream.url, method="GET", body=b"") == (200, b"fine")
+    await fetch(client, upstream.url)
+    assert await fetch(client, upstream.url, method="GET", body=b"") == (200, b"fine")
     upstream.plan(script.raw(then=then), script.raw(then=then), OK)
     with pytest.raises(UpstreamResetError):
-        await ask(client, upstream.url, method="GET", body=b"")
+        await fetch(client, upstream.url, method="GET", body=b"")
     assert len(upstream.received) == 5
 
 
-async def test_connections_idle_for_too_long_are_closed(upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_idle_connection_expires(upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(PoolLimits(idle_s=0.05))
     upstream.plan(OK)
-    await ask(client, upstream.url)
+    await fetch(client, upstream.url)
     await upstream.until(lambda: upstream.open_connections == 0)
 
 
 @pytest.mark.parametrize(
     ("count", "is_burst"), [(BURST_CONNECTIONS + CLOSED_PER_STEP, True), (BURST_CONNECTIONS // 2, False)]
 )
-async def test_when_a_burst_has_gone_that_is_told_once(
+async def test_end_of_a_burst_is_reported_once(
     upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
 ) -> None:
-    """The moment to give memory back. They close in parts, and the pool is gone when it is told."""
+    """It is the moment to return memory. Connections close in steps; the pool is gone when it is reported."""
     told: list[str] = []
     client = opened(PoolLimits(idle_s=1), on_burst_end=lambda: told.append("gone"))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
-    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(count)]
+    calls = [asyncio.ensure_future(fetch(client, upstream.url)) for _ in range(count)]
     await upstream.until(lambda: len(upstream.received) == count)
     gate.set()
     await asyncio.gather(*calls)
@@ -565,58 +563,60 @@ async def test_when_a_burst_has_gone_that_is_told_once(
     assert upstream.connections == count
 
 
-async def test_at_the_cap_calls_wait_their_turn(upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_calls_above_the_cap_wait(upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(PoolLimits(per_origin=2))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
-    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(7)]
+    calls = [asyncio.ensure_future(fetch(client, upstream.url)) for _ in range(7)]
     await upstream.until(lambda: len(upstream.received) == 2)
     gate.set()
     assert await asyncio.gather(*calls) == [(200, b"")] * 7
     assert upstream.connections == 2
 
 
-async def test_at_the_cap_the_deadline_holds(upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_deadline_applies_while_waiting_at_the_cap(upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(PoolLimits(per_origin=1))
     upstream.plan(script.silent(), OK)
-    first = asyncio.ensure_future(ask(client, upstream.url))
+    first = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
     with pytest.raises(UpstreamTimeoutError):
-        await ask(client, upstream.url, within_s=0.05)
-    waiting = asyncio.ensure_future(ask(client, upstream.url))
+        await fetch(client, upstream.url, within_s=0.05)
+    waiting = asyncio.ensure_future(fetch(client, upstream.url))
     await asyncio.sleep(0)
     first.cancel()
     assert await waiting == (200, b"fine")
 
 
-async def test_a_slot_is_given_back_when_connecting_fails(opened: Open) -> None:
+async def test_slot_is_released_when_connecting_fails(opened: Open) -> None:
     client = opened(PoolLimits(per_origin=1))
     async with ScriptedUpstream() as gone:
         url = gone.url
-    results = await asyncio.gather(*(ask(client, url) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(*(fetch(client, url) for _ in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [UpstreamUnreachableError] * 3
 
 
-async def test_a_caller_that_leaves_the_queue_loses_nobodys_place(upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_cancelled_wait_at_the_cap_passes_its_slot_on(upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(PoolLimits(per_origin=1))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
-    calls = [asyncio.ensure_future(ask(client, upstream.url)) for _ in range(4)]
+    calls = [asyncio.ensure_future(fetch(client, upstream.url)) for _ in range(4)]
     await upstream.until(lambda: len(upstream.received) == 1)
     calls[1].cancel()
     gate.set()
     await calls[0]
     calls[2].cancel()
     assert await calls[3] == (200, b"")
-    assert await ask(client, upstream.url) == (200, b"")
+    assert await fetch(client, upstream.url) == (200, b"")
 
 
-# --- giving up --------------------------------------------------------------------------------------------------------
+# --- cancellation -----------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_before_the_head_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_cancelling_before_the_head_closes_the_connection(
+    upstream: ScriptedUpstream, client: HttpUpstream
+) -> None:
     upstream.plan(script.silent())
-    asked = asyncio.ensure_future(ask(client, upstream.url))
+    asked = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
     asked.cancel()
     await upstream.until(lambda: upstream.open_connections == 0)
@@ -624,7 +624,7 @@ async def test_cancelling_before_the_head_cancels_upstream(upstream: ScriptedUps
         await asked
 
 
-async def test_cancelling_a_read_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_cancelling_a_read_closes_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent(script.head(200, {"content-length": "9"})))
     answer = await client.send(call(upstream.url))
     reading = asyncio.ensure_future(answer.read())
@@ -635,17 +635,17 @@ async def test_cancelling_a_read_cancels_upstream(upstream: ScriptedUpstream, cl
         await reading
 
 
-async def test_closing_an_answer_cancels_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_closing_an_answer_closes_the_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.endless(script.head(200), b"more and more"), OK)
     answer = await client.send(call(upstream.url))
     await answer.read()
     answer.close()
     answer.close()
     await upstream.until(lambda: upstream.open_connections == 0)
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
 
 
-async def test_cancelling_while_connecting(opened: Open) -> None:
+async def test_connecting_can_be_cancelled(opened: Open) -> None:
     resolving = asyncio.Event()
 
     async def never(_: str) -> Any:
@@ -653,16 +653,16 @@ async def test_cancelling_while_connecting(opened: Open) -> None:
         await asyncio.Event().wait()
 
     client = opened(resolve=never)
-    asked = asyncio.ensure_future(ask(client, "http://name.example/"))
+    asked = asyncio.ensure_future(fetch(client, "http://name.example/"))
     await resolving.wait()
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
 
 
-async def test_closing_the_client_ends_what_is_under_way(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_closing_the_client_ends_its_calls(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent())
-    asked = asyncio.ensure_future(ask(client, upstream.url))
+    asked = asyncio.ensure_future(fetch(client, upstream.url))
     await upstream.until(lambda: len(upstream.received) == 1)
     await client.aclose()
     with pytest.raises(UpstreamResetError):
@@ -673,27 +673,27 @@ async def test_closing_the_client_ends_what_is_under_way(upstream: ScriptedUpstr
 
 
 @pytest.mark.parametrize("size", [65_000, 66_000, 400_000, 8_000_000])
-async def test_a_large_body_goes_through_whole(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
+async def test_large_body_is_sent_whole(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
     body = bytes(range(256)) * (size // 256)
     upstream.plan(OK, OK)
     for _ in range(2):
-        assert await ask(client, upstream.url, body=body) == (200, b"fine")
+        assert await fetch(client, upstream.url, body=body) == (200, b"fine")
         assert upstream.received[-1].body == body
     assert upstream.connections == 1
 
 
 @pytest.mark.parametrize("size", [70_000, 400_000, 8_000_000])
-async def test_a_body_in_parts_is_one_body(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
+async def test_segmented_body_is_sent_as_one(upstream: ScriptedUpstream, client: HttpUpstream, size: int) -> None:
     text = memoryview(bytes(range(256)) * (size // 256))
     body = SegmentedBody(text[:100], b"a change", text[200:-7], b"another", text[-7:])
     upstream.plan(OK, OK)
     for _ in range(2):
-        assert await ask(client, upstream.url, body=body) == (200, b"fine")
+        assert await fetch(client, upstream.url, body=body) == (200, b"fine")
         assert upstream.received[-1].body == bytes(body)
     assert upstream.connections == 1
 
 
-async def test_a_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     gate = asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
@@ -703,24 +703,22 @@ async def test_a_large_body_waits_for_a_slow_upstream(upstream: ScriptedUpstream
 
     upstream.plan(behave)
     body = b"x" * 20_000_000
-    asked = asyncio.ensure_future(ask(client, upstream.url, body=body))
+    asked = asyncio.ensure_future(fetch(client, upstream.url, body=body))
     await upstream.until(lambda: len(upstream.received) == 1)
     gate.set()
     assert await asked == (200, b"")
     assert upstream.received[0].body == body
 
 
-async def test_an_upstream_that_refuses_before_the_body_was_sent(
-    upstream: ScriptedUpstream, client: HttpUpstream
-) -> None:
+async def test_early_refusal_of_a_large_body_is_returned(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     refusal = script.head(413, {"content-length": "7"}) + b"too big"
     upstream.plan(script.early(refusal), OK)
-    assert await ask(client, upstream.url, body=b"x" * 50_000_000) == (413, b"too big")
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url, body=b"x" * 50_000_000) == (413, b"too big")
+    assert await fetch(client, upstream.url) == (200, b"fine")
     assert upstream.connections == 2
 
 
-async def test_a_slow_reader_holds_the_upstream_back(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_slow_reader_pauses_the_upstream(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     sent = 0
 
     async def behave(exchange: Exchange) -> None:
@@ -739,14 +737,14 @@ async def test_a_slow_reader_holds_the_upstream_back(upstream: ScriptedUpstream,
         await asyncio.sleep(0.05)
     assert sent < 2000 * 65_536
     assert answer.held_bytes <= 2 * 65_536
-    assert len(await whole(answer)) == 2000 * 65_536
+    assert len(await read_all(answer)) == 2000 * 65_536
 
 
-async def test_our_own_slowness_is_not_the_upstreams_silence(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+async def test_paused_reading_does_not_count_as_silence(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.raw(script.head(200), *[b"x" * 65_536] * 64, then="close"))
     answer = await client.send(call(upstream.url, idle_timeout_s=0.05))
     await asyncio.sleep(0.2)
-    assert len(await whole(answer)) == 64 * 65_536
+    assert len(await read_all(answer)) == 64 * 65_536
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -767,54 +765,54 @@ def linked(server: ScriptedUpstream, name: str = "model.example") -> EgressRules
     return EgressRules.parse(f"{name}=127.0.0.1:{server.port}")
 
 
-async def test_tls_by_a_link(tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa) -> None:
+async def test_tls_through_a_link(tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa) -> None:
     client = opened(rules=linked(tls_upstream), ca_file=str(authority.ca_file))
     for body in (b"{}", b"x" * 1_000_000):
         tls_upstream.plan(OK)
         asked = call("https://model.example/v1", body=body)
         asked.reach = Reach.CUSTOMER
         answer = await client.send(asked)
-        assert (answer.status, await whole(answer)) == (200, b"fine")
+        assert (answer.status, await read_all(answer)) == (200, b"fine")
         assert tls_upstream.received[-1].header("host") == "model.example"
         assert tls_upstream.received[-1].body == body
     assert tls_upstream.connections == 1
     await client.aclose()
 
 
-async def test_a_tls_connection_cut_in_the_body(
+async def test_tls_connection_cut_in_the_body_cuts_the_answer(
     tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa
 ) -> None:
     client = opened(rules=linked(tls_upstream), ca_file=str(authority.ca_file))
     tls_upstream.plan(script.raw(script.head(200, {"content-length": "9"}) + b"abc", then="reset"))
     answer = await client.send(call("https://model.example/v1"))
     with pytest.raises(UpstreamCutError):
-        await whole(answer)
+        await read_all(answer)
 
 
-async def test_an_authority_that_nobody_trusts(tls_upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_untrusted_authority_is_unreachable(tls_upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(rules=linked(tls_upstream))
     with pytest.raises(UpstreamUnreachableError) as failure:
         await client.send(call("https://model.example/v1"))
-    assert_discreet(failure.value, "model.example")
+    assert_no_secrets(failure.value, "model.example")
     assert not tls_upstream.received
 
 
-async def test_a_certificate_for_another_name(
+async def test_certificate_for_another_name_is_unreachable(
     tls_upstream: ScriptedUpstream, opened: Open, authority: ThrowawayCa
 ) -> None:
     client = opened(rules=linked(tls_upstream, "other.example"), ca_file=str(authority.ca_file))
     with pytest.raises(UpstreamUnreachableError) as failure:
         await client.send(call("https://other.example/v1"))
-    assert_discreet(failure.value, "other.example")
+    assert_no_secrets(failure.value, "other.example")
 
 
-async def test_a_plain_server_where_tls_is_expected(upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_plain_server_behind_an_https_url_is_unreachable(upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened(rules=linked(upstream), connect_timeout_s=0.2)
     with pytest.raises(UpstreamUnreachableError):
         await client.send(call("https://model.example/v1"))
 
 
-async def test_a_tls_server_where_plain_is_expected(tls_upstream: ScriptedUpstream, opened: Open) -> None:
+async def test_tls_server_behind_an_http_url_is_a_reset(tls_upstream: ScriptedUpstream, opened: Open) -> None:
     client = opened()
     with pytest.raises(UpstreamResetError):
         await client.send(call(tls_upstream.url.replace("https", "http")))
@@ -824,9 +822,7 @@ async def test_a_tls_server_where_plain_is_expected(tls_upstream: ScriptedUpstre
 
 
 @pytest.mark.parametrize("reach", [Reach.CUSTOMER, Reach.REPLICA])
-async def test_a_loopback_address_is_not_dialled(
-    upstream: ScriptedUpstream, client: HttpUpstream, reach: Reach
-) -> None:
+async def test_loopback_address_is_not_dialled(upstream: ScriptedUpstream, client: HttpUpstream, reach: Reach) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"):
         asked = call(f"http://{host}:{upstream.port}/")
         asked.reach = reach
@@ -835,17 +831,17 @@ async def test_a_loopback_address_is_not_dialled(
     assert upstream.connections == 0
 
 
-async def test_proxy_variables_are_not_heeded(
+async def test_proxy_variables_are_ignored(
     upstream: ScriptedUpstream, client: HttpUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     upstream.plan(OK)
-    assert await ask(client, upstream.url) == (200, b"fine")
+    assert await fetch(client, upstream.url) == (200, b"fine")
 
 
-def assert_discreet(error: BaseException, *more: str) -> None:
-    """Neither the error nor what it carries along names the upstream or its credential."""
+def assert_no_secrets(error: BaseException, *more: str) -> None:
+    """Neither the error nor its causes name the upstream or its credential."""
     shown: BaseException | None = error
     while shown is not None and not shown.__suppress_context__:
         for name in ("127.0.0.1", "sk-very-secret", *more):

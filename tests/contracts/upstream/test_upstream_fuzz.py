@@ -1,6 +1,6 @@
-"""Hostile bytes from an upstream, cut anywhere: an answer, or one of our errors; never another, never a hang.
+"""Hostile bytes from an upstream, segmented anywhere, give an answer or an `UpstreamError`, and never a hang.
 
-The connection runs on a transport that a test drives by hand, so that thousands of exchanges take no sockets.
+The tests drive the connection's transport by hand, so that thousands of exchanges need no sockets.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Transport:
-    """Knows whether it was closed and whether it is listened to."""
+    """Records what is written, and whether it is closed and being read."""
 
     def __init__(self) -> None:
         self.closing = False
@@ -49,7 +49,7 @@ class Transport:
 
 
 class Pool:
-    """Counts what comes home."""
+    """Records released and forgotten connections."""
 
     def __init__(self) -> None:
         self.released = 0
@@ -101,7 +101,7 @@ def step(coroutine: Coroutine[Any, Any, T]) -> T | None:
 
 
 def result(rig: Rig) -> tuple[int, bytes, UpstreamError | None]:
-    """Everything is in: the exchange must be over, and reading must not wait."""
+    """Status, body and error after the connection's end, when no read may wait."""
     try:
         answer = step(rig.asking)
     except UpstreamError as error:
@@ -165,7 +165,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=8)
 @given(data=HOSTILE, cuts=CUTS, order=st.booleans())
 @example(data=b"HTTP/1.1 200 OK\r\n\r\nhello", cuts=[3], order=True)
 @example(data=b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", cuts=[], order=True)
-def test_any_bytes_end_in_an_answer_or_an_error_of_ours(
+def test_any_bytes_give_an_answer_or_an_upstream_error(
     loop: asyncio.AbstractEventLoop, data: bytes, cuts: list[int], order: bool
 ) -> None:
     rig = Rig(loop)
@@ -189,7 +189,7 @@ def test_any_bytes_end_in_an_answer_or_an_error_of_ours(
     chunked=st.booleans(),
     cuts=CUTS,
 )
-def test_a_sound_answer_is_read_whole_however_it_is_cut(
+def test_valid_answer_is_read_whole_whatever_the_segmentation(
     loop: asyncio.AbstractEventLoop, body: bytes, sizes: list[int], chunked: bool, cuts: list[int]
 ) -> None:
     rig = Rig(loop)
@@ -212,8 +212,8 @@ def test_a_sound_answer_is_read_whole_however_it_is_cut(
 
 
 @given(data=HOSTILE)
-def test_the_next_exchange_never_sees_what_the_last_one_left(loop: asyncio.AbstractEventLoop, data: bytes) -> None:
-    """After an answer, extra bytes either close the connection or are harmless blank lines."""
+def test_exchange_never_sees_bytes_of_the_one_before(loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+    """Extra bytes after an answer close the connection, unless they are blank lines."""
     rig = Rig(loop)
     rig.receive(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok" + data)
     assert result(rig)[:2] == (200, b"ok")
@@ -228,9 +228,7 @@ def test_the_next_exchange_never_sees_what_the_last_one_left(loop: asyncio.Abstr
 
 
 @given(sizes=st.lists(st.integers(1, 3 * READ_BYTES), min_size=1, max_size=10))
-def test_what_is_held_for_a_reader_that_does_not_read_is_bounded(
-    loop: asyncio.AbstractEventLoop, sizes: list[int]
-) -> None:
+def test_unread_bytes_are_bounded(loop: asyncio.AbstractEventLoop, sizes: list[int]) -> None:
     rig = Rig(loop)
     rig.receive(b"HTTP/1.1 200 OK\r\n\r\n")
     answer = step(rig.asking)
@@ -250,7 +248,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 def poured(loop: asyncio.AbstractEventLoop, first: bytes, take: Callable[[bytes], bool]) -> tuple[Rig, "Pouring"]:
-    """An answer whose head and `first` are here, and its pouring under way."""
+    """A connection whose head and `first` have arrived, with `pour` running."""
     rig = Rig(loop)
     rig.receive(STREAM + first)
     answer = step(rig.asking)
@@ -259,7 +257,7 @@ def poured(loop: asyncio.AbstractEventLoop, first: bytes, take: Callable[[bytes]
 
 
 class Taker:
-    """Keeps what it is given. `room`: what it says of its room, one word a piece, then always yes."""
+    """Records its pieces. `room`: its return values in order; True once they are used up."""
 
     def __init__(self, *room: bool) -> None:
         self.got: list[bytes] = []
@@ -271,7 +269,7 @@ class Taker:
 
 
 class Pouring:
-    """`HttpAnswer.pour`, run by hand. `now()`: what it came to, None while it waits."""
+    """`HttpAnswer.pour`, stepped by hand. `now()`: its result, or None while it waits."""
 
     def __init__(self, answer: HttpAnswer, take: Callable[[bytes], bool]) -> None:
         self.answer = answer
@@ -290,7 +288,7 @@ class Pouring:
         self.answer.waiter.cancel()
 
 
-def test_what_is_poured_is_taken_within_the_read_that_brought_it(loop: asyncio.AbstractEventLoop) -> None:
+def test_pour_passes_a_piece_within_the_read_that_brought_it(loop: asyncio.AbstractEventLoop) -> None:
     take = Taker()
     rig, pouring = poured(loop, b"3\r\none\r\n", take)
     assert take.got == [b"one"]
@@ -302,7 +300,7 @@ def test_what_is_poured_is_taken_within_the_read_that_brought_it(loop: asyncio.A
     assert (pouring.now(), pouring.answer.ended) == (True, True)
 
 
-def test_without_room_what_comes_is_held_until_it_is_poured_again(loop: asyncio.AbstractEventLoop) -> None:
+def test_pieces_without_room_are_held_until_the_next_pour(loop: asyncio.AbstractEventLoop) -> None:
     take = Taker(True, False)
     rig, pouring = poured(loop, b"3\r\none\r\n", take)
     for piece in (b"3\r\ntwo\r\n", b"5\r\nthree\r\n", b"0\r\n\r\n"):
@@ -313,7 +311,7 @@ def test_without_room_what_comes_is_held_until_it_is_poured_again(loop: asyncio.
     assert (take.got, pouring.answer.ended) == ([b"one", b"two", b"three"], True)
 
 
-def test_without_room_an_upstream_that_goes_on_is_not_listened_to(loop: asyncio.AbstractEventLoop) -> None:
+def test_reading_pauses_while_the_sink_has_no_room(loop: asyncio.AbstractEventLoop) -> None:
     rig, pouring = poured(loop, b"3\r\none\r\n", lambda _: False)
     for _ in range(17):
         assert pouring.answer.held_bytes <= HELD_BYTES
@@ -324,7 +322,7 @@ def test_without_room_an_upstream_that_goes_on_is_not_listened_to(loop: asyncio.
     assert rig.transport.reading
 
 
-def test_what_comes_before_a_break_is_taken_and_the_break_is_told(loop: asyncio.AbstractEventLoop) -> None:
+def test_pieces_before_a_cut_are_passed_and_the_cut_is_raised(loop: asyncio.AbstractEventLoop) -> None:
     take = Taker()
     rig, pouring = poured(loop, b"", take)
     rig.receive(b"3\r\none\r\nno chunk")
@@ -333,7 +331,7 @@ def test_what_comes_before_a_break_is_taken_and_the_break_is_told(loop: asyncio.
         pouring.now()
 
 
-def test_what_taking_raises_is_raised_where_it_is_waited_for(loop: asyncio.AbstractEventLoop) -> None:
+def test_error_of_the_sink_is_raised_by_pour(loop: asyncio.AbstractEventLoop) -> None:
     got: list[bytes] = []
 
     def take(piece: bytes) -> bool:
@@ -349,7 +347,7 @@ def test_what_taking_raises_is_raised_where_it_is_waited_for(loop: asyncio.Abstr
     assert not rig.transport.closing, "whoever waits decides what becomes of the answer"
 
 
-def test_nothing_is_poured_to_who_was_cancelled(loop: asyncio.AbstractEventLoop) -> None:
+def test_cancelled_pour_passes_nothing_more(loop: asyncio.AbstractEventLoop) -> None:
     take = Taker()
     rig, pouring = poured(loop, b"3\r\none\r\n", take)
     pouring.cancel()
@@ -360,7 +358,7 @@ def test_nothing_is_poured_to_who_was_cancelled(loop: asyncio.AbstractEventLoop)
     assert rig.transport.closing
 
 
-def test_a_head_of_the_largest_size_is_still_taken(loop: asyncio.AbstractEventLoop) -> None:
+def test_head_of_the_largest_size_is_accepted(loop: asyncio.AbstractEventLoop) -> None:
     rig = Rig(loop)
     field = b"x-filler: " + b"v" * 86 + b"\r\n"
     rig.receive(b"HTTP/1.1 200 OK\r\n")

@@ -32,7 +32,7 @@ PEM = KEY.private_bytes(
 
 
 class Clock:
-    """Real time, but for the jumps that a test makes."""
+    """The real clock, plus the jumps that a test makes."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -70,7 +70,7 @@ async def rig() -> AsyncIterator[Rig]:
         await rig.upstream.aclose()
 
 
-async def test_the_grant_is_signed_by_the_account(rig: Rig) -> None:
+async def test_token_request_is_signed_by_the_account(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"))
     assert await rig.tokens.token(rig.secret) == "token-1"
     received = rig.endpoint.received[0]
@@ -84,14 +84,14 @@ async def test_the_grant_is_signed_by_the_account(rig: Rig) -> None:
     assert (claims["iss"], claims["aud"]) == ("robot@p.example", f"{rig.endpoint.url}/token")
 
 
-async def test_many_calls_ask_once(rig: Rig) -> None:
+async def test_concurrent_calls_share_one_token_request(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"))
     assert set(await asyncio.gather(*(rig.tokens.token(rig.secret) for _ in range(50)))) == {"token-1"}
     assert await rig.tokens.token(rig.secret) == "token-1"
     assert len(rig.endpoint.received) == 1
 
 
-async def test_accounts_do_not_share(rig: Rig) -> None:
+async def test_accounts_do_not_share_tokens(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"), gives("token-2"))
     other = secret(f"{rig.endpoint.url}/token", client_email="other@p.example")
     assert await rig.tokens.token(rig.secret) == "token-1"
@@ -99,7 +99,7 @@ async def test_accounts_do_not_share(rig: Rig) -> None:
     assert await rig.tokens.token(rig.secret) == "token-1"
 
 
-async def test_a_token_is_renewed_before_it_expires_and_nobody_waits(rig: Rig) -> None:
+async def test_token_is_renewed_in_the_background_before_it_expires(rig: Rig) -> None:
     gate = asyncio.Event()
     body = json.dumps({"access_token": "token-2", "expires_in": 3600}).encode()
     slow = script.held(gate, after=script.head(200, {"content-length": str(len(body))}) + body)
@@ -116,14 +116,14 @@ async def test_a_token_is_renewed_before_it_expires_and_nobody_waits(rig: Rig) -
     assert len(rig.endpoint.received) == 2
 
 
-async def test_an_expired_token_is_not_used(rig: Rig) -> None:
+async def test_expired_token_is_not_used(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"), gives("token-2"))
     assert await rig.tokens.token(rig.secret) == "token-1"
     rig.clock.ahead_s += 3595
     assert await rig.tokens.token(rig.secret) == "token-2"
 
 
-async def test_a_renewal_that_fails_leaves_the_old_token_and_is_not_repeated_at_once(rig: Rig) -> None:
+async def test_failed_renewal_keeps_the_old_token_and_pauses(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"), script.answer(503), gives("token-2"))
     assert await rig.tokens.token(rig.secret) == "token-1"
     rig.clock.ahead_s += 3600 - 200
@@ -141,7 +141,7 @@ async def test_a_renewal_that_fails_leaves_the_old_token_and_is_not_repeated_at_
             await asyncio.sleep(0)
 
 
-async def test_one_who_leaves_does_not_take_the_token_along(rig: Rig) -> None:
+async def test_cancelled_call_does_not_cancel_the_token_request(rig: Rig) -> None:
     rig.endpoint.plan(gives("token-1"))
     first, second = (asyncio.ensure_future(rig.tokens.token(rig.secret)) for _ in range(2))
     await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_one_who_leaves_does_not_take_the_token_along(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-async def test_a_refused_account_is_a_refused_credential(rig: Rig, status: int) -> None:
+async def test_refused_account_is_a_refused_credential(rig: Rig, status: int) -> None:
     rig.endpoint.plan(script.answer_json(status, {"error": "invalid_grant"}), gives("token-1"))
     with pytest.raises(TargetCredentialError):
         await rig.tokens.token(rig.secret)
@@ -170,7 +170,7 @@ async def test_a_refused_account_is_a_refused_credential(rig: Rig, status: int) 
         script.answer(200, b" " * 70_000),
     ],
 )
-async def test_no_token_at_present(rig: Rig, behaviour: script.Behaviour) -> None:
+async def test_failing_token_endpoint_is_unreachable(rig: Rig, behaviour: script.Behaviour) -> None:
     rig.endpoint.plan(behaviour)
     with pytest.raises(UpstreamUnreachableError) as failure:
         await rig.tokens.token(rig.secret)
@@ -181,7 +181,7 @@ async def test_no_token_at_present(rig: Rig, behaviour: script.Behaviour) -> Non
     "broken",
     ["", "not base64!", "bm90IGpzb24=", base64.b64encode(b"{}").decode(), secret("https://x.example", private_key="x")],
 )
-async def test_a_malformed_account_is_a_refused_credential(rig: Rig, broken: str) -> None:
+async def test_malformed_account_is_a_refused_credential(rig: Rig, broken: str) -> None:
     with pytest.raises(TargetCredentialError) as failure:
         await rig.tokens.token(broken)
     assert "PRIVATE" not in str(failure.value)
@@ -200,12 +200,12 @@ async def test_a_malformed_account_is_a_refused_credential(rig: Rig, broken: str
         "http://127.0.0.1:1/token",
     ],
 )
-async def test_a_token_endpoint_obeys_the_customers_rules(rig: Rig, token_uri: str) -> None:
+async def test_token_endpoint_obeys_the_rules_for_customers(rig: Rig, token_uri: str) -> None:
     with pytest.raises(TargetCredentialError):
         await rig.tokens.token(secret(token_uri))
 
 
-async def test_a_token_endpoint_behind_a_link(caplog: pytest.LogCaptureFixture, tmp_path_factory: Any) -> None:
+async def test_token_endpoint_behind_a_link_is_reached(caplog: pytest.LogCaptureFixture, tmp_path_factory: Any) -> None:
     caplog.set_level(logging.DEBUG)
     authority = ThrowawayCa(tmp_path_factory.mktemp("ca"))
     async with ScriptedUpstream(tls=authority.server_context("oauth.example")) as endpoint:
@@ -224,8 +224,8 @@ def decoded(segment: str) -> bytes:
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
 
 
-async def test_an_account_is_read_once_however_often_it_signs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its key is checked then, which takes long, and long holds the interpreter's lock."""
+async def test_account_is_parsed_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing checks the key, which is slow and holds the GIL."""
     bad = secret(f"{rig.endpoint.url}/token", private_key="none")
     read: list[str] = []
 
@@ -245,9 +245,7 @@ async def test_an_account_is_read_once_however_often_it_signs(rig: Rig, monkeypa
     assert read == [rig.secret, bad]
 
 
-async def test_a_key_that_was_stored_before_there_was_a_bound_is_not_used(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_oversized_key_in_the_store_is_not_used(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     n, p = KEY.private_numbers().public_numbers.n, KEY.private_numbers().p
     numbers = rsa.RSAPrivateNumbers(p**4, n**4 // p**4, 3, 3, 3, 3, rsa.RSAPublicNumbers(65537, n**4))
     absurd = numbers.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(

@@ -1,4 +1,4 @@
-"""What the dialect tests say to the code: a received request, a target, and a stream cut at any places."""
+"""Inputs for the dialect tests: a received request, targets, and streams split at any offsets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ VENDOR_C = Target(
 
 @dataclass
 class FakeIncoming:
-    """As much of a request's head as a dialect may look at."""
+    """The part of a request's head that a dialect may read."""
 
     headers: Headers = ()
     method: str = "POST"
@@ -72,7 +72,7 @@ def events(*payloads: dict[str, Any]) -> bytes:
 
 
 def payloads(stream: bytes) -> list[Any]:
-    """What a client parses out of a stream: JSON payloads, and `[DONE]` as that."""
+    """The payloads that a client parses: JSON values, and `[DONE]` as text."""
     lines = stream.replace(b"\r\n", b"\n").split(b"\n")
     data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
     return ["[DONE]" if text == b"[DONE]" else orjson.loads(text) for text in data]

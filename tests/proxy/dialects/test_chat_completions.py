@@ -1,4 +1,4 @@
-"""A caller of Chat Completions and its siblings, and a target that speaks the same: bytes pass, tokens are read."""
+"""Chat Completions and its siblings with a target of the same dialect: bytes pass, usage is metered."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def as_slug(payload: dict[str, Any]) -> dict[str, Any]:
 # --- asking -------------------------------------------------------------------------------------------------------
 
 
-def test_the_model_is_the_targets_and_the_rest_is_the_callers() -> None:
+def test_request_changes_only_the_model() -> None:
     raw = b'{ "temperature": 1.0,\n "model":"acme/fast" , "messages":[]}'
     asked = build_request(received(raw), VENDOR_B, "sk-1")
     assert asked.body == raw.replace(b"acme/fast", b"gpt-x")
@@ -60,14 +60,14 @@ def test_the_model_is_the_targets_and_the_rest_is_the_callers() -> None:
     assert asked.url_at("https://api.example.com") == "https://api.example.com/v1/chat/completions"
 
 
-def test_a_platform_target_without_a_model_name_gets_the_slug_and_no_credential() -> None:
+def test_platform_target_without_model_name_gets_the_slug_and_no_credential() -> None:
     asked = build_request(received(HELLO), PLATFORM, None)
     assert asked.body == orjson.dumps(HELLO)
     assert asked.headers == {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("base", ["https://h/v1", "https://h/v1/", "https://h", "https://h/"])
-def test_a_base_url_with_and_without_the_version_leads_to_the_same_place(base: str) -> None:
+def test_version_in_the_base_url_is_not_doubled(base: str) -> None:
     assert build_request(received(HELLO), VENDOR_B, "k").url_at(base) == "https://h/v1/chat/completions"
 
 
@@ -75,7 +75,7 @@ def test_a_base_url_with_and_without_the_version_leads_to_the_same_place(base: s
     "options",
     [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False, "x": 1}}],
 )
-def test_usage_is_asked_for_when_the_caller_did_not(options: dict[str, Any]) -> None:
+def test_usage_is_requested_when_the_caller_did_not(options: dict[str, Any]) -> None:
     body = orjson.loads(bytes(build_request(received(STREAMED | options), VENDOR_B, "k").body))
     assert body == STREAMED | {
         "model": "gpt-x",
@@ -84,19 +84,19 @@ def test_usage_is_asked_for_when_the_caller_did_not(options: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": False}, STREAMED_WITH_USAGE])
-def test_usage_is_not_asked_for_otherwise(body: dict[str, Any]) -> None:
+def test_usage_is_not_requested_otherwise(body: dict[str, Any]) -> None:
     assert orjson.loads(bytes(build_request(received(body), VENDOR_B, "k").body)) == body | {"model": "gpt-x"}
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
-def test_siblings_that_know_no_stream_options_are_not_given_any(path: str) -> None:
+def test_paths_without_stream_options_get_none(path: str) -> None:
     body = {"model": SLUG, "input": "x", "stream": True}
     asked = build_request(received(body, path), VENDOR_B, "k")
     assert orjson.loads(bytes(asked.body)) == body | {"model": "gpt-x"}
     assert asked.path == path
 
 
-def test_stream_options_that_are_no_object_are_refused() -> None:
+def test_stream_options_must_be_an_object() -> None:
     with pytest.raises(UntranslatableError, match="stream_options"):
         build_request(received(STREAMED | {"stream_options": 1}), VENDOR_B, "k")
 
@@ -104,7 +104,7 @@ def test_stream_options_that_are_no_object_are_refused() -> None:
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
-def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
+def test_body_is_held_until_its_end_and_names_the_slug() -> None:
     raw = (
         b'{"id":"c1","model":"gpt-x-2026", "choices":[{"message":{"content":"\\"model\\":1"}}],"usage":%s}'
         % orjson.dumps(USAGE)
@@ -116,7 +116,7 @@ def test_a_body_waits_for_its_end_and_carries_the_slug() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"not json", b'{"model":', b'{"no":"model"}', b"null", b"\xff"])
-def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
+def test_other_bodies_pass_unchanged(raw: bytes) -> None:
     answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     assert read(answer, [raw]) == raw
     assert answer.reported.tokens is None
@@ -125,7 +125,7 @@ def test_other_bodies_pass_as_they_are(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "headers"), [(404, JSON), (500, JSON), (429, SSE), (200, [("content-type", "audio/mpeg")]), (301, JSON)]
 )
-def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, headers: list[tuple[str, str]]) -> None:
+def test_errors_and_other_content_types_pass_except_the_last_read(status: int, headers: list[tuple[str, str]]) -> None:
     answer = answer_reader(received(HELLO), VENDOR_B, status, headers)
     assert answer.feed(b'{"model":"a",') == b""
     assert answer.feed(b'"error":{}}') == b'{"model":"a",'
@@ -168,7 +168,7 @@ def test_errors_and_what_is_not_json_pass_but_for_their_last_bytes(status: int, 
         ([], None),
     ],
 )
-def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
+def test_usage_object_becomes_tokens(usage: Any, tokens: Tokens | None) -> None:
     answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON)
     read(answer, [orjson.dumps({"model": "m", "usage": usage})])
     assert answer.reported.tokens == tokens
@@ -178,8 +178,8 @@ def test_usage_as_reported(usage: Any, tokens: Tokens | None) -> None:
     "figure", [b"1e3", b"1.0", b"-1", b"9007199254740992", b'"12"', b"true", b"[]", b"99999999999999999999999"]
 )
 @pytest.mark.parametrize("member", [b"prompt_tokens", b"completion_tokens"])
-def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figure: bytes) -> None:
-    """Also one that was made before: the last report is the one that counts."""
+def test_invalid_figure_withdraws_the_report(member: bytes, figure: bytes) -> None:
+    """Earlier valid reports are withdrawn too: only the last report counts."""
     frames = [
         b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}\n\n',
         b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"%b":%b}}\n\n'
@@ -194,15 +194,15 @@ def test_a_figure_that_is_not_believed_withdraws_the_report(member: bytes, figur
     assert figure.decode() not in answer.reported.rejected.partition("between")[0]
 
 
-def test_the_bound_of_what_is_believed_is_a_setting() -> None:
+def test_largest_valid_figure_is_a_setting() -> None:
     answer = answer_reader(received(HELLO), VENDOR_B, 200, JSON, 100)
     read(answer, [orjson.dumps({"model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 101}})])
     assert (answer.reported.tokens, answer.reported.rejected) == (None, "completion_tokens is not between 0 and 100")
 
 
 @pytest.mark.parametrize("places", [[], [1], [2], [3], [7], list(range(500))])
-def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]) -> None:
-    """Also where all that is to be read stands in its first frame."""
+def test_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]) -> None:
+    """Even if the mark precedes the frame that holds the usage."""
     mark, usage = b"\xef\xbb\xbf", {"prompt_tokens": 3, "completion_tokens": 2}
     chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}
     asked = received(STREAMED | {"stream_options": {"include_usage": True}})
@@ -212,14 +212,14 @@ def test_a_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[in
     assert answer.reported.tokens == Tokens(input=3, output=2)
 
 
-def test_embeddings_report_their_input_alone() -> None:
+def test_embeddings_report_only_their_input() -> None:
     answer = answer_reader(received(HELLO, "/v1/embeddings"), VENDOR_B, 200, JSON)
     read(answer, [b'{"model":"m","data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}'])
     assert answer.reported.tokens == Tokens(input=8, output=0)
 
 
 @pytest.mark.parametrize("model_at", ["head", "tail"])
-def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> None:
+def test_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> None:
     model, data = b'"model":"gpt-x-2026"', b'"data":[{"model":"mine","e":"%s"}]' % (b"x" * 500_000)
     raw = (
         b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
@@ -237,21 +237,21 @@ def test_a_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> 
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_what_it_would_have_been_without_our_asking() -> None:
+def test_requested_usage_does_not_show_in_the_stream() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     sent = frames(chunk("a", usage=None), chunk("b", usage=None), chunk(None, usage=USAGE))
     assert read(answer, [sent]) == frames(as_slug(chunk("a")), as_slug(chunk("b")))
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_a_stream_whose_caller_asked_for_usage_keeps_it() -> None:
+def test_stream_keeps_usage_that_the_caller_requested() -> None:
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
     sent = [chunk("a", usage=None), chunk(None, usage=USAGE)]
     assert read(answer, [frames(*sent)]) == frames(*map(as_slug, sent))
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_frames_leave_at_once_and_the_final_one_waits() -> None:
+def test_frames_pass_at_once_and_the_final_one_waits() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert answer.feed(frames(chunk("a"), done=False)) == frames(as_slug(chunk("a")), done=False)
     assert answer.feed(b": keep-alive\n") == b": keep-alive\n"
@@ -262,7 +262,7 @@ def test_frames_leave_at_once_and_the_final_one_waits() -> None:
 
 
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n\r\n", b""])
-def test_however_a_stream_ends(last: bytes) -> None:
+def test_every_form_of_final_frame_waits(last: bytes) -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     assert read(answer, [frames(chunk("a"), done=False), last]) == frames(as_slug(chunk("a")), done=False) + last
 
@@ -273,7 +273,7 @@ def test_usage_in_an_unfinished_last_frame_counts() -> None:
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_the_last_report_wins_and_one_beside_content_stays() -> None:
+def test_last_report_counts_and_usage_beside_content_stays() -> None:
     early, late = USAGE | {"completion_tokens": 9}, USAGE | {"completion_tokens": 0}
     sent = [chunk("a", usage=early), chunk("b", usage=late)]
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
@@ -307,11 +307,11 @@ def test_the_last_report_wins_and_one_beside_content_stays() -> None:
         (b"retry: 10\n\n", b"retry: 10\n\n"),
     ],
 )
-def test_odd_frames(sent: bytes, passed: bytes) -> None:
+def test_unusual_frames_pass(sent: bytes, passed: bytes) -> None:
     assert read(answer_reader(received(STREAMED), VENDOR_B, 200, SSE), [sent]) == passed
 
 
-def test_a_frame_that_opens_like_the_others_and_names_the_model_twice() -> None:
+def test_frame_with_a_second_model_member_is_rewritten_in_both() -> None:
     ordinary = frames(chunk("a"), done=False)
     odd = ordinary.replace(b"}\n\n", b',"model":"gpt-x-2026"}\n\n')
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
@@ -338,7 +338,7 @@ ODD = st.sampled_from([b": ping\n\n", b":\n", b"\n", b"event: x\n\n", b'data: {"
 @given(
     st.lists(CHUNKS | PLAIN | ODD, max_size=8), CUTS, st.sampled_from([STREAMED, STREAMED_WITH_USAGE]), st.booleans()
 )
-def test_any_cutting_gives_the_same_output_and_tokens(
+def test_segmentation_changes_neither_output_nor_tokens(
     sent: list[Any], places: list[int], body: dict[str, Any], done: bool
 ) -> None:
     stream = frames(*sent, done=done)
@@ -357,14 +357,14 @@ def test_any_cutting_gives_the_same_output_and_tokens(
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), CUTS)
-def test_hostile_bytes_do_no_harm(scraps: list[bytes], places: list[int]) -> None:
+def test_hostile_bytes_raise_nothing(scraps: list[bytes], places: list[int]) -> None:
     stream = b"\n".join([b"data: ", *scraps, b'data: {"model":"m","usage":{"prompt_tokens":1}}', b""])
     whole, pieces = (answer_reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
     assert read(whole, [stream]) == read(pieces, cut(stream, places))
 
 
 @pytest.mark.parametrize("step", [1 << 20, 40_000])
-def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
+def test_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
     big = chunk("x" * 5_000_000, usage=USAGE)
     stream = frames(big, chunk("b"))
     answer = answer_reader(received(STREAMED_WITH_USAGE), VENDOR_B, 200, SSE)
@@ -377,7 +377,7 @@ def test_an_oversized_frame_is_not_held_and_still_counts(step: int) -> None:
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_what_follows_the_final_frame_is_not_held_without_bound() -> None:
+def test_bytes_after_the_final_frame_are_held_up_to_a_bound() -> None:
     answer = answer_reader(received(STREAMED), VENDOR_B, 200, SSE)
     out = answer.feed(b"data: [DONE]\n\n") + b"".join(
         answer.feed(b"data: " + b"x" * 9_994 + b"\n\n") for _ in range(1000)
@@ -396,7 +396,7 @@ def test_completions_stream_like_chat() -> None:
     assert answer.reported.tokens == Tokens(input=10, output=3, cached_input=4)
 
 
-def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
+def test_body_of_too_many_numbers_is_not_parsed_and_still_counts() -> None:
     vectors = ",".join(["[" + ",".join(["0.25"] * 100_000) + "]"] * 8)
     raw = f'{{"object":"list","data":[{vectors}],"model":"m","usage":{{"prompt_tokens":7,"total_tokens":7}}}}'.encode()
     answer = answer_reader(received({"model": SLUG, "input": "x"}, "/v1/embeddings"), VENDOR_B, 200, JSON)
@@ -405,7 +405,7 @@ def test_a_body_of_very_many_numbers_is_not_parsed_and_still_counts() -> None:
     assert answer.reported.tokens == Tokens(input=7, output=0)
 
 
-def test_embeddings_report_input_alone() -> None:
+def test_embeddings_usage_has_no_output() -> None:
     body = {"model": SLUG, "input": "x"}
     answer = answer_reader(received(body, "/v1/embeddings"), VENDOR_B, 200, JSON)
     sent = {
@@ -418,7 +418,7 @@ def test_embeddings_report_input_alone() -> None:
     assert answer.reported.tokens == Tokens(input=2, output=0, cached_input=0)
 
 
-def test_a_target_may_be_any_chat_provider() -> None:
+def test_every_chat_provider_is_read_alike() -> None:
     custom = Target("VENDOR_B_COMPATIBLE", secret_id="s", target_model="t", base_url="https://h/api/v1")
     asked = build_request(received(HELLO, CHAT), custom, "k")
     assert asked.url_at(custom.base_url or "") == "https://h/api/v1/chat/completions"
@@ -490,8 +490,8 @@ KINDS_OF_FRAME = [
     set(),
     True,
 )
-def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], joined: set[int], asked: bool) -> None:
-    """Whole frames take a shorter way than those that TCP has cut; bytes that come one by one never do."""
+def test_frame_that_arrives_alone_is_read_like_any_other(frames: list[bytes], joined: set[int], asked: bool) -> None:
+    """Whole frames take a fast path that split frames do not take; single bytes never take it."""
     at_once = [b""]
     for number, frame in enumerate(frames):
         if number in joined:
@@ -508,7 +508,7 @@ def test_a_frame_that_comes_alone_is_read_like_any_other(frames: list[bytes], jo
     assert seen[0] == seen[1]
 
 
-def test_of_deltas_with_a_plain_text_each_is_told_as_if_it_were_the_first() -> None:
+def test_learned_pattern_rewrites_deltas_as_the_parser_does() -> None:
     request = received(STREAMED)
     one = answer_reader(request, VENDOR_B, 200, SSE)
     told = [one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")]

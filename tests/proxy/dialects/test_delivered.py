@@ -1,4 +1,4 @@
-"""Where nothing is reported, what the caller was given is counted, and what he asked: each path, streamed and not."""
+"""Without reported usage, delivered output and the request's input are counted: every path, streamed and not."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -116,7 +116,7 @@ def asking(path: str, text: str, *, stream: bool) -> Any:
 
 
 def counted(answer: AnswerReader, request: Any, pieces: Iterable[bytes], *, ended: bool = False) -> Tokens:
-    """What is billed of an answer of which these pieces have come."""
+    """The tokens billed for an answer that arrived in these pieces."""
     delivered = registry.delivered_counter(request, answer)
     for piece in pieces:
         if told := answer.feed(piece):
@@ -133,7 +133,7 @@ def check(fixture: dict[str, Any], tokens: int) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize(("path", "target", "stream", "_body"), WAYS)
-def test_a_stream_that_is_cut_is_counted(path: str, target: Target, stream: Any, _body: Any, name: str) -> None:
+def test_cut_stream_is_counted(path: str, target: Target, stream: Any, _body: Any, name: str) -> None:
     fixture = FIXTURES[name]
     request = asking(path, fixture["text"], stream=True)
     answer = registry.answer_reader(request, target, 200, SSE)
@@ -144,7 +144,7 @@ def test_a_stream_that_is_cut_is_counted(path: str, target: Target, stream: Any,
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize(("path", "target", "_stream", "body"), WAYS)
-def test_a_whole_answer_without_usage_is_counted(path: str, target: Target, _stream: Any, body: Any, name: str) -> None:
+def test_body_without_usage_is_counted(path: str, target: Target, _stream: Any, body: Any, name: str) -> None:
     fixture = FIXTURES[name]
     request = asking(path, fixture["text"], stream=False)
     answer = registry.answer_reader(request, target, 200, JSON)
@@ -154,8 +154,8 @@ def test_a_whole_answer_without_usage_is_counted(path: str, target: Target, _str
 
 
 @given(CUTS)
-def test_however_tcp_has_cut_it(places: list[int]) -> None:
-    """Frames of which only a part came were not passed on."""
+def test_segmentation_does_not_change_the_count(places: list[int]) -> None:
+    """Incomplete frames were not delivered."""
     fixture = FIXTURES["Chinese"]
     request = asking(CHAT, "Hello", stream=True)
     answer = registry.answer_reader(request, VENDOR_B, 200, SSE)
@@ -173,7 +173,7 @@ def ascii_only(text: str) -> bytes:
 
 
 def obfuscated(text: str) -> bytes:
-    """Each delta ends in another way."""
+    """Each delta has a different suffix."""
     return frames(
         *(chat_chunk({"content": p}, obfuscation="x" * (n % 9)) for n, p in enumerate(pieces_of(text))), done=False
     )
@@ -196,8 +196,8 @@ def with_logprobs(text: str) -> bytes:
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("form", [crlf, ascii_only, obfuscated, reasoned, thought, with_logprobs])
 @pytest.mark.parametrize("content_type", ["text/event-stream", "text/plain"])
-def test_in_whatever_form_it_came(form: Any, name: str, content_type: str) -> None:
-    """Also where it is not called a stream."""
+def test_every_form_of_stream_is_counted(form: Any, name: str, content_type: str) -> None:
+    """Also with a content type that does not say event stream."""
     fixture = FIXTURES[name]
     request = asking(CHAT, "Hello", stream=True)
     headers: Headers = [("content-type", content_type)]
@@ -206,7 +206,7 @@ def test_in_whatever_form_it_came(form: Any, name: str, content_type: str) -> No
     check(fixture, counted(answer, request, cut(form(fixture["text"]), range(0, 20_000, 700)), ended=ended).output)
 
 
-def test_tools_are_counted_with_their_names_and_arguments() -> None:
+def test_tool_calls_are_counted_with_names_and_arguments() -> None:
     arguments = '{"city": "Paris", "unit": "celsius"}'
     calls = [
         {"tool_calls": [{"index": 0, "id": "t", "function": {"name": "get_weather", "arguments": ""}}]},
@@ -222,14 +222,14 @@ def test_tools_are_counted_with_their_names_and_arguments() -> None:
     assert LEAST <= counted(whole, request, [body], ended=True).output / 13 <= MOST
 
 
-def test_a_tool_of_messages_is_counted_as_it_is_written() -> None:
+def test_tool_use_of_messages_is_counted_as_json() -> None:
     block = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {"city": "Paris", "unit": "celsius"}}
     whole = registry.answer_reader(asking(MESSAGES, "", stream=False), VENDOR_A, 200, JSON)
     body = orjson.dumps({"model": "m", "type": "message", "content": [block]})
     assert LEAST <= counted(whole, asking(MESSAGES, "", stream=False), [body], ended=True).output / 13 <= MOST
 
 
-def test_many_choices_are_all_counted() -> None:
+def test_all_choices_are_counted() -> None:
     choices = [{"index": n, "message": {"content": "Yes, of course."}} for n in range(5)]
     request = asking(CHAT, "", stream=False)
     answer = registry.answer_reader(request, VENDOR_B, 200, JSON)
@@ -246,7 +246,7 @@ def test_embeddings_without_usage_cost_their_input(given_input: Any) -> None:
     assert counted(answer, request, [body], ended=True) == Tokens(input=tokens, output=0)
 
 
-def test_sound_and_pictures_cost_no_output() -> None:
+def test_audio_answer_costs_no_output() -> None:
     request = asking(CHAT, "Hello", stream=False)
     answer = registry.answer_reader(request, VENDOR_B, 200, [("content-type", "audio/mpeg")])
     assert counted(answer, request, [bytes(range(256)) * 100], ended=True).output == 0
@@ -279,7 +279,7 @@ def test_other_media_of_a_request_cost_a_constant_each(parts: list[Any], tokens:
     ) == Tokens(input=tokens, output=0)
 
 
-def test_instructions_and_tools_are_asked_too() -> None:
+def test_instructions_and_tools_count_as_input() -> None:
     tool = {"name": "f", "description": "ten words " * 5, "input_schema": {"type": "object"}}
     body = {"model": SLUG, "messages": [], "system": [{"type": "text", "text": "a b c"}], "tools": [tool]}
     request = received(body, MESSAGES)
@@ -288,8 +288,8 @@ def test_instructions_and_tools_are_asked_too() -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
-    """Also one whose bulk nobody has parsed."""
+def test_long_request_is_counted_by_a_sample(name: str) -> None:
+    """Also one with placeholders for its long strings."""
     fixture = FIXTURES[name]
     times = 400_000 // len(fixture["text"])
     body = orjson.dumps({"model": SLUG, "messages": [{"role": "user", "content": fixture["text"] * times}]})
@@ -305,8 +305,8 @@ def test_a_long_request_is_counted_by_a_sample(name: str) -> None:
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_request_that_is_read_in_slices_is_counted_by_a_sample(name: str, ascii_only: bool) -> None:
-    """All of its strings have placeholders, those of its tools too."""
+def test_request_parsed_in_slices_is_counted_by_a_sample(name: str, ascii_only: bool) -> None:
+    """All its strings have placeholders, including those of its tools."""
     fixture = FIXTURES[name]
     times = 600_000 // len(fixture["text"])
     tools = [{"type": "function", "function": {"name": "f", "description": fixture["text"]}}] * 50
@@ -320,7 +320,7 @@ def test_a_request_that_is_read_in_slices_is_counted_by_a_sample(name: str, asci
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_an_answer_that_is_too_long_to_be_parsed_again_is_counted_by_a_sample(name: str) -> None:
+def test_body_too_long_to_parse_again_is_counted_by_a_sample(name: str) -> None:
     fixture = FIXTURES[name]
     times = 1_100_000 // len(fixture["text"].encode())
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": fixture["text"] * times}}]}
@@ -330,7 +330,7 @@ def test_an_answer_that_is_too_long_to_be_parsed_again_is_counted_by_a_sample(na
     assert LEAST <= delivered.tokens(None).output / (fixture["o200k_base"] * times) <= MOST
 
 
-def test_a_request_of_very_many_values_is_counted_by_its_first_ones() -> None:
+def test_request_of_very_many_values_is_counted_by_its_first_ones() -> None:
     parts = [{"type": "text", "text": "four words of text"}] * 100_000
     request = received({"model": SLUG, "messages": [{"role": "user", "content": parts}]})
     tokens = registry.delivered_counter(request, registry.answer_reader(request, VENDOR_B, 200, SSE)).tokens(None)
@@ -348,7 +348,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(JUNK, st.sampled_from([CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS]), st.booleans())
-def test_hostile_shapes_do_no_harm(junk: Any, path: str, streamed: bool) -> None:
+def test_hostile_shapes_raise_nothing(junk: Any, path: str, streamed: bool) -> None:
     body = junk if isinstance(junk, dict) else {"messages": junk, "choices": junk, "output": junk, "content": junk}
     request = received({"input": junk, "prompt": junk, "tools": junk, **body, "model": SLUG}, path)
     target = VENDOR_A if path == MESSAGES else VENDOR_B
@@ -360,8 +360,8 @@ def test_hostile_shapes_do_no_harm(junk: Any, path: str, streamed: bool) -> None
     assert tokens.output >= 0
 
 
-def test_nothing_of_a_large_answer_is_held_but_its_last_piece() -> None:
-    """One too large to be held whole is weighed piece by piece, as if all of it had been said."""
+def test_only_the_last_piece_of_a_large_body_is_held() -> None:
+    """A body too large to hold is weighed piece by piece, as if all of it were output."""
     request = asking(CHAT, "", stream=False)
     delivered = registry.delivered_counter(request, registry.answer_reader(request, VENDOR_B, 200, JSON))
     piece = ("word " * 20_000).encode()

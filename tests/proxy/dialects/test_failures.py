@@ -1,4 +1,4 @@
-"""An upstream's error under a 2xx is seen in whatever form it comes, and nothing else is taken for one."""
+"""An upstream's error under a 2xx is recognized in every form, and nothing else is."""
 
 from typing import Any
 
@@ -39,14 +39,16 @@ EVENTS = [
 
 @pytest.mark.parametrize(("path", "target", "event"), EVENTS)
 @pytest.mark.parametrize("after", [b"", frame(DELTA)], ids=["first", "later"])
-def test_an_event_that_tells_of_a_failure(path: str, target: Target, event: Any, after: bytes) -> None:
+def test_event_that_reports_a_failure_marks_the_answer_failed(
+    path: str, target: Target, event: Any, after: bytes
+) -> None:
     answer = answer_reader(received({"model": SLUG, "stream": True}, path), target, 200, SSE)
     if after and path == CHAT and target is VENDOR_B:
         answer.feed(after)
         assert not answer.failed
-    told = answer.feed(frame(event)) + answer.end()
+    output = answer.feed(frame(event)) + answer.end()
     assert answer.failed
-    assert b"overloaded" in told, "the caller is told of it all the same"
+    assert b"overloaded" in output, "the caller still gets it"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_an_event_that_tells_of_a_failure(path: str, target: Target, event: Any,
         {"choices": [{"index": 0, "delta": {"content": "error"}, "finish_reason": "error"}], "model": "m"},
     ],
 )
-def test_an_event_that_does_not(event: Any) -> None:
+def test_ordinary_event_does_not_mark_the_answer_failed(event: Any) -> None:
     answer = answer_reader(received({"model": SLUG, "stream": True}, CHAT), VENDOR_B, 200, SSE)
     answer.feed(frame(event))
     assert not answer.failed
@@ -79,11 +81,11 @@ def test_an_event_that_does_not(event: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("target", [VENDOR_A, VENDOR_B])
-def test_a_body(body: Any, failed: bool, target: Target) -> None:
+def test_body_with_an_error_and_no_output_is_a_failure(body: Any, failed: bool, target: Target) -> None:
     answer = answer_reader(received({"model": SLUG}, CHAT), target, 200, JSON)
     answer.feed(orjson.dumps(body))
-    told = answer.end()
+    output = answer.end()
     assert answer.failed is failed
     if failed:
-        assert orjson.loads(told) == body
+        assert orjson.loads(output) == body
         assert answer.reported.tokens in (None, Tokens())

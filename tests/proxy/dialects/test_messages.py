@@ -1,4 +1,4 @@
-"""A caller of Messages and a target that speaks it too; usage is split over message_start and message_delta."""
+"""Messages with a target of the same dialect; usage is split over message_start and message_delta."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def text(part: str) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": part}}
 
 
-def story(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
+def stream_events(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
     return [
         start(model, first),
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -37,13 +37,13 @@ def story(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_paths() -> None:
+def test_dialect_follows_the_path() -> None:
     assert dialect_of("/v1/messages") == "messages"
     assert dialect_of("/v1/responses") == dialect_of("/v1/chat/completions") == "chat_completions"
     assert dialect_of("/v1/models") is dialect_of("/") is None
 
 
-def test_asking_with_the_targets_model_and_credential() -> None:
+def test_request_has_the_targets_model_and_credential() -> None:
     asked = build_request(received(HELLO, MESSAGES), VENDOR_A, "sk-ant")
     assert asked.url_at("https://api.example/") == "https://api.example/v1/messages"
     assert orjson.loads(bytes(asked.body)) == HELLO | {"model": "claude-x"}
@@ -54,7 +54,7 @@ def test_asking_with_the_targets_model_and_credential() -> None:
     }
 
 
-def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
+def test_only_version_and_betas_of_the_callers_headers_pass() -> None:
     sent = [
         ("anthropic-version", "2024-01-01"),
         ("anthropic-beta", "a"),
@@ -107,29 +107,33 @@ def test_the_callers_version_and_betas_pass_and_nothing_else() -> None:
         ({"input_tokens": 12.0, "output_tokens": 1}, {"output_tokens": 2}, None),
     ],
 )
-def test_the_last_authoritative_split_wins(first: Any, last: Any, tokens: Tokens | None) -> None:
+def test_last_complete_split_of_the_input_counts(first: Any, last: Any, tokens: Tokens | None) -> None:
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
-    assert read(answer, [events(*story("claude-x-2026", first, last))]) == events(*story(SLUG, first, last))
+    assert read(answer, [events(*stream_events("claude-x-2026", first, last))]) == events(
+        *stream_events(SLUG, first, last)
+    )
     assert answer.reported.tokens == tokens
 
 
 @given(CUTS)
-def test_any_cutting_gives_the_same(places: list[int]) -> None:
+def test_segmentation_changes_neither_output_nor_tokens(places: list[int]) -> None:
     first, last = {"input_tokens": 10, "cache_read_input_tokens": 3}, {"output_tokens": 7}
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
-    assert read(answer, cut(events(*story("m", first, last)), places)) == events(*story(SLUG, first, last))
+    assert read(answer, cut(events(*stream_events("m", first, last)), places)) == events(
+        *stream_events(SLUG, first, last)
+    )
     assert answer.reported.tokens == Tokens(input=13, output=7, cached_input=3)
 
 
-def test_message_stop_waits() -> None:
-    *before, stop = story("m", {"input_tokens": 1}, {"output_tokens": 2})
+def test_message_stop_waits_for_the_end() -> None:
+    *before, stop = stream_events("m", {"input_tokens": 1}, {"output_tokens": 2})
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     answer.feed(events(*before))
     assert answer.feed(events(stop)) == b""
     assert answer.end() == events(stop)
 
 
-def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_out() -> None:
+def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> None:
     answer = answer_reader(received(STREAMED, MESSAGES), VENDOR_A, 200, SSE)
     steps = [
         events(start("m", {"input_tokens": 50, "output_tokens": 1})),
@@ -148,7 +152,7 @@ def test_a_caller_who_leaves_early_is_billed_the_reported_input_and_what_went_ou
     ]
 
 
-def test_a_body() -> None:
+def test_body_names_the_slug_and_its_cache_reads_are_metered() -> None:
     body = {"id": "msg", "type": "message", "model": "m", "content": [{"type": "tool_use", "input": {"model": "own"}}]}
     usage = {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 2}
     answer = answer_reader(received(HELLO, MESSAGES), VENDOR_A, 200, JSON)

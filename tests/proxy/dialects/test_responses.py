@@ -1,4 +1,4 @@
-"""The Responses API: model and usage nest in `response`, and the last event is `response.completed`."""
+"""The Responses API: `response` wraps model and usage, and the last event is `response.completed`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def response(model: str, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def story(model: str) -> list[dict[str, Any]]:
+def stream_events(model: str) -> list[dict[str, Any]]:
     return [
         {"type": "response.created", "response": response(model, usage=None)},
         {"type": "response.output_text.delta", "delta": 'say "model" and "response.completed"'},
@@ -34,23 +34,23 @@ def story(model: str) -> list[dict[str, Any]]:
 
 
 @given(CUTS)
-def test_a_stream(places: list[int]) -> None:
+def test_stream_names_the_slug_and_is_metered(places: list[int]) -> None:
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
-    assert read(answer, cut(events(*story("m")), places)) == events(*story(SLUG))
+    assert read(answer, cut(events(*stream_events("m")), places)) == events(*stream_events(SLUG))
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "response.failed"])
-def test_the_last_event_waits(last: str) -> None:
-    created, delta, completed = story("m")
+def test_last_event_waits_for_the_end(last: str) -> None:
+    created, delta, completed = stream_events("m")
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
-    assert answer.feed(events(created, delta)) == events(*story(SLUG)[:2])
+    assert answer.feed(events(created, delta)) == events(*stream_events(SLUG)[:2])
     assert answer.feed(events(completed | {"type": last})) == b""
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
-    assert answer.end() == events(story(SLUG)[2] | {"type": last})
+    assert answer.end() == events(stream_events(SLUG)[2] | {"type": last})
 
 
-def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
+def test_tail_of_an_oversized_last_event_waits_and_is_metered() -> None:
     completed = {"type": "response.completed", "response": response("m", image="x" * 6_000_000, usage=USAGE)}
     answer = answer_reader(received(ASKED, PATH), VENDOR_B, 200, SSE)
     sent = events(completed)
@@ -60,7 +60,7 @@ def test_an_oversized_last_event_keeps_its_end_back_and_counts() -> None:
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)
 
 
-def test_a_body() -> None:
+def test_body_names_the_slug_and_is_metered() -> None:
     answer = answer_reader(received({"model": SLUG, "input": "hi"}, PATH), VENDOR_B, 200, JSON)
     assert orjson.loads(read(answer, [orjson.dumps(response("m", usage=USAGE))])) == response(SLUG, usage=USAGE)
     assert answer.reported.tokens == Tokens(input=9, output=4, cached_input=2)

@@ -1,4 +1,4 @@
-"""Frames come out the same however the bytes were cut."""
+"""Frames do not depend on how the bytes were segmented."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ WITHOUT_COMMENTS = st.lists(st.sampled_from(BLANKS + LINES), max_size=25).map(b"
 
 
 def split(pieces: list[bytes], limit: int = sse.MAX_FRAME_BYTES) -> list[sse.Piece]:
-    """All pieces of a stream, what came after the last blank line included."""
+    """All pieces of a stream, including the bytes after the last blank line."""
     framer = sse.Framer(limit)
     found = [piece for data in pieces for piece in framer.split(data)]
     rest = framer.flush()
@@ -28,14 +28,16 @@ def of_kind(pieces: list[sse.Piece], *kinds: int) -> list[bytes]:
 
 
 @given(STREAMS, CUTS)
-def test_any_cutting_gives_the_same_frames(stream: bytes, places: list[int]) -> None:
+def test_segmentation_does_not_change_the_frames(stream: bytes, places: list[int]) -> None:
     at_once, in_pieces = split([stream]), split(cut(stream, places))
     assert b"".join(data for data, _ in in_pieces) == stream
     assert of_kind(in_pieces, sse.FRAME) == of_kind(at_once, sse.FRAME)
 
 
 @given(WITHOUT_COMMENTS, CUTS, st.integers(4, 20))
-def test_any_cutting_gives_the_same_parts(stream: bytes, places: list[int], limit: int) -> None:
+def test_segmentation_does_not_change_the_heads_of_oversized_frames(
+    stream: bytes, places: list[int], limit: int
+) -> None:
     ended = stream + b"\n\n"
     at_once, in_pieces = split([ended], limit), split(cut(ended, places), limit)
     assert b"".join(data for data, _ in in_pieces) == ended
@@ -44,7 +46,7 @@ def test_any_cutting_gives_the_same_parts(stream: bytes, places: list[int], limi
 
 
 @given(STREAMS, st.binary(max_size=3).filter(lambda more: more))
-def test_one_frame_is_told_without_a_framer(stream: bytes, more: bytes) -> None:
+def test_single_frame_is_recognized_without_a_framer(stream: bytes, more: bytes) -> None:
     framer = sse.Framer()
     pieces = framer.split(stream)
     if sse.is_one_frame(stream):
@@ -56,20 +58,20 @@ def test_one_frame_is_told_without_a_framer(stream: bytes, more: bytes) -> None:
 
 
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"])
-def test_each_kind_of_blank_line_ends_a_frame(blank: bytes) -> None:
+def test_every_kind_of_blank_line_ends_a_frame(blank: bytes) -> None:
     assert split([b"data: a" + blank, b"data: b" + blank]) == [
         (b"data: a" + blank, sse.FRAME),
         (b"data: b" + blank, sse.FRAME),
     ]
 
 
-def test_a_comment_passes_before_the_frame_after_it_is_whole() -> None:
+def test_comment_passes_before_the_next_frame_is_complete() -> None:
     framer = sse.Framer()
     assert framer.split(b": ping\ndata: a") == [(b": ping\n", sse.COMMENT)]
     assert framer.split(b"\n\n\n:\n") == [(b"data: a\n\n", sse.FRAME), (b"\n:\n", sse.COMMENT)]
 
 
-def test_an_oversized_frame_goes_on_in_parts() -> None:
+def test_oversized_frame_passes_in_parts() -> None:
     framer = sse.Framer(10)
     assert framer.split(b"data: 0123") == []
     assert framer.split(b"456789") == [(b"data: 0123", sse.HEAD), (b"4567", sse.MIDDLE)]
@@ -87,7 +89,7 @@ def test_an_oversized_frame_goes_on_in_parts() -> None:
         (b": c\ndata: x\nevent:e\n\n", b"x", b"e"),
     ],
 )
-def test_looking_into_a_frame(frame: bytes, data: bytes, event: bytes) -> None:
+def test_fields_of_a_frame_are_read(frame: bytes, data: bytes, event: bytes) -> None:
     assert (sse.data_of(frame), sse.event_of(frame)) == (data, event)
     span = sse.data_span(frame)
     assert (span is not None) == (frame.count(b"data:") == 1)
@@ -95,7 +97,7 @@ def test_looking_into_a_frame(frame: bytes, data: bytes, event: bytes) -> None:
 
 
 @given(CUTS)
-def test_a_byte_order_mark_goes_on_and_is_no_part_of_a_frame(places: list[int]) -> None:
+def test_byte_order_mark_passes_outside_of_frames(places: list[int]) -> None:
     stream = b"\xef\xbb\xbfdata: x\n\n: ping\n\ndata: y\n\n"
     pieces = split(cut(stream, places))
     assert b"".join(data for data, _ in pieces) == stream
@@ -105,5 +107,5 @@ def test_a_byte_order_mark_goes_on_and_is_no_part_of_a_frame(places: list[int]) 
 @pytest.mark.parametrize(
     "stream", [b"\xef", b"\xef\xbb", b"\xef\xbb\xbf", b"\xef\xbb\xbe\n\n", b"data: \xef\xbb\xbf\n\n"]
 )
-def test_what_only_begins_like_a_mark_passes_too(stream: bytes) -> None:
+def test_incomplete_byte_order_mark_passes(stream: bytes) -> None:
     assert b"".join(data for data, _ in split(cut(stream, range(9)))) == stream

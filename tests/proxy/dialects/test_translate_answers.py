@@ -1,4 +1,4 @@
-"""Answers told in the other dialect, read back by the vendors' own SDK types; streams cut at any places."""
+"""Translated answers, parsed with the vendors' own SDK types; streams split at any offsets."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -52,11 +52,11 @@ CHAT_USAGE = {
 SPLIT = {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 0, "output_tokens": 7}
 EVENT: TypeAdapter[Any] = TypeAdapter(messages_types.RawMessageStreamEvent)
 
-Said = str | tuple[str, str, str]
+Part = str | tuple[str, str, str]
 """A text, or a tool call: id, name, arguments."""
 
 
-def messages_story(said: Iterable[Said], stop_reason: str = "end_turn", usage: Any = None) -> list[dict[str, Any]]:
+def messages_events(parts: Iterable[Part], stop_reason: str = "end_turn", usage: Any = None) -> list[dict[str, Any]]:
     """What a Messages target would send."""
     message: dict[str, Any] = {
         "id": "msg_1",
@@ -67,7 +67,7 @@ def messages_story(said: Iterable[Said], stop_reason: str = "end_turn", usage: A
     }
     message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 10, "output_tokens": 1}}
     story: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
-    for index, part in enumerate(said):
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             block: dict[str, Any] = {"type": "text", "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in (part[:2], part[2:]) if piece]
@@ -81,7 +81,7 @@ def messages_story(said: Iterable[Said], stop_reason: str = "end_turn", usage: A
     return [*story, {"type": "message_delta", "delta": delta, "usage": usage or SPLIT}, {"type": "message_stop"}]
 
 
-def chat_story(said: Iterable[Said], finish_reason: str = "stop") -> list[dict[str, Any]]:
+def chat_events(parts: Iterable[Part], finish_reason: str = "stop") -> list[dict[str, Any]]:
     """What a Chat Completions target would send."""
 
     def chunk(delta: Any, reason: str | None = None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def chat_story(said: Iterable[Said], finish_reason: str = "stop") -> list[dict[s
 
     story = [chunk({"role": "assistant", "content": ""})]
     calls = 0
-    for part in said:
+    for part in parts:
         if isinstance(part, str):
             story += [chunk({"content": piece}) for piece in (part[:2], part[2:])]
             continue
@@ -108,8 +108,8 @@ def chat_story(said: Iterable[Said], finish_reason: str = "stop") -> list[dict[s
     return [*story, chunk({}, finish_reason), chunk({}) | {"choices": [], "usage": CHAT_USAGE}]
 
 
-def heard_in_chat(stream: bytes) -> tuple[str, list[tuple[str, str, str]], list[str]]:
-    """Text, tool calls and finish reasons, as a client of Chat Completions puts them together."""
+def assembled_by_chat_client(stream: bytes) -> tuple[str, list[tuple[str, str, str]], list[str]]:
+    """Text, tool calls and finish reasons, as a Chat Completions client assembles them."""
     text, reasons = "", []
     calls: dict[int, tuple[str, str, str]] = {}
     for payload in payloads(stream)[:-1]:
@@ -124,8 +124,8 @@ def heard_in_chat(stream: bytes) -> tuple[str, list[tuple[str, str, str]], list[
     return text, [calls[index] for index in sorted(calls)], list(reasons)
 
 
-def heard_in_messages(stream: bytes) -> tuple[list[Said], dict[str, Any]]:
-    """Content and the last message_delta, as a client of Messages puts them together; checks the order of events."""
+def assembled_by_messages_client(stream: bytes) -> tuple[list[Part], dict[str, Any]]:
+    """Content and the last message_delta, as a Messages client assembles them; checks the order of events."""
     blocks: list[Any] = []
     open_block, closing = -1, {}
     for payload in payloads(stream):
@@ -161,46 +161,46 @@ CALLS = st.tuples(
 
 
 @st.composite
-def sayings(draw: st.DrawFn) -> list[Said]:
-    """One text at most, then tool calls: what both dialects can say in the same order."""
+def outputs(draw: st.DrawFn) -> list[Part]:
+    """At most one text, then tool calls: both dialects can express this order."""
     text = draw(st.none() | TEXTS)
     calls = draw(st.lists(CALLS, max_size=3))
     return [*([text] if text else []), *((f"t{n}", call[1], call[2]) for n, call in enumerate(calls))]
 
 
-# --- Messages told in Chat Completions ----------------------------------------------------------------------------
+# --- Messages to Chat Completions ----------------------------------------------------------------------------
 
 
-@given(sayings(), CUTS, st.booleans())
-def test_a_messages_stream_told_in_chat(said: list[Said], places: list[int], with_usage: bool) -> None:
+@given(outputs(), CUTS, st.booleans())
+def test_messages_stream_becomes_a_chat_stream(parts: list[Part], places: list[int], with_usage: bool) -> None:
     answer = answer_reader(received(WITH_USAGE if with_usage else CHAT_ASK), VENDOR_A, 200, SSE + DATED)
-    told = read(answer, cut(events(*messages_story(said, "tool_use")), places))
-    text, calls, reasons = heard_in_chat(told)
-    assert text == "".join(part for part in said if isinstance(part, str))
-    assert calls == [part for part in said if not isinstance(part, str)]
+    output = read(answer, cut(events(*messages_events(parts, "tool_use")), places))
+    text, calls, reasons = assembled_by_chat_client(output)
+    assert text == "".join(part for part in parts if isinstance(part, str))
+    assert calls == [part for part in parts if not isinstance(part, str)]
     assert reasons == ["tool_calls"]
-    chunks = payloads(told)[:-1]
+    chunks = payloads(output)[:-1]
     assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("msg_1", SLUG, CREATED)}
     assert [c["usage"] for c in chunks if c.get("usage")] == [CHAT_USAGE] * with_usage
-    assert told.endswith(b"data: [DONE]\n\n")
+    assert output.endswith(b"data: [DONE]\n\n")
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
-def test_done_waits_and_everything_else_does_not() -> None:
-    *before, stop = messages_story(["hello"])
+def test_only_the_closing_chunks_wait_for_the_end() -> None:
+    *before, stop = messages_events(["hello"])
     answer = answer_reader(received(WITH_USAGE), VENDOR_A, 200, SSE)
     assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 1]
     assert answer.feed(events(stop)) == b""
     assert [p if p == "[DONE]" else p["choices"] for p in payloads(answer.end())] == [[], "[DONE]"]
 
 
-def test_a_stream_that_was_cut_is_not_closed() -> None:
+def test_cut_stream_gets_no_done_marker() -> None:
     answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
-    assert b"[DONE]" not in read(answer, [events(*messages_story(["hello"])[:-1])])
+    assert b"[DONE]" not in read(answer, [events(*messages_events(["hello"])[:-1])])
 
 
-def test_pings_errors_and_thoughts() -> None:
-    start, *_ = messages_story([])
+def test_pings_and_errors_pass_and_thinking_is_omitted() -> None:
+    start, *_ = messages_events([])
     thought = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm, " * 10}}
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
@@ -212,25 +212,25 @@ def test_pings_errors_and_thoughts() -> None:
     assert payloads(answer.feed(events(error))) == [{"error": error["error"]}]
 
 
-def test_a_tool_whose_input_comes_at_once() -> None:
+def test_tool_input_that_arrives_complete_is_translated() -> None:
     block = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
     answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
-    told = read(
+    output = read(
         answer, [events({"type": "content_block_start", "index": 0, "content_block": block}, {"type": "message_stop"})]
     )
-    assert heard_in_chat(told)[1] == [("t", "f", '{"a":1}')]
+    assert assembled_by_chat_client(output)[1] == [("t", "f", '{"a":1}')]
 
 
-def test_a_long_tool_input_told_in_chat() -> None:
+def test_long_tool_input_becomes_arguments() -> None:
     given = {"text": 'say "hi"\n' * (AT_ONCE_BYTES // 8)}
     message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": given}]}
     answer = answer_reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON)
-    told = orjson.loads(read(answer, [orjson.dumps(message)]))
-    assert orjson.loads(told["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
+    output = orjson.loads(read(answer, [orjson.dumps(message)]))
+    assert orjson.loads(output["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
 
 
 @pytest.mark.parametrize(("stop_reason", "finish_reason"), [*FINISH_REASONS.items(), ("of_next_year", "stop")])
-def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
+def test_message_becomes_a_chat_completion(stop_reason: str, finish_reason: str) -> None:
     content: list[Any] = [
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "a"},
@@ -246,83 +246,85 @@ def test_a_message_told_in_chat(stop_reason: str, finish_reason: str) -> None:
         "stop_reason": stop_reason,
     }
     answer = answer_reader(received(CHAT_ASK | {"stream": False}), VENDOR_A, 200, JSON + DATED)
-    told = read(answer, [orjson.dumps(message | {"usage": SPLIT})])
-    completion = chat_types.ChatCompletion.model_validate_json(told, strict=True)
+    output = read(answer, [orjson.dumps(message | {"usage": SPLIT})])
+    completion = chat_types.ChatCompletion.model_validate_json(output, strict=True)
     choice = completion.choices[0]
     assert (completion.model, completion.created, choice.message.content) == (SLUG, CREATED, "ab")
     assert choice.finish_reason == finish_reason
-    assert orjson.loads(told)["choices"][0]["message"]["tool_calls"] == [
+    assert orjson.loads(output)["choices"][0]["message"]["tool_calls"] == [
         {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
     ]
-    assert orjson.loads(told)["usage"] == CHAT_USAGE
+    assert orjson.loads(output)["usage"] == CHAT_USAGE
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
-# --- Chat Completions told in Messages ----------------------------------------------------------------------------
+# --- Chat Completions to Messages ----------------------------------------------------------------------------
 
 
-@given(sayings(), CUTS)
-def test_a_chat_stream_told_in_messages(said: list[Said], places: list[int]) -> None:
+@given(outputs(), CUTS)
+def test_chat_stream_becomes_a_messages_stream(parts: list[Part], places: list[int]) -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
-    told = read(answer, cut(frames(*chat_story(said, "tool_calls")), places))
-    content, closing = heard_in_messages(told)
-    assert content == said
+    output = read(answer, cut(frames(*chat_events(parts, "tool_calls")), places))
+    content, closing = assembled_by_messages_client(output)
+    assert content == parts
     assert closing == {
         "type": "message_delta",
         "delta": {"stop_reason": "tool_use", "stop_sequence": None},
         "usage": SPLIT,
     }
-    kinds = [payload["type"] for payload in payloads(told)]
+    kinds = [payload["type"] for payload in payloads(output)]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
-    assert payloads(told)[0]["message"]["model"] == SLUG
+    assert payloads(output)[0]["message"]["model"] == SLUG
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 
-def test_the_last_two_events_wait() -> None:
+def test_last_two_events_wait_for_the_end() -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
-    told = b"".join(answer.feed(frames(chunk, done=False)) for chunk in chat_story(["hi"]))
-    assert [payload["type"] for payload in payloads(told)][-1] == "content_block_stop"
+    output = b"".join(answer.feed(frames(chunk, done=False)) for chunk in chat_events(["hi"]))
+    assert [payload["type"] for payload in payloads(output)][-1] == "content_block_stop"
     assert answer.feed(b"data: [DONE]\n\n") == b""
     assert [payload["type"] for payload in payloads(answer.end())] == ["message_delta", "message_stop"]
 
 
 @pytest.mark.parametrize(
     ("ending", "closed"),
-    [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_story([])[-2], done=False), True)],
+    [(b"", False), (b"data: [DONE]\n\n", True), (frames(chat_events([])[-2], done=False), True)],
 )
-def test_a_chat_stream_is_closed_where_upstream_closed_it(ending: bytes, closed: bool) -> None:
+def test_messages_stream_is_closed_only_if_the_upstream_closed_its_own(ending: bytes, closed: bool) -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
-    told = read(answer, [frames(*chat_story(["hi"])[:2], done=False), ending])
-    assert (b"message_stop" in told) is closed
+    output = read(answer, [frames(*chat_events(["hi"])[:2], done=False), ending])
+    assert (b"message_stop" in output) is closed
 
 
 @pytest.mark.parametrize("index", [[], {}, "0", None, 1.5])
-def test_an_index_that_is_no_number_does_no_harm(index: Any) -> None:
+def test_index_of_a_wrong_type_counts_as_zero(index: Any) -> None:
     call = {"index": index, "id": "t", "function": {"name": "f", "arguments": "{}"}}
     chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call, call]}, "finish_reason": "stop"}]}
-    told = read(answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE), [frames(chunk)])
-    assert heard_in_messages(told)[0] == [("t", "f", "{}{}")]
+    output = read(answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE), [frames(chunk)])
+    assert assembled_by_messages_client(output)[0] == [("t", "f", "{}{}")]
     start = {
         "type": "content_block_start",
         "index": index,
         "content_block": {"type": "tool_use", "id": "t", "name": "f"},
     }
     delta = {"type": "content_block_delta", "index": index, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
-    told = read(answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE), [events(start, delta, {"type": "message_stop"})])
-    assert heard_in_chat(told)[1] == [("t", "f", "{}")]
+    output = read(
+        answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE), [events(start, delta, {"type": "message_stop"})]
+    )
+    assert assembled_by_chat_client(output)[1] == [("t", "f", "{}")]
 
 
-def test_an_error_in_a_chat_stream() -> None:
+def test_error_in_a_chat_stream_becomes_an_error_event() -> None:
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
-    told = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, done=False)))
-    assert told == [{"type": "error", "error": {"type": "api_error", "message": "oh"}}]
+    output = payloads(answer.feed(frames({"error": {"message": "oh", "code": 5}}, done=False)))
+    assert output == [{"type": "error", "error": {"type": "api_error", "message": "oh"}}]
 
 
-def test_which_stop_sequence_it_was_when_the_server_says() -> None:
-    *_, last, usage = chat_story([])
+def test_matched_stop_sequence_is_named_when_the_server_reports_it() -> None:
+    *_, last, usage = chat_events([])
     last["choices"][0]["stop_reason"] = "END"
     answer = answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE)
-    _, closing = heard_in_messages(read(answer, [frames(last, usage)]))
+    _, closing = assembled_by_messages_client(read(answer, [frames(last, usage)]))
     assert closing["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
 
@@ -336,7 +338,7 @@ def test_which_stop_sequence_it_was_when_the_server_says() -> None:
         (None, "end_turn"),
     ],
 )
-def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: str) -> None:
+def test_chat_completion_becomes_a_message(finish_reason: str | None, stop_reason: str) -> None:
     calls = [
         {"id": f"t{n}", "type": "function", "function": {"name": "f", "arguments": a}}
         for n, a in enumerate(["", '{"x":1}', "{bad", "[1]"])
@@ -355,10 +357,10 @@ def test_a_completion_told_in_messages(finish_reason: str | None, stop_reason: s
         "usage": CHAT_USAGE,
     }
     answer = answer_reader(received(MESSAGES_ASK | {"stream": False}, MESSAGES), VENDOR_B, 200, JSON)
-    told = read(answer, [orjson.dumps(completion)])
-    message = messages_types.Message.model_validate_json(told, strict=True)
+    output = read(answer, [orjson.dumps(completion)])
+    message = messages_types.Message.model_validate_json(output, strict=True)
     assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
-    inputs = [block["input"] for block in orjson.loads(told)["content"][1:]]
+    inputs = [block["input"] for block in orjson.loads(output)["content"][1:]]
     assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "{bad"}, {"INVALID_JSON": "[1]"}]
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
@@ -369,7 +371,7 @@ WAYS = [(CHAT_ASK, "/v1/chat/completions", VENDOR_A), (MESSAGES_ASK, MESSAGES, V
 
 
 @pytest.mark.parametrize(("body", "path", "target"), WAYS)
-def test_what_cannot_be_translated_is_the_upstreams_fault(body: Any, path: str, target: Any) -> None:
+def test_untranslatable_answer_is_an_upstream_error(body: Any, path: str, target: Any) -> None:
     for raw in (b"", b"<html>", b"[1]"):
         with pytest.raises(UpstreamResetError):
             read(answer_reader(received(body, path), target, 200, JSON), [raw])
@@ -379,8 +381,8 @@ def test_what_cannot_be_translated_is_the_upstreams_fault(body: Any, path: str, 
         read(answer_reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
 
 
-def test_an_answer_that_is_nested_too_deeply_is_the_upstreams_fault() -> None:
-    """orjson reads 1024 levels and writes 255."""
+def test_answer_nested_too_deeply_is_an_upstream_error() -> None:
+    """orjson parses 1024 levels and serializes 255."""
     nested = b'{"a":' * 300 + b"1" + b"}" * 300
     block = b'{"type":"tool_use","id":"t","name":"f","input":%b}' % nested
     whole = b'{"type":"message","role":"assistant","stop_reason":"tool_use","content":[%b]}' % block
@@ -394,7 +396,7 @@ def test_an_answer_that_is_nested_too_deeply_is_the_upstreams_fault() -> None:
 
 
 @pytest.mark.parametrize(("body", "path", "target"), WAYS)
-def test_an_error_under_a_200_and_one_under_its_own_status_pass(body: Any, path: str, target: Any) -> None:
+def test_errors_pass_untranslated_under_any_status(body: Any, path: str, target: Any) -> None:
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}'
     for status in (200, 529):
         assert read(answer_reader(received(body, path), target, status, JSON), [error]) == error
@@ -430,7 +432,7 @@ JUNK = st.recursive(
 
 
 @given(st.lists(JUNK, max_size=5), st.sampled_from(WAYS), st.booleans())
-def test_hostile_events_do_no_harm(junk: list[Any], way: Any, streamed: bool) -> None:
+def test_hostile_events_raise_only_upstream_errors(junk: list[Any], way: Any, streamed: bool) -> None:
     body, path, target = way
     if streamed:
         payloads(read(answer_reader(received(body, path), target, 200, SSE), [frames(*junk)]))

@@ -37,7 +37,7 @@ def to_chat(**asked: Any) -> dict[str, Any]:
 # --- Chat Completions → Messages ----------------------------------------------------------------------------------
 
 
-def test_a_chat_call_to_a_messages_target() -> None:
+def test_chat_request_to_a_messages_target() -> None:
     body = {"model": SLUG, "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
     asked = build_request(received(body), VENDOR_A, "sk-ant")
     assert asked.path == "/v1/messages"
@@ -88,7 +88,7 @@ def test_a_chat_call_to_a_messages_target() -> None:
         ({"parallel_tool_calls": True}, {}),
     ],
 )
-def test_chat_fields(chat: dict[str, Any], asked: dict[str, Any]) -> None:
+def test_chat_members_become_messages_members(chat: dict[str, Any], asked: dict[str, Any]) -> None:
     assert to_messages(**chat) == to_messages() | asked
 
 
@@ -142,14 +142,14 @@ def test_chat_fields(chat: dict[str, Any], asked: dict[str, Any]) -> None:
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
     ],
 )
-def test_what_chat_asks_and_messages_cannot(chat: dict[str, Any], field: str) -> None:
+def test_chat_member_that_messages_lacks_is_refused(chat: dict[str, Any], field: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
         to_messages(**chat)
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field}: ")
 
 
-def test_a_conversation_with_tools_and_images() -> None:
+def test_chat_conversation_with_tools_and_images_is_translated() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
     asked = to_messages(
         messages=[
@@ -201,7 +201,7 @@ def test_a_conversation_with_tools_and_images() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
-def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
+def test_siblings_of_chat_completions_are_refused(path: str) -> None:
     with pytest.raises(UntranslatableError, match=f"nothing like {path}"):
         build_request(received({"model": SLUG, "input": "x"}, path), VENDOR_A, "k")
 
@@ -222,7 +222,7 @@ def test_siblings_of_chat_have_no_counterpart(path: str) -> None:
         ),
     ],
 )
-def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
+def test_messages_request_to_a_chat_target(target: Target, path: str, cap: str, model: str) -> None:
     body = {"model": SLUG, "max_tokens": 5, "messages": [USER], "stream": True, "system": "be brief"}
     asked = build_request(received(body, MESSAGES), target, "sk-1")
     assert (asked.path, asked.headers["authorization"]) == (path, "Bearer sk-1")
@@ -271,7 +271,7 @@ def test_a_messages_call_to_a_chat_target(target: Target, path: str, cap: str, m
         ),
     ],
 )
-def test_messages_fields(asked: dict[str, Any], chat: dict[str, Any]) -> None:
+def test_messages_members_become_chat_members(asked: dict[str, Any], chat: dict[str, Any]) -> None:
     assert to_chat(**asked) == to_chat() | chat
 
 
@@ -308,13 +308,13 @@ def block(**content: Any) -> dict[str, Any]:
         ({"metadata": {"user_id": 5}}, "metadata.user_id"),
     ],
 )
-def test_what_messages_asks_and_chat_cannot(asked: dict[str, Any], field: str) -> None:
+def test_messages_member_that_chat_lacks_is_refused(asked: dict[str, Any], field: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
         to_chat(**asked)
     assert caught.value.field == field
 
 
-def test_a_conversation_of_blocks() -> None:
+def test_messages_conversation_of_blocks_is_translated() -> None:
     chat = to_chat(
         messages=[
             {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "text", "text": "here"}]},
@@ -400,7 +400,7 @@ JUNK = st.recursive(
 @given(
     st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=6), st.sampled_from([(CHAT, VENDOR_A), (MESSAGES, VENDOR_B)])
 )
-def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tuple[str, Target]) -> None:
+def test_any_request_is_translated_or_refused(body: dict[str, Any], way: tuple[str, Target]) -> None:
     path, target = way
     request = received(body | {"model": SLUG}, path)
     try:
@@ -420,7 +420,7 @@ def test_whatever_comes_is_translated_or_refused(body: dict[str, Any], way: tupl
 LONG = 'say "hi"\n' * (AT_ONCE_BYTES // 8)
 
 
-def asked_in_slices(body: dict[str, Any], path: str, target: Target) -> dict[str, Any]:
+def request_parsed_in_slices(body: dict[str, Any], path: str, target: Target) -> dict[str, Any]:
     raw = orjson.dumps(body)
     request = received(raw, path)
     request.json, request.outline = at_once(parse_in_slices(raw))
@@ -437,23 +437,23 @@ def using(tool_input: Any) -> dict[str, Any]:
 
 
 def test_long_tool_input_stays_json_inside_a_string() -> None:
-    asked = asked_in_slices(using({"text": LONG}), MESSAGES, VENDOR_B)
+    asked = request_parsed_in_slices(using({"text": LONG}), MESSAGES, VENDOR_B)
     assert orjson.loads(asked["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"text": LONG}
 
 
 def test_long_tool_arguments_become_the_input() -> None:
     function = {"name": "f", "arguments": orjson.dumps({"text": LONG}).decode()}
     message = {"role": "assistant", "tool_calls": [{"id": "t", "type": "function", "function": function}]}
-    asked = asked_in_slices({"model": SLUG, "messages": [USER, message]}, CHAT, VENDOR_A)
+    asked = request_parsed_in_slices({"model": SLUG, "messages": [USER, message]}, CHAT, VENDOR_A)
     assert asked["messages"][1]["content"][0]["input"] == {"text": LONG}
 
 
-def test_too_long_tool_input_is_refused() -> None:
+def test_tool_input_above_the_bound_is_refused() -> None:
     with pytest.raises(UntranslatableError, match="too much"):
-        asked_in_slices(using({"text": 16 * LONG}), MESSAGES, VENDOR_B)
+        request_parsed_in_slices(using({"text": 16 * LONG}), MESSAGES, VENDOR_B)
 
 
-def test_too_deep_tool_input_is_refused() -> None:
+def test_tool_input_nested_too_deeply_is_refused() -> None:
     deep = orjson.Fragment(b"[" * 300 + b"]" * 300)
     with pytest.raises(UntranslatableError, match="deeply"):
         translate_request(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)

@@ -1,4 +1,4 @@
-"""VENDOR_C's path, its service account, and the assertion that another library accepts."""
+"""VENDOR_C's path, its service account, and an assertion that verifies with the public key."""
 
 import base64
 from dataclasses import replace
@@ -42,20 +42,20 @@ def decoded(segment: str) -> bytes:
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
 
 
-def test_the_call_goes_below_project_and_location() -> None:
+def test_path_names_project_and_location() -> None:
     asked = build_request(received({"model": SLUG, "messages": []}), VENDOR_C, "ya29.token")
     assert asked.path == "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
     assert asked.headers["authorization"] == "Bearer ya29.token"
     assert orjson.loads(bytes(asked.body))["model"] == "gem-x"
 
 
-def test_the_secret_itself_never_goes_out_as_a_token() -> None:
+def test_stored_secret_is_never_sent_as_a_token() -> None:
     with pytest.raises(UpstreamUnreachableError) as caught:
         build_request(received({"model": SLUG}), VENDOR_C, secret(FIELDS))
     assert "PRIVATE" not in str(caught.value)
 
 
-def test_names_cannot_leave_their_place_in_the_path() -> None:
+def test_project_and_location_are_escaped_in_the_path() -> None:
     odd = VendorCConfig("../../admin", "x/y?z#")
     assert vendor_c.api_path(odd, "/v1/chat/completions") == (
         "/v1/projects/..%2F..%2Fadmin/locations/x%2Fy%3Fz%23/endpoints/openapi/chat/completions"
@@ -66,7 +66,7 @@ def test_names_cannot_leave_their_place_in_the_path() -> None:
     ("setting", "host"),
     [("https://{location}-ai.example", "https://eu-west1-ai.example"), ("http://127.0.0.1:9/", "http://127.0.0.1:9")],
 )
-def test_the_base_url_follows_the_location(setting: str, host: str) -> None:
+def test_location_replaces_the_placeholder_of_the_base_url(setting: str, host: str) -> None:
     url = build_request(received({"model": SLUG}), VENDOR_C, "k").url_at(setting)
     assert url == f"{host}/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions"
 
@@ -75,7 +75,7 @@ def test_the_base_url_follows_the_location(setting: str, host: str) -> None:
     ("location", "host"),
     [("europe-west4", "europe-west4-aiplatform.googleapis.com"), ("global", "aiplatform.googleapis.com")],
 )
-def test_the_default_is_the_vendors_host_for_each_location(location: str, host: str) -> None:
+def test_default_base_url_is_the_vendors_host_per_location(location: str, host: str) -> None:
     required = {"TOLLGATE_INTERNAL_TOKEN": "t" * 16, "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode()}
     settings = settings_from(required | {"TOLLGATE_REDIS_URL": "redis://x"})
     target = replace(VENDOR_C, vendor_c_config=VendorCConfig("my-project", location))
@@ -83,7 +83,7 @@ def test_the_default_is_the_vendors_host_for_each_location(location: str, host: 
     assert url.startswith(f"https://{host}/v1/projects/my-project/locations/{location}/")
 
 
-def test_the_assertion_is_signed_and_says_what_rfc_7523_wants() -> None:
+def test_assertion_is_signed_and_has_the_claims_of_rfc_7523() -> None:
     form = parse_qs(vendor_c.token_request(vendor_c.service_account(secret(FIELDS)), 1_700_000_000).decode())
     assert form["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
     header, claims, signature = form["assertion"][0].split(".")
@@ -113,19 +113,19 @@ def test_the_assertion_is_signed_and_says_what_rfc_7523_wants() -> None:
         secret(FIELDS | {"private_key": pem(ec.generate_private_key(ec.SECP256R1()))}),
     ],
 )
-def test_a_bad_secret_is_refused_without_its_text(text: str) -> None:
+def test_error_for_a_bad_secret_does_not_quote_it(text: str) -> None:
     with pytest.raises(ServiceAccountError) as caught:
         vendor_c.service_account(text)
     assert "PRIVATE" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_neither_key_nor_token_shows_in_a_repr() -> None:
+def test_repr_shows_neither_key_nor_token() -> None:
     assert "rsa" not in repr(vendor_c.service_account(secret(FIELDS))).lower()
     assert "hush" not in repr(vendor_c.AccessToken("hush", 1))
 
 
-def test_the_token_endpoints_answer() -> None:
+def test_token_endpoints_answer_is_parsed() -> None:
     token = vendor_c.access_token(b'{"access_token":"ya29.x","expires_in":3599,"token_type":"Bearer"}')
     assert (token.value, token.lifetime_s) == ("ya29.x", 3599)
 

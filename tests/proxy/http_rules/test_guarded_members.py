@@ -29,7 +29,7 @@ def refusal(body: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("value", [1, 0, 1.0, "true", "false", "yes", "no", "0", "", [], {}])
 @pytest.mark.parametrize("where", ["stream", "stream_options.include_usage"])
-async def test_a_flag_that_is_no_boolean_is_a_400_that_names_it_on_each_path(where: str, value: object) -> None:
+async def test_stream_of_a_wrong_type_is_a_400_that_names_it(where: str, value: object) -> None:
     outer, _, inner = where.partition(".")
     for path in PATHS:
         body = {"model": SLUG, "messages": [], outer: {inner: value} if inner else value}
@@ -42,17 +42,17 @@ async def test_a_flag_that_is_no_boolean_is_a_400_that_names_it_on_each_path(whe
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [1.0, 1e30, "1", True, [], {}])
-def test_a_count_that_is_no_integer_is_refused(name: str, value: object) -> None:
+def test_count_that_is_not_an_integer_is_refused(name: str, value: object) -> None:
     assert refusal({name: value}).startswith(f"{name} must be a whole number")
 
 
 @pytest.mark.parametrize("name", ["metadata", "stream_options"])
 @pytest.mark.parametrize("value", ["text", 0, False, []])
-def test_an_object_that_is_none_is_refused(name: str, value: object) -> None:
+def test_object_member_of_a_wrong_type_is_refused(name: str, value: object) -> None:
     assert refusal({name: value}) == f"{name} must be a JSON object"
 
 
-def test_null_counts_as_absent_and_right_types_pass() -> None:
+def test_null_and_right_types_pass() -> None:
     guarded_members.check_members(dict.fromkeys(NAMES))
     guarded_members.check_members({"stream_options": {"include_usage": None}})
     right = {"stream": False, "metadata": {"Model": 1}, "n": 2, "max_tokens": 0, "messages": "the vendor's to say"}
@@ -74,7 +74,7 @@ def test_null_counts_as_absent_and_right_types_pass() -> None:
         ("N", "n"),
     ],
 )
-async def test_a_name_that_only_resembles_one_is_a_400_that_says_how_to_spell_it(name: str, meant: str) -> None:
+async def test_lookalike_name_is_a_400_that_gives_the_right_spelling(name: str, meant: str) -> None:
     house = House()
     outgoing = await house.serve(FakeIncoming().saying({"model": SLUG, "messages": [], "x": 1, name: None}))
     assert (outgoing.status, outgoing.json["error"]) == (400, f"{name} must be spelled {meant}")
@@ -82,11 +82,11 @@ async def test_a_name_that_only_resembles_one_is_a_400_that_says_how_to_spell_it
 
 
 @pytest.mark.parametrize("name", ["Include_Usage", "include_uſage", "\uff49nclude_usage"])
-def test_inside_stream_options_too(name: str) -> None:
+def test_lookalike_name_in_stream_options_is_refused(name: str) -> None:
     assert refusal({"stream_options": {name: True}}).endswith("must be spelled stream_options.include_usage")
 
 
-def test_more_names_than_can_be_looked_at_in_no_time_are_refused() -> None:
+def test_more_members_than_the_bound_are_refused() -> None:
     names = dict.fromkeys(f"é{number}" for number in range(1_001))
     assert refusal(names) == "the body holds more than 1000 members"
     assert refusal({"stream_options": names}) == "stream_options holds more than 1000 members"
@@ -94,7 +94,7 @@ def test_more_names_than_can_be_looked_at_in_no_time_are_refused() -> None:
     guarded_members.check_members(names)
 
 
-def test_what_resembles_nothing_passes() -> None:
+def test_other_names_pass() -> None:
     guarded_members.check_members(
         {"models": 1, "Messages": 1, "model ": 1, "a\nmodel": 1, "model\n": 1, "m\u00f6del": 1, "x" * 10**6: 1}
     )
@@ -102,7 +102,7 @@ def test_what_resembles_nothing_passes() -> None:
 
 @cache
 def lookalikes() -> dict[str, list[str]]:
-    """By letter of our names, each character that some common way of comparing text takes for it."""
+    """For each letter of the guarded names, the characters that some common comparison of text equates with it."""
     letters = set("".join((*NAMES, "include_usage")))
     found = defaultdict(list)
     for point in range(sys.maxunicode + 1):

@@ -1,4 +1,4 @@
-"""Header rules: what goes on, what never does, and the forms of our own fields."""
+"""Header rules: what is passed on, what never is, and the form of the rate-limit fields."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ from proxy.http_rules.headers import (
 from tests.fakes.wire import FakeIncoming
 
 
-def going(incoming: FakeIncoming, own: Mapping[str, str] | None = None) -> dict[str, str]:
+def sent_upstream(incoming: FakeIncoming, own: Mapping[str, str] | None = None) -> dict[str, str]:
     return forwarded_headers(incoming, "r-1", own or {})
 
 
-def test_nothing_of_the_callers_credentials_or_hops_goes_upstream() -> None:
+def test_credentials_and_hop_by_hop_fields_do_not_go_upstream() -> None:
     incoming = FakeIncoming(
         x_api_key="k",
         cookie="c",
@@ -33,28 +33,28 @@ def test_nothing_of_the_callers_credentials_or_hops_goes_upstream() -> None:
         x_request_metadata="{}",
         x_forwarded_for="1.2.3.4",
     )
-    assert set(going(incoming)) == {"x-request-id", "accept-encoding", "content-type"}
+    assert set(sent_upstream(incoming)) == {"x-request-id", "accept-encoding", "content-type"}
 
 
-def test_a_field_that_the_caller_declares_hop_by_hop_stays() -> None:
+def test_field_that_the_caller_declares_hop_by_hop_is_dropped() -> None:
     incoming = FakeIncoming(connection="close, Traceparent", traceparent="00-a-b-01")
-    assert "traceparent" not in going(incoming)
+    assert "traceparent" not in sent_upstream(incoming)
 
 
-def test_tracing_and_the_request_id_go_on_and_identity_is_asked_for() -> None:
-    headers = going(FakeIncoming(traceparent="00-a-b-01", tracestate="x=1"))
+def test_tracing_and_request_id_go_upstream_with_identity_encoding() -> None:
+    headers = sent_upstream(FakeIncoming(traceparent="00-a-b-01", tracestate="x=1"))
     assert headers["traceparent"] == "00-a-b-01"
     assert headers["tracestate"] == "x=1"
     assert headers["x-request-id"] == "r-1"
     assert headers["accept-encoding"] == "identity"
 
 
-def test_what_the_dialect_says_goes_before_what_the_caller_says() -> None:
-    headers = going(FakeIncoming(content_type="text/plain"), {"content-type": "application/json"})
+def test_dialects_fields_replace_the_callers() -> None:
+    headers = sent_upstream(FakeIncoming(content_type="text/plain"), {"content-type": "application/json"})
     assert headers["content-type"] == "application/json"
 
 
-def test_of_an_answer_only_the_allowed_fields_pass() -> None:
+def test_only_allowed_fields_of_an_answer_pass() -> None:
     upstream = [
         ("content-type", "text/event-stream"),
         ("x-ratelimit-limit-requests", "9"),
@@ -70,16 +70,16 @@ def test_of_an_answer_only_the_allowed_fields_pass() -> None:
 
 
 @pytest.mark.parametrize("good", ["a", "A-1_~!", "x" * 128])
-def test_a_request_id_of_visible_ascii_is_kept(good: str) -> None:
+def test_request_id_of_visible_ascii_is_valid(good: str) -> None:
     assert valid_request_id(good) == good
 
 
 @pytest.mark.parametrize("bad", [None, "", "x" * 129, "a b", "a\tb", "é", "a\x7f", "a\n"])
-def test_any_other_is_not(bad: str | None) -> None:
+def test_other_request_ids_are_not_valid(bad: str | None) -> None:
     assert valid_request_id(bad) is None
 
 
-def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_nothing() -> None:
+def test_rate_limit_fields_never_show_a_negative_remainder() -> None:
     requests = (
         "x-ratelimit-limit-requests: 10\r\nx-ratelimit-remaining-requests: 3\r\nx-ratelimit-reset-requests: 1.5s\r\n"
     )
@@ -102,5 +102,5 @@ def test_the_rate_fields_show_the_tightest_of_each_type_and_never_less_than_noth
         (86_399_001, "24h0m0s"),
     ],
 )
-def test_spans_are_written_as_the_vendors_write_them(ms: int, text: str) -> None:
+def test_durations_have_the_vendors_form(ms: int, text: str) -> None:
     assert duration_text(ms) == text

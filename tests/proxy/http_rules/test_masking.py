@@ -1,4 +1,4 @@
-"""A credential is found in foreign text however JSON and URLs escape it, in linear time."""
+"""A credential is found however JSON and URLs escape it, in linear time."""
 
 import json
 import time
@@ -17,7 +17,7 @@ PLAIN = "sk-proj/a+b=c.d_e"
 
 
 def escaped(secret: str) -> dict[str, str]:
-    """The forms in which encoders write it, and some that only decoders know."""
+    """The forms that encoders write, and some that only decoders accept."""
     units = [f"{unit:04x}" for unit in _utf16(secret)]
     in_json = json.dumps(secret)[1:-1]
     return {
@@ -49,7 +49,7 @@ def test_a_credential_is_hidden_in_every_form(secret: str, form: str) -> None:
     assert mask(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
 
 
-def test_every_occurrence_is_hidden_and_the_rest_is_as_it_came() -> None:
+def test_every_occurrence_is_hidden_and_the_rest_is_unchanged() -> None:
     secret = b"a/b"
     text = rb'a\/b a/b a\\\/b \u0061/b%61%2Fb a%252fb "a\/c" \u00e9 a\u002Fba\/b' + b"\\"
     want = rb'# # # ### "a\/c" \u00e9 ##' + b"\\"
@@ -61,9 +61,9 @@ def test_a_host_is_hidden_too() -> None:
     assert without_secrets(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
 
 
-# Nobody knows how many backslashes escape others, so those at either end may stay: they tell nothing of the rest.
+# Backslashes at either end may stay: each may escape another one, and they reveal nothing of the rest.
 @given(st.text(min_size=8, max_size=12).filter(lambda text: text == text.strip("\\")), st.data())
-def test_any_text_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataObject) -> None:
+def test_secret_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataObject) -> None:
     try:
         secret.encode()
     except UnicodeEncodeError:
@@ -78,14 +78,14 @@ def test_any_text_is_found_in_any_mixture_of_escapes(secret: str, data: st.DataO
 
 
 @given(st.binary(max_size=60), st.binary(min_size=1, max_size=4))
-def test_text_that_does_not_mean_the_secret_is_left_as_it_is(text: bytes, secret: bytes) -> None:
+def test_text_without_the_secret_is_unchanged(text: bytes, secret: bytes) -> None:
     hidden = mask(text, secret)
     assert hidden == text or HIDDEN in hidden
     if b"\\" not in text and b"%" not in text:
         assert hidden == text.replace(secret, HIDDEN)
 
 
-def test_a_body_of_nothing_but_escapes_is_not_searched_and_not_passed_on() -> None:
+def test_body_of_too_many_escapes_is_dropped() -> None:
     body = b"%41" * (MAX_ESCAPES + 1)
     with pytest.raises(TooManyEscapesError):
         mask(body, b"AB")
@@ -107,14 +107,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("secret", [b"a" * 2000 + b"/b", b'a"' * 1000 + b"\\b"], ids=["visible ascii", "any"])
-def test_time_grows_with_the_text_alone(name: str, secret: bytes) -> None:
-    """Eight times the text is at most some twenty times the work; were it quadratic, it would be sixty-four."""
+def test_time_is_linear_in_the_text(name: str, secret: bytes) -> None:
+    """Eight times the text may take at most twenty times the CPU; quadratic work would take sixty-four times."""
     text = HOSTILE[name]
     short, long = _cost_s(text[: len(text) // 8], secret), _cost_s(text, secret)
     assert long < 20 * max(short, 0.0005), f"{short:.6f} s, then {long:.6f} s"
 
 
-def test_memory_is_bounded_by_the_text_and_the_bound_on_escapes() -> None:
+def test_memory_is_bounded() -> None:
     text = b"\\u0061" * MAX_ESCAPES + b"x" * (1 << 20)
     tracemalloc.start()
     try:
@@ -126,7 +126,7 @@ def test_memory_is_bounded_by_the_text_and_the_bound_on_escapes() -> None:
 
 
 def _cost_s(text: bytes, secret: bytes) -> float:
-    """CPU seconds of one search, the least of three."""
+    """CPU seconds of one search, the lowest of three."""
     costs = []
     for _ in range(3):
         started = time.process_time()

@@ -1,4 +1,4 @@
-"""What is counted in a long text before it is parsed: values, and nothing that stands in a string."""
+"""The bounds count the values of a long text before it is parsed, and nothing inside its strings."""
 
 import json
 
@@ -32,7 +32,7 @@ PAD = "x" * AT_ONCE_BYTES
     ],
     ids=["values", "strings", "objects", "odd texts", "a table", "JSON in a text", "escapes"],
 )
-def test_what_real_requests_hold_passes(value: object) -> None:
+def test_sizes_of_real_requests_are_within_the_bounds(value: object) -> None:
     raw = json.dumps({"model": "m", "pad": PAD, "value": value}).encode()
     parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
@@ -53,20 +53,20 @@ def test_what_real_requests_hold_passes(value: object) -> None:
         ('"%s"' % ("\\n" * 60), MAX_OUTSIDE_BYTES // 122),
     ],
 )
-def test_more_than_that_does_not(one: str, most: int, pad: str) -> None:
+def test_text_above_a_bound_is_refused(one: str, most: int, pad: str) -> None:
     with pytest.raises(TooManyValuesError):
         at_once(parse_in_slices(f'{{"pad":"{pad}","a":[{",".join([one] * (most + 1))}]}}'.encode()))
 
 
 @pytest.mark.parametrize("name", ['"a"', '"%d"', '"\\u0061%d"'])
-def test_an_object_of_absurdly_many_members_does_not(name: str) -> None:
+def test_object_of_too_many_members_is_refused(name: str) -> None:
     members = ",".join((name % n if "%" in name else name) + ":0" for n in range(MAX_STRINGS + 1))
     with pytest.raises(TooManyValuesError):
         at_once(parse_in_slices(f'{{"pad":"{PAD}",{members}}}'.encode()))
 
 
 @pytest.mark.parametrize("pad", [PAD, ""], ids=["long", "short"])
-def test_the_outermost_object_has_few_members(pad: str) -> None:
+def test_outermost_object_has_a_bound_on_members(pad: str) -> None:
     members = ",".join(f'"{n}":0' for n in range(MAX_MEMBERS))
     with pytest.raises(TooManyValuesError, match="members"):
         at_once(parse_in_slices(f'{{"pad":"{pad}",{members}}}'.encode()))

@@ -1,4 +1,4 @@
-"""Splicing must mean what re-encoding means, and leave every other byte alone."""
+"""An edit must equal re-encoding and leave every other byte unchanged."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ TARGETS = st.sampled_from(["model", "usage", "stream_options", "é", "absent"])
 
 
 @given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), max_size=3))
-def test_edit_means_what_reencoding_means(raw: bytes, changes: dict[str, Any]) -> None:
+def test_edit_equals_reencoding(raw: bytes, changes: dict[str, Any]) -> None:
     parsed = orjson.loads(raw)
     edited = edit_members(raw, parsed, {name: orjson.dumps(value) for name, value in changes.items()})
     assert orjson.loads(bytes(edited)) == parsed | changes
@@ -70,7 +70,7 @@ def lengthened(raw: bytes, padding: str, *, first: bool) -> bytes:
 
 @given(DOCUMENTS, TARGETS, st.sampled_from(["x/y", None, {"a": [1]}]), PADDINGS, st.booleans())
 @settings(max_examples=200)
-def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, padding: str, first: bool) -> None:
+def test_edit_of_a_long_text_equals_reencoding(raw: bytes, name: str, value: Any, padding: str, first: bool) -> None:
     long = lengthened(raw, padding, first=first)
     assert len(long) > json_edit.LONG_BYTES
     parsed = orjson.loads(long)
@@ -82,7 +82,7 @@ def test_edit_of_a_long_text_means_the_same(raw: bytes, name: str, value: Any, p
 
 @given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), PADDINGS, st.booleans())
 @settings(max_examples=200)
-def test_many_edits_of_a_long_text_are_those_one_after_another(
+def test_several_edits_of_a_long_text_equal_reencoding(
     raw: bytes, changes: dict[str, Any], padding: str, first: bool
 ) -> None:
     long = lengthened(raw, padding, first=first)
@@ -99,9 +99,7 @@ PROSE = '"' + "prose " * (AT_ONCE_BYTES // 5) + '"'
 
 @given(DOCUMENTS, st.dictionaries(TARGETS, st.sampled_from(["x/y", None]), max_size=4), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_edit_of_a_text_that_was_read_in_slices_means_the_same(
-    raw: bytes, changes: dict[str, Any], first: bool
-) -> None:
+def test_edit_of_a_text_parsed_in_slices_equals_reencoding(raw: bytes, changes: dict[str, Any], first: bool) -> None:
     long = lengthened(raw, PROSE, first=first)
     whole = orjson.loads(long)
     parsed, outline = at_once(parse_in_slices(long))
@@ -118,7 +116,7 @@ def test_edit_of_a_text_that_was_read_in_slices_means_the_same(
         assert key not in changes or orjson.loads(edited[member.start : member.end]) == changes[key]
 
 
-def test_what_stays_of_a_long_text_is_not_copied() -> None:
+def test_edit_of_a_long_text_copies_no_unchanged_byte() -> None:
     raw = b'{"model":"a","prompt":"%b"}' % (b"x" * json_edit.LONG_BYTES)
     edited = edit_members(raw, orjson.loads(raw), {"model": b'"b"', "n": b"1"})
     assert isinstance(edited, SegmentedBody)
@@ -129,7 +127,7 @@ def test_what_stays_of_a_long_text_is_not_copied() -> None:
 
 
 @given(DOCUMENTS, TARGETS)
-def test_remove_means_what_reencoding_means(raw: bytes, name: str) -> None:
+def test_remove_equals_reencoding(raw: bytes, name: str) -> None:
     parsed = orjson.loads(raw)
     assert orjson.loads(remove_member(raw, parsed, name)) == {
         key: value for key, value in parsed.items() if key != name
@@ -147,12 +145,12 @@ def test_find_agrees_with_the_walk(raw: bytes) -> None:
 
 
 @given(DOCUMENTS)
-def test_first_and_last_reader_are_told_the_same(raw: bytes) -> None:
+def test_repeated_member_has_one_value_after_an_edit(raw: bytes) -> None:
     edited = bytes(edit_members(raw, orjson.loads(raw), {"model": b'"only/this"'}))
     assert [orjson.loads(edited[m.start : m.end]) for key, m in walk_members(edited) if key == "model"] == ["only/this"]
 
 
-def test_untouched_bytes_stay() -> None:
+def test_edit_leaves_all_other_bytes_unchanged() -> None:
     raw = b' { "temperature" : 1.0000 , "model" :\t"a/b", "n":1e400 }'
     parsed = {"temperature": 1.0, "model": "a/b", "n": 0}
     assert edit_members(raw, parsed, {"model": b'"x"'}) == raw.replace(b'"a/b"', b'"x"')
@@ -175,7 +173,7 @@ def test_untouched_bytes_stay() -> None:
 )
 @pytest.mark.parametrize("padding", [b"", b" " * json_edit.LONG_BYTES, b"\n" * json_edit.LONG_BYTES])
 @pytest.mark.parametrize("before", [True, False])
-def test_edge_cases_of_the_key(raw: bytes, padding: bytes, before: bool) -> None:
+def test_edit_finds_the_member_among_lookalikes(raw: bytes, padding: bytes, before: bool) -> None:
     raw = raw.replace(b"{", b"{" + padding, 1) if before else raw[:-1] + padding + b"}"
     parsed = orjson.loads(raw)
     edited = edit_member(raw, parsed, "model", b'"new"')
@@ -184,7 +182,7 @@ def test_edge_cases_of_the_key(raw: bytes, padding: bytes, before: bool) -> None
 
 
 @pytest.mark.parametrize("raw", [b'{"a', b'{"a":', b'{"a":[1,{}', b'"abc', b'{"a":"\\"'])
-def test_text_that_breaks_off_is_an_error_and_no_hang(raw: bytes) -> None:
+def test_value_end_of_a_truncated_text_is_an_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match="breaks off"):
         value_end(raw, 0)
 
@@ -199,5 +197,5 @@ def test_text_that_breaks_off_is_an_error_and_no_hang(raw: bytes) -> None:
         (b"nothing here", None),
     ],
 )
-def test_last_object_called(raw: bytes, found: dict[str, Any] | None) -> None:
+def test_last_object_named_reads_a_fragment(raw: bytes, found: dict[str, Any] | None) -> None:
     assert last_object_named(raw, b"usage") == found

@@ -1,4 +1,4 @@
-"""However long its strings are, and whatever stands in them, a text means what orjson says, or is refused as there."""
+"""Texts with long strings parse to what orjson returns, or are refused as orjson refuses them."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def read(raw: bytes) -> tuple[Any, Outline | None]:
 
 
 def loads(raw: bytes) -> Any:
-    """What the text says; what stands for it must come to the same where the text is told on, and where it is read."""
+    """Parse, restore the placeholders, and check that text and values equal the original."""
     parsed, outline = read(raw)
     if outline is None:
         return parsed
@@ -37,7 +37,7 @@ def loads(raw: bytes) -> Any:
     return whole
 
 
-def said(read: Any, raw: bytes) -> tuple[bool, Any]:
+def result_of(read: Any, raw: bytes) -> tuple[bool, Any]:
     try:
         return True, read(raw)
     except orjson.JSONDecodeError:
@@ -71,9 +71,9 @@ VALUES = st.recursive(
 
 @given(VALUES, st.sampled_from([b"", b" ", b"]", b'"', b"\\"]), st.sampled_from([b"", b"\n", b'"']))
 @settings(max_examples=300)
-def test_a_text_means_what_orjson_says(value: bytes, after: bytes, before: bytes) -> None:
+def test_parses_what_orjson_parses(value: bytes, after: bytes, before: bytes) -> None:
     raw = before + value + after
-    assert said(loads, raw) == said(orjson.loads, raw)
+    assert result_of(loads, raw) == result_of(orjson.loads, raw)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_a_text_means_what_orjson_says(value: bytes, after: bytes, before: bytes
     ],
     ids=["again later", "taken back", "a key", "after many", "alone", "among much else", "broken off", "with a quote"],
 )
-def test_where_long_strings_stand(raw: bytes) -> None:
-    assert said(loads, raw) == said(orjson.loads, raw)
+def test_long_strings_are_found_in_every_position(raw: bytes) -> None:
+    assert result_of(loads, raw) == result_of(orjson.loads, raw)
 
 
 @given(
@@ -99,7 +99,7 @@ def test_where_long_strings_stand(raw: bytes) -> None:
     st.sampled_from([1, 4]),
 )
 @settings(max_examples=300)
-def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tuple[bytes, bytes]], times: int) -> None:
+def test_edit_with_placeholders_equals_edit_of_the_whole_text(members: list[tuple[bytes, bytes]], times: int) -> None:
     raw = b"{%b}" % b",".join(b'"%b":%b' % member for member in (*members, (b"input", b'"%b"' % (LONG * times))))
     try:
         parsed, outline = read(raw)
@@ -110,7 +110,7 @@ def test_an_edit_beside_long_strings_is_the_edit_of_the_whole(members: list[tupl
         assert orjson.loads(changed) == orjson.loads(bytes(edit_members(raw, orjson.loads(raw), {"model": b'"m"'})))
 
 
-def test_a_control_character_is_found_wherever_it_stands() -> None:
+def test_control_character_in_a_long_string_is_refused() -> None:
     for at in (0, CHECKED_CHARS - 1, CHECKED_CHARS, CHECKED_CHARS + 1):
         text = bytearray(b"x" * (2 * CHECKED_CHARS))
         text[at] = 0x1F
@@ -118,8 +118,8 @@ def test_a_control_character_is_found_wherever_it_stands() -> None:
             loads(b'["%b"]' % bytes(text))
 
 
-def test_the_parser_is_spared_long_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or all of the above would hold for a function that does nothing."""
+def test_parser_does_not_see_long_plain_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the tests above would pass for a plain `orjson.loads`."""
     parsed: list[int] = []
 
     def watched(raw: bytes) -> Any:
@@ -141,7 +141,7 @@ def test_the_parser_is_spared_long_plain_strings(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"metadata": {"said": "%b"}}' % LONG,
+        b'{"metadata": {"result_of": "%b"}}' % LONG,
         b'{"metadata": {"%b": 1}, "input": "%b"}' % (LONG, LONG),
         b'{"model": "%b", "input": "x"}' % (LONG * 2),
         b'{"%b": "x"}' % (LONG * 2),
@@ -149,7 +149,7 @@ def test_the_parser_is_spared_long_plain_strings(monkeypatch: pytest.MonkeyPatch
     ],
     ids=["a value that is read", "a key in what is read", "the model", "a member", "beside what cannot be written"],
 )
-def test_what_is_read_of_a_request_has_no_stand_ins(raw: bytes) -> None:
+def test_members_outside_of_bulk_have_no_placeholders(raw: bytes) -> None:
     parsed, outline = read(raw)
     assert outline is None
     assert parsed == orjson.loads(raw)
@@ -158,7 +158,7 @@ def test_what_is_read_of_a_request_has_no_stand_ins(raw: bytes) -> None:
 BRACKETS = b"[" * (MAX_CONTAINERS + 1)
 
 
-def test_what_is_inside_a_long_string_is_not_counted() -> None:
+def test_inside_of_a_long_string_is_not_counted() -> None:
     raw = b'{"messages":"%b","a":[%b]}' % (BRACKETS * 8, b"1," * 9 + b"1")
     parsed, outline = read(raw)
     assert outline is not None
@@ -166,10 +166,10 @@ def test_what_is_inside_a_long_string_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("prose", [b"", b'"' + b"prose " * SMALL_BYTES + b'",'])
-def test_what_may_hold_too_much_is_not_parsed_at_once(prose: bytes) -> None:
+def test_text_that_may_exceed_the_bounds_is_not_parsed_at_once(prose: bytes) -> None:
     raw = b'{"messages":[%b%b%b]}' % (prose, b"[]," * (MAX_CONTAINERS + SMALL_BYTES // 3), b"1")
     assert large_json.parse_with_placeholders(raw) is None
 
 
-def test_a_text_whose_long_string_is_read_elsewhere_is_counted_whole() -> None:
+def test_long_string_outside_of_bulk_is_counted() -> None:
     assert large_json.parse_with_placeholders(b'{"user":"%b"}' % (BRACKETS * 8)) is None

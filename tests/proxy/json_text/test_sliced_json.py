@@ -1,4 +1,4 @@
-"""However long a text is, and wherever it is cut, it means in slices what orjson says, or is refused as there."""
+"""Parsing in slices returns what orjson returns, or refuses what orjson refuses, wherever the slices are cut."""
 
 import random
 from typing import Any
@@ -28,12 +28,12 @@ UNSOUND = [b"\\ud83d", b"\\ude00", b"\xff", b"\x80", b"\x01", b"\\x", b"\\u00g0"
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short text has many cuts, and is not read at once."""
+    """Make a short text have many cuts, and never parse it at once."""
     monkeypatch.setattr(sliced_json, "AT_ONCE_BYTES", -1)
     monkeypatch.setattr(sliced_json, "PIECE_BYTES", PROBE_BYTES + 13)
 
 
-def said(raw: bytes) -> Any:
+def parsed_in_slices(raw: bytes) -> Any:
     parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
     assert bytes(outline.restored_body(outline.text)) == raw
@@ -51,7 +51,7 @@ def or_refused(read: Any, raw: bytes) -> Any:
 
 @pytest.mark.parametrize("unsound", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_text_means_what_orjson_says(seed: int, unsound: bool) -> None:
+def test_parses_what_orjson_parses(seed: int, unsound: bool) -> None:
     rng = random.Random(seed)
     refused = 0
     for _ in range(150):
@@ -65,20 +65,20 @@ def test_a_text_means_what_orjson_says(seed: int, unsound: bool) -> None:
 
         raw = b'{"model":%b,"input":[%b,{%b: 1.5, "b":%b}]}' % (string(), string(), string(), string())
         wanted = or_refused(orjson.loads, raw)
-        assert or_refused(said, raw) == wanted
+        assert or_refused(parsed_in_slices, raw) == wanted
         refused += wanted == "refused"
     assert 0 < refused < 150 if unsound else not refused
 
 
 @pytest.mark.parametrize("unit", SOUND)
 @pytest.mark.parametrize("lead", range(8))
-def test_no_cut_goes_through_a_character_or_an_escape(unit: bytes, lead: int) -> None:
+def test_no_cut_splits_a_character_or_an_escape(unit: bytes, lead: int) -> None:
     raw = b'["%b%b"]' % (b"x" * lead, unit * 500)
-    assert said(raw) == orjson.loads(raw)
+    assert parsed_in_slices(raw) == orjson.loads(raw)
 
 
 @pytest.mark.parametrize("size", [0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 1])
-def test_what_is_left_to_the_parser_is_short(size: int) -> None:
+def test_parser_sees_only_short_strings(size: int) -> None:
     _, outline = at_once(parse_in_slices(b'{"a":"%b"}' % (b"x" * size)))
     assert outline is not None
     assert len(outline.text) < SHORT_BYTES + 20
@@ -96,7 +96,7 @@ def test_what_is_left_to_the_parser_is_short(size: int) -> None:
         b"http%b",
     ],
 )
-def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
+def test_placeholder_keeps_the_head_of_a_url(url: bytes) -> None:
     raw = b'["%b"]' % (url % (b"abcdefgh" * 100))
     parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
@@ -104,18 +104,18 @@ def test_a_url_keeps_what_a_translation_looks_at(url: bytes) -> None:
     head = orjson.loads(b'"%b"' % url.partition(b"%b")[0])
     seen = parsed[0].startswith(head.partition(",")[0].partition("example")[0])
     assert seen == (b"," in url or b"/" in url)
-    assert said(raw) == orjson.loads(raw)
+    assert parsed_in_slices(raw) == orjson.loads(raw)
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b" ", b'"', b'"abc', b'{"a":"', b'{"a":"\\', b'{"a":"\\"', b"[", b'{"a":"b"', b"\xff"]
 )
-def test_what_breaks_off_is_refused(raw: bytes) -> None:
+def test_truncated_text_is_refused(raw: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         at_once(parse_in_slices(raw))
 
 
-def test_work_on_many_placeholders_and_on_long_parts_pauses() -> None:
+def test_work_on_many_placeholders_and_long_segments_yields() -> None:
     raw = b"[%b]" % b",".join([b'"%b"' % (b"x" * 200)] * 1_000)
     parsed, outline = at_once(parse_in_slices(raw))
     assert outline is not None
