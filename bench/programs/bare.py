@@ -26,8 +26,8 @@ from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.accounting.reservations import Taken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects import registry
+from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.dialects.whole_answers import BodyReader
 from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path

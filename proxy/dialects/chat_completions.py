@@ -9,10 +9,10 @@ import re
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.streams import StreamFormat, StreamReader
+from proxy.dialects.body_readers import BodyReader
+from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
-from proxy.dialects.whole_answers import BodyReader
 from proxy.json_text.json_edit import Json
 
 CHAT_PATH = "/v1/chat/completions"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 
 from policy.billing import MAX_REPORTED_TOKENS
-from proxy.dialects.streams import MessagesStreamReader, StreamFormat
+from proxy.dialects.body_readers import BodyReader
+from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
-from proxy.dialects.whole_answers import BodyReader
 
 PATH = "/v1/messages"
 DEFAULT_VERSION = "2023-06-01"

@@ -12,6 +12,7 @@ from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects import answer_text, chat_completions, messages, vendor_c
 from proxy.dialects.answer_text import TextExtractor
+from proxy.dialects.body_readers import PassThroughReader
 from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter
 from proxy.dialects.request_text import RequestTokens
 from proxy.dialects.translation.chat_answer import MessagesAnswerTranslator, MessagesStreamTranslator
@@ -28,7 +29,6 @@ from proxy.dialects.translation.translated_answer import (
 )
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.dialects.usage import MessagesMeter, OpenAiMeter
-from proxy.dialects.whole_answers import PassThroughReader
 from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody

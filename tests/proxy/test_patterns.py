@@ -19,7 +19,7 @@ import pytest
 import control
 import policy
 import proxy
-from proxy.dialects.streams import StreamFormat
+from proxy.dialects.stream_readers import StreamFormat
 
 SHORT, LONG = 4_000, 40_000
 GROWTH = 4 * LONG / SHORT

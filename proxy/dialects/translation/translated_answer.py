@@ -11,9 +11,9 @@ import orjson
 
 from proxy.accounting.metering import Reported
 from proxy.dialects import sse
+from proxy.dialects.body_readers import MAX_BODY_BYTES
 from proxy.dialects.failures import is_failure, reports_failure
 from proxy.dialects.usage import UsageMeter
-from proxy.dialects.whole_answers import MAX_BODY_BYTES
 from proxy.exchange import Headers, UpstreamCutError, UpstreamResetError
 from proxy.json_text.json_bounds import TooManyValuesError, is_surely_within_bounds
 from proxy.json_text.json_edit import Json

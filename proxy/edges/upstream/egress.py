@@ -72,14 +72,14 @@ class Resolver:
             lookup.exception()  # mark it as retrieved: all callers may have been cancelled
 
     async def _look_up_in_thread(self, host: str) -> tuple[Address, ...]:
-        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host)
+        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, look_up, host)
         now = time.perf_counter()
         self._known = {name: known for name, known in self._known.items() if now < known[0]}
         self._known[host] = (now + RESOLVED_FOR_S, addresses)
         return addresses
 
 
-def _look_up(host: str) -> tuple[Address, ...]:
+def look_up(host: str) -> tuple[Address, ...]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:
@@ -167,14 +167,14 @@ class Egress:
 async def _race(places: list[tuple[str, int]]) -> socket.socket:
     """A socket connected to the first address that answers. Tries the next when one fails or is slow (RFC 8305)."""
     if len(places) == 1:
-        return await _dial(*places[0])
+        return await dial(*places[0])
     waiting, running = list(reversed(places)), set[asyncio.Task[socket.socket]]()
     won: asyncio.Task[socket.socket] | None = None
     tried: list[asyncio.Task[socket.socket]] = []
     try:
         while won is None and (waiting or running):
             if waiting:
-                tried.append(asyncio.create_task(_dial(*waiting.pop())))
+                tried.append(asyncio.create_task(dial(*waiting.pop())))
                 running.add(tried[-1])
             done, running = await asyncio.wait(
                 running, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
@@ -195,7 +195,7 @@ def _discard(task: "asyncio.Task[socket.socket]") -> None:
         task.result().close()
 
 
-async def _dial(host: str, port: int) -> socket.socket:
+async def dial(host: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)

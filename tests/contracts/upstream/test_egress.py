@@ -146,7 +146,7 @@ async def test_next_address_is_tried_in_parallel_to_one_that_hangs(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = asyncio.Event()
-    dial = egress_module._dial
+    dial = egress_module.dial
 
     async def dial_or_hang(host: str, port: int) -> socket.socket:
         if host == "127.0.0.9":
@@ -154,7 +154,7 @@ async def test_next_address_is_tried_in_parallel_to_one_that_hangs(
             await asyncio.Event().wait()
         return await dial(host, port)
 
-    monkeypatch.setattr(egress_module, "_dial", dial_or_hang)
+    monkeypatch.setattr(egress_module, "dial", dial_or_hang)
     egress = Egress(LOOPBACK, 5.0, resolve=Resolving(model_example="127.0.0.9 127.0.0.1"))
     assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
     assert hanging.is_set()
@@ -175,7 +175,7 @@ async def hang(_host: str, _port: int) -> socket.socket:
 
 
 async def test_connect_timeout_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_module, "_dial", hang)
+    monkeypatch.setattr(egress_module, "dial", hang)
     with pytest.raises(UpstreamUnreachableError, match="too long"):
         await connect(Egress(LOOPBACK, 0.05), "127.0.0.1", 80)
     with pytest.raises(UpstreamUnreachableError, match="too long"):
@@ -183,7 +183,7 @@ async def test_connect_timeout_is_unreachable(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_deadline_before_the_connect_timeout_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_module, "_dial", hang)
+    monkeypatch.setattr(egress_module, "dial", hang)
     with pytest.raises(UpstreamTimeoutError):
         await connect(Egress(LOOPBACK, 5.0), "127.0.0.1", 80, within_s=0.05)
     with pytest.raises(UpstreamTimeoutError):
@@ -200,7 +200,7 @@ async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.
         asked.append(host)
         return (ip_address("8.8.8.8"),)
 
-    monkeypatch.setattr(egress_module, "_look_up", look_up)
+    monkeypatch.setattr(egress_module, "look_up", look_up)
     resolver = Resolver()
     answers = await asyncio.gather(*(resolver("a.example") for _ in range(50)))
     assert set(answers) == {(ip_address("8.8.8.8"),)}
@@ -216,7 +216,7 @@ async def test_resolved_addresses_expire(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(host)
         return (ip_address("8.8.8.8"),)
 
-    monkeypatch.setattr(egress_module, "_look_up", look_up)
+    monkeypatch.setattr(egress_module, "look_up", look_up)
     monkeypatch.setattr(egress_module, "RESOLVED_FOR_S", 0.0)
     resolver = Resolver()
     await resolver("a.example")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from policy.endpoints import Target
-from proxy.dialects import streams, whole_answers
+from proxy.dialects import body_readers, stream_readers
 from proxy.dialects.registry import answer_reader, build_request
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
-from tests.proxy.dialects.talk import (
+from tests.proxy.dialects.samples import (
     CHAT,
     CUTS,
     JSON,
@@ -224,7 +224,7 @@ def test_body_too_large_to_hold_passes_with_slug_and_tokens(model_at: str) -> No
     raw = (
         b"{" + b",".join([model, data] if model_at == "head" else [data, model]) + b',"usage":%s}' % orjson.dumps(USAGE)
     )
-    answer = whole_answers.BodyReader(SLUG, OpenAiMeter(), limit=100_000)
+    answer = body_readers.BodyReader(SLUG, OpenAiMeter(), limit=100_000)
     out, held = b"", 0
     for at in range(0, len(raw), 10_000):
         out += answer.feed(raw[at : at + 10_000])
@@ -382,7 +382,7 @@ def test_bytes_after_the_final_frame_are_held_up_to_a_bound() -> None:
     out = answer.feed(b"data: [DONE]\n\n") + b"".join(
         answer.feed(b"data: " + b"x" * 9_994 + b"\n\n") for _ in range(1000)
     )
-    assert len(out) > 10_000_000 - streams.MAX_HELD_BYTES - (2 << 20)
+    assert len(out) > 10_000_000 - stream_readers.MAX_HELD_BYTES - (2 << 20)
 
 
 # --- the siblings -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects.registry import answer_reader
-from tests.proxy.dialects.talk import received
+from tests.proxy.dialects.samples import received
 
 SLUG = "acme/chat"
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

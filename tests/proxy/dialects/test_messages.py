@@ -10,7 +10,7 @@ from policy.billing import Tokens
 from proxy.accounting.metering import tokens_so_far
 from proxy.dialects import registry
 from proxy.dialects.registry import answer_reader, build_request, dialect_of
-from tests.proxy.dialects.talk import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
+from tests.proxy.dialects.samples import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
 
 HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 STREAMED = HELLO | {"stream": True}

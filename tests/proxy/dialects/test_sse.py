@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects import sse
-from tests.proxy.dialects.talk import CUTS, cut
+from tests.proxy.dialects.samples import CUTS, cut
 
 BLANKS = (b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b"\r")
 LINES = (b"data: x", b"event: e", b"y" * 9)

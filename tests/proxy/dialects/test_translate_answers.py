@@ -16,7 +16,7 @@ from proxy.dialects.registry import answer_reader
 from proxy.dialects.translation.messages_answer import FINISH_REASONS
 from proxy.exchange import UpstreamCutError, UpstreamResetError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
-from tests.proxy.dialects.talk import (
+from tests.proxy.dialects.samples import (
     CUTS,
     JSON,
     MESSAGES,

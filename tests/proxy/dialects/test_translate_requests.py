@@ -14,7 +14,7 @@ from proxy.dialects.translation.messages_request import to_chat_request
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
-from tests.proxy.dialects.talk import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
+from tests.proxy.dialects.samples import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
 
 USER = {"role": "user", "content": "hi"}
 PNG = "data:image/png;base64,iVBOR"

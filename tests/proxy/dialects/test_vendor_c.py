@@ -15,7 +15,7 @@ from proxy.dialects import vendor_c
 from proxy.dialects.registry import build_request
 from proxy.exchange import UpstreamUnreachableError
 from proxy.settings import settings_from
-from tests.proxy.dialects.talk import SLUG, VENDOR_C, received
+from tests.proxy.dialects.samples import SLUG, VENDOR_C, received
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 

@@ -19,7 +19,7 @@ from proxy.exchange import Headers
 from proxy.json_text.large_json import parse_with_placeholders
 from proxy.json_text.sliced_json import parse_in_slices
 from proxy.time_slices import at_once
-from tests.proxy.dialects.talk import (
+from tests.proxy.dialects.samples import (
     CHAT,
     CUTS,
     JSON,
