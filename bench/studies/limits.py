@@ -166,8 +166,10 @@ async def report_python(server: RedisServer) -> None:
     pipelined = RedisClient(RedisAddress.parse(server.url), patient)
     await pipelined.start()
     request = (b"EVALSHA", scripts.take.sha, b"1", plans[0].key.encode(), *arguments)
-    await pipelined.ask(b"SCRIPT", b"LOAD", scripts.take.text)
-    print(f"{'thin client, command encoded each time':>44} {await python_us(lambda: pipelined.ask(*request)):>8.1f}")
+    await pipelined.execute(b"SCRIPT", b"LOAD", scripts.take.text)
+    print(
+        f"{'thin client, command encoded each time':>44} {await python_us(lambda: pipelined.execute(*request)):>8.1f}"
+    )
     print(f"{'(of which encoding)':>44} {_encoding_us(request):>8.1f}")
     await pipelined.close()
 

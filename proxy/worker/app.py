@@ -149,8 +149,8 @@ async def _counters(settings: Settings, incarnation: str, meters: WorkerMetrics)
     options = CountersOptions(
         on_loss=settings.limits_on_redis_loss,
         request_timeout_s=settings.request_timeout_s,
-        round_trip=meters.redis_round_trip,
-        decided_alone=meters.decided_alone,
+        on_round_trip=meters.redis_round_trip,
+        on_local_decision=meters.decided_alone,
     )
     counters = RedisCounters(settings.redis_url, incarnation, options=options)
     await counters.start()

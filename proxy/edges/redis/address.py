@@ -1,6 +1,8 @@
-"""Where a Redis is and how to be let in: the URL forms of TOLLGATE_REDIS_URL that one server answers.
+"""The address and login of a Redis server: parses TOLLGATE_REDIS_URL.
 
-Query options are named as redis-py names them, so that one URL serves both clients. No I/O but reading certificates.
+Query options have redis-py's names, so that one URL serves both clients. Reads certificates; otherwise no I/O.
+
+See docs/reference/settings.md#all-settings.
 """
 
 import ssl
@@ -11,12 +13,12 @@ _DEFAULT_PORT = 6379
 
 
 class RedisUrlError(ValueError):
-    """TOLLGATE_REDIS_URL is not of a form that is understood; the message never repeats it (it may hold a password)."""
+    """TOLLGATE_REDIS_URL cannot be parsed. The message never repeats it, because it may contain a password."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """One Redis server. `path` is set for unix sockets, `host` and `port` otherwise."""
+    """One Redis server. `path` is set for a unix socket, `host` and `port` otherwise."""
 
     path: str = ""
     host: str = ""
@@ -44,8 +46,8 @@ class RedisAddress:
         tls = _tls(options) if split.scheme == "rediss" else None
         return cls("", host, port, db, username, password, tls)
 
-    def greeting(self) -> list[tuple[str, ...]]:
-        """The commands with which a connection begins."""
+    def handshake(self) -> list[tuple[str, ...]]:
+        """The commands with which a connection starts: log in, select the database."""
         commands: list[tuple[str, ...]] = []
         if self.password:
             commands.append(("AUTH", *((self.username,) if self.username else ()), self.password))

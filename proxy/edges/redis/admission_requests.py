@@ -1,6 +1,8 @@
-"""Checks of one plan as they travel: the plan compiled to bytes once, the call that carries checks, the reply read.
+"""Admission requests as take.lua gets them: a plan encoded once, one command for one or many requests, the reply read.
 
-It knows the scripts' form (`scripts.py`) and the exchange's nouns; not when to send, nor what to do without Redis.
+It knows the script's arguments (`scripts.py`). It does not decide when to send, or what to do without Redis.
+
+See docs/reference/limits.md#admission.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from policy.limits.effective import Plan
 from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.connection import NEVER, RedisCommand, encode_part
+from proxy.edges.redis.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
 
 HARD_REFUSAL_MAX_MS = 1000
@@ -21,19 +23,19 @@ SOFT_REFUSAL_MAX_MS = 100
 
 
 class Take(RedisCommand):
-    """One call of take.lua: its take is given back however late the reply is. `number`: see `pending_takes.py`."""
+    """One call of take.lua. What it took is returned even if the reply is late. `number`: see `pending_takes.py`."""
 
     __slots__ = ("number",)
 
     number: int
 
-    def late(self, reply: Any) -> None:
+    def on_late_reply(self, reply: Any) -> None:
         if isinstance(reply, list):
-            self.done(self, reply)
+            self.on_reply(self, reply)
 
 
 class AdmissionRequest(Take):
-    """One request that wants in, and who waits to hear; on the wire a call of its own, unless many travel as one."""
+    """One call that asks for admission, and the future that its caller awaits. Sent alone unless it is batched."""
 
     __slots__ = ("answer", "compiled", "estimate")
 
@@ -42,99 +44,106 @@ class AdmissionRequest(Take):
         compiled: "CompiledPlan",
         estimate: int,
         answer: "asyncio.Future[Taken | LimitHit]",
-        done: "Callable[[AdmissionRequest, Any], None]",
+        on_reply: "Callable[[AdmissionRequest, Any], None]",
     ) -> None:
         self.compiled = compiled
         self.estimate = estimate
         self.answer = answer
-        self.done = done
-        self.expires_at = NEVER  # the rest of a call is set when it is sent
+        self.on_reply = on_reply
+        self.expires_at = NEVER  # the other attributes of a command are set when it is sent
 
-    def lost(self) -> None:
-        self.compiled.form.lose(self.number, (self,))
+    def on_connection_lost(self) -> None:
+        self.compiled.template.on_lost(self.number, (self,))
 
 
 class AdmissionBatch(Take):
-    """One call of take.lua for many checks of a plan."""
+    """One call of take.lua for many requests of one plan."""
 
-    __slots__ = ("checks",)
+    __slots__ = ("requests",)
 
-    def __init__(self, checks: list[AdmissionRequest], done: "Callable[[AdmissionBatch, Any], None]") -> None:
-        super().__init__(b"", done)
-        self.checks = checks
+    def __init__(self, requests: list[AdmissionRequest], on_reply: "Callable[[AdmissionBatch, Any], None]") -> None:
+        super().__init__(b"", on_reply)
+        self.requests = requests
 
-    def lost(self) -> None:
-        self.checks[0].compiled.form.lose(self.number, self.checks)
+    def on_connection_lost(self) -> None:
+        self.requests[0].compiled.template.on_lost(self.number, self.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeTemplate:
-    """What is the same in all takes of a worker. `lose`: told of number and checks of a take whose connection went."""
+    """What all takes of a worker have in common. `on_lost`: called with the number and the requests of a take whose
+    connection was lost."""
 
     script: Script
     lease_ms: int
     incarnation: str
-    lose: Callable[[int, Sequence[AdmissionRequest]], None]
+    on_lost: Callable[[int, Sequence[AdmissionRequest]], None]
 
 
 class CompiledPlan:
-    """A plan in the form that is sent, what it holds when granted, and its last refusal while that still stands."""
+    """A plan encoded for Redis, the requests that wait for the flush, and the last refusal while it is repeated."""
 
-    __slots__ = ("_alone", "_begin", "_buckets", "_end", "_parts", "_taken", "_thresholds", "form", "is_tier", "plan",
-                 "refusal", "refused_at", "refused_until", "waiting")  # fmt: skip
+    __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_single_head", "_thresholds",
+                 "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "template",
+                 "waiting")  # fmt: skip
 
-    def __init__(self, plan: Plan, form: TakeTemplate, is_tier: bool) -> None:
+    def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
         self.plan = plan
-        self.form = form
+        self.template = template
         self.is_tier = is_tier
         self.waiting: list[AdmissionRequest] = []
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
         self.refused_until = 0.0
-        self._taken = _held(plan)
-        self._buckets = _settled(self._taken)
+        self._buckets = _all_buckets(plan)
+        self._token_buckets = _token_buckets(self._buckets)
         self._thresholds = (0, *(bound.limit.threshold for bound in plan.bounds))
-        # A command's pieces: its head and script differ, then what is always the same, around the stamp; the estimates.
+        # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         stamp = b"\0" * STAMP_BYTES
-        layout, values, *names = take_template(plan.bounds, form.lease_ms, form.incarnation, stamp)
-        self._parts = 6 + len(names)  # command, script, count of keys, key, layout, values
-        begin = b"".join(map(encode_part, (b"1", plan.key.encode(), layout)))
-        self._begin = begin + encode_part(values).removesuffix(stamp + b"\r\n")
-        self._end = b"\r\n" + b"".join(map(encode_part, names))
-        self._alone = self._head(b"EVALSHA", form.script.sha, 1) + self._begin
+        layout, values, *names = take_template(plan.bounds, template.lease_ms, template.incarnation, stamp)
+        self._argument_count = 6 + len(names)  # command, script, number of keys, key, layout, values
+        before_stamp = b"".join(map(encode_argument, (b"1", plan.key.encode(), layout)))
+        self._before_stamp = before_stamp + encode_argument(values).removesuffix(stamp + b"\r\n")
+        self._after_stamp = b"\r\n" + b"".join(map(encode_argument, names))
+        self._single_head = self._head(b"EVALSHA", template.script.sha, 1) + self._before_stamp
 
     def _head(self, command: bytes, script: bytes, estimates: int) -> bytes:
-        return b"*%d\r\n%b%b" % (self._parts + estimates, encode_part(command), encode_part(script))
+        return b"*%d\r\n%b%b" % (self._argument_count + estimates, encode_argument(command), encode_argument(script))
 
-    def request(self, estimate: int, stamp: bytes) -> bytes:
-        """The command for one check."""
+    def encode_request(self, estimate: int, stamp: bytes) -> bytes:
+        """The command for one request."""
         digits = b"%d" % estimate
-        return b"%b%b%b$%d\r\n%b\r\n" % (self._alone, stamp, self._end, len(digits), digits)
+        return b"%b%b%b$%d\r\n%b\r\n" % (self._single_head, stamp, self._after_stamp, len(digits), digits)
 
-    def merged_request(self, checks: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
-        """The command for any number of checks; `with_text`: for a Redis that does not know the script yet."""
-        script = self.form.script
+    def encode_batch(self, requests: Sequence[AdmissionRequest], stamp: bytes, *, with_text: bool = False) -> bytes:
+        """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
+        script = self.template.script
         named = (b"EVAL", script.text) if with_text else (b"EVALSHA", script.sha)
-        estimates = b"".join([encode_part(b"%d" % check.estimate) for check in checks])
-        return b"%b%b%b%b%b" % (self._head(*named, len(checks)), self._begin, stamp, self._end, estimates)
+        estimates = b"".join([encode_argument(b"%d" % request.estimate) for request in requests])
+        return b"%b%b%b%b%b" % (
+            self._head(*named, len(requests)),
+            self._before_stamp,
+            stamp,
+            self._after_stamp,
+            estimates,
+        )
 
-    def reservation(self, at_ms: int, estimate: int) -> Reservation:
-        """All that a check took that was admitted then."""
-        return Reservation(key=self.plan.key, buckets=self._taken, admitted_at_ms=at_ms, reserved_tokens=estimate)
+    def reservation(self, admitted_at_ms: int, estimate: int) -> Reservation:
+        """Everything that a request took that was admitted at that time."""
+        return Reservation(
+            key=self.plan.key, buckets=self._buckets, admitted_at_ms=admitted_at_ms, reserved_tokens=estimate
+        )
 
     def taken(self, reply: list[int], estimate: int) -> Taken:
         now, _, _, _, _, _, request_place, requests, requests_ms, token_place, tokens, tokens_ms = reply
-        thresholds, buckets = self._thresholds, self._buckets
-        reservations: tuple[Reservation, ...] = (
-            Reservation(key=self.plan.key, buckets=self._taken, admitted_at_ms=now, reserved_tokens=estimate),
-        )
+        thresholds, token_buckets = self._thresholds, self._token_buckets
+        reservations: tuple[Reservation, ...] = (self.reservation(now, estimate),)
         taken = reservations
-        if buckets is not self._taken:
-            reservations = (
-                (Reservation(key=self.plan.key, buckets=buckets, admitted_at_ms=now, reserved_tokens=estimate),)
-                if buckets
-                else ()
-            )
+        if not token_buckets:
+            reservations = ()
+        elif token_buckets is not self._buckets:
+            key = self.plan.key
+            reservations = (Reservation(key=key, buckets=token_buckets, admitted_at_ms=now, reserved_tokens=estimate),)
         return Taken(
             reservations,
             LimitStatus(thresholds[request_place], requests, requests_ms, request_place - 1) if request_place else None,
@@ -142,24 +151,24 @@ class CompiledPlan:
             taken,
         )
 
-    def refused(self, reply: list[int]) -> LimitHit:
+    def limit_hit(self, reply: list[int]) -> LimitHit:
         _, _, refused_by, retry_ms, counted_retry_ms, hard_retry_ms, *_ = reply
         status = self.taken(reply, 0)
         bound = self.plan.bounds[refused_by - 1]
         return LimitHit(bound, retry_ms, status.requests, status.tokens, counted_retry_ms, hard_retry_ms)
 
-    def repeated(self, now: float) -> LimitHit | None:
-        """The last refusal, as it is to be told now; None when it is time to ask again."""
+    def cached_refusal(self, now: float) -> LimitHit | None:
+        """The last refusal with its waits as of `now`. None if Redis has to be asked."""
         if self.refusal is None or self.refused_until <= now:
             return None
         return _aged(self.refusal, int((now - self.refused_at) * 1000))
 
-    def remember(self, hit: LimitHit, asked_at: float) -> bool:
-        """Repeat this refusal from memory for a while; returns whether a settlement or a give-back may lift it.
+    def cache_refusal(self, hit: LimitHit, sent_at: float) -> bool:
+        """Repeat this refusal for a while without asking Redis. Returns whether a settlement or a returned reservation
+        may lift it; such a refusal is repeated for 100 ms at most (docs/reference/limits.md#local-refusals).
 
-        `asked_at` is before Redis looked at its clock, and Redis truncates its clock to the millisecond: one that many
-        milliseconds later, less one, Redis would still refuse. A refusal that a refund or a give-back elsewhere can
-        lift is repeated for a tenth of a second at most.
+        `sent_at` is earlier than Redis' clock in the reply, and Redis truncates its clock to the millisecond. So Redis
+        would still refuse until `sent_at` + wait - 1 ms.
         """
         hard_retry_after_ms = hit.hard_retry_after_ms
         is_soft = self.is_tier or hard_retry_after_ms == 0
@@ -168,12 +177,12 @@ class CompiledPlan:
         else:
             kept_ms = min(hard_retry_after_ms, HARD_REFUSAL_MAX_MS)
         self.refusal = hit
-        self.refused_at = asked_at
-        self.refused_until = asked_at + (kept_ms - 1) / 1000
+        self.refused_at = sent_at
+        self.refused_until = sent_at + (kept_ms - 1) / 1000
         return is_soft
 
 
-def _held(plan: Plan) -> tuple[tuple[str, int], ...]:
+def _all_buckets(plan: Plan) -> tuple[tuple[str, int], ...]:
     """All buckets that a take of `plan` takes from."""
     limits: dict[str, list[Limit]] = {}
     for bound in plan.bounds:
@@ -181,14 +190,14 @@ def _held(plan: Plan) -> tuple[tuple[str, int], ...]:
     return tuple((group, kind_mask(bound)) for group, bound in limits.items())
 
 
-def _settled(taken: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """What the end of a dispatched call has to put right: groups with TOKEN limits. Its request counts as it is."""
-    settled = tuple(bucket for bucket in taken if bucket[1] & TOKEN_KINDS)
-    return taken if settled == taken else settled
+def _token_buckets(buckets: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The buckets that a dispatched call settles: those with TOKEN limits. Its request stays counted."""
+    token_buckets = tuple(bucket for bucket in buckets if bucket[1] & TOKEN_KINDS)
+    return buckets if token_buckets == buckets else token_buckets
 
 
 def _aged(hit: LimitHit, elapsed_ms: int) -> LimitHit:
-    """The same refusal, told later."""
+    """The same refusal `elapsed_ms` later."""
     return LimitHit(
         hit.bound,
         max(1, hit.retry_after_ms - elapsed_ms),

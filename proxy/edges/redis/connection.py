@@ -1,6 +1,6 @@
-"""One connection to Redis: requests out in order, replies back in the same order, parsed by hiredis.
+"""One connection to Redis. Commands leave in order; replies come back in the same order and are parsed by hiredis.
 
-A call that failed its deadline keeps its place, so that its late answer is told apart from the next call's.
+A command whose deadline has passed keeps its place in the queue, so that a late reply is not taken for the next one's.
 """
 
 import asyncio
@@ -13,93 +13,93 @@ from typing import Any, cast
 import hiredis
 
 
-def encode(*parts: bytes) -> bytes:
-    """A command as Redis reads it."""
-    return b"*%d\r\n" % len(parts) + b"".join(encode_part(part) for part in parts)
+def encode(*arguments: bytes) -> bytes:
+    """A command in Redis' protocol (RESP)."""
+    return b"*%d\r\n" % len(arguments) + b"".join(encode_argument(argument) for argument in arguments)
 
 
-def encode_part(part: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(part), part)
+def encode_argument(argument: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(argument), argument)
 
 
 NEVER = math.inf
-_request_of = attrgetter("request")
+_encoded = attrgetter("encoded")
 
 
 class RedisCommand:
-    """One command on its way. `done` is called once, with the reply, which may be a `hiredis.ReplyError`, or with None
-    when there is none in time; `late` may follow that None. `request` may be set as late as in the flush."""
+    """One command in flight. `on_reply` is called once: with the reply, which may be a `hiredis.ReplyError`, or with
+    None if there is no reply in time. After None, `on_late_reply` may follow. `encoded` may be set as late as in the
+    flush."""
 
-    __slots__ = ("done", "expires_at", "request", "sent_at")
+    __slots__ = ("encoded", "expires_at", "on_reply", "sent_at")
 
-    def __init__(self, request: bytes, done: Callable[[Any, Any], None]) -> None:
-        """`done`: called with this call and its reply."""
-        self.request = request
-        self.done = done
+    def __init__(self, encoded: bytes, on_reply: Callable[[Any, Any], None]) -> None:
+        """`on_reply`: called with this command and its reply."""
+        self.encoded = encoded
+        self.on_reply = on_reply
         self.sent_at = 0.0
         self.expires_at = NEVER
 
-    def late(self, reply: Any) -> None:
-        """An answer that came after the deadline: nobody waits for it, but what it did may have to be undone."""
+    def on_late_reply(self, reply: Any) -> None:
+        """The reply came after the deadline. No caller waits for it, but the command's effect may have to be undone."""
 
-    def lost(self) -> None:
-        """The connection went before an answer came: Redis may have done what it was asked, or may yet do it."""
+    def on_connection_lost(self) -> None:
+        """The connection was lost before a reply came. Redis may have run the command, or may still run it."""
 
 
 class AwaitedCommand(RedisCommand):
-    """A call whose reply a coroutine awaits: None when it failed."""
+    """A command whose reply a coroutine awaits. The reply is None if the command failed."""
 
     __slots__ = ("reply",)
 
-    def __init__(self, request: bytes, reply: "asyncio.Future[Any]") -> None:
-        super().__init__(request, _told)
+    def __init__(self, encoded: bytes, reply: "asyncio.Future[Any]") -> None:
+        super().__init__(encoded, _set_reply)
         self.reply = reply
 
 
-def _told(asked: AwaitedCommand, reply: Any) -> None:
-    if not asked.reply.done():
-        asked.reply.set_result(reply)
+def _set_reply(command: AwaitedCommand, reply: Any) -> None:
+    if not command.reply.done():
+        command.reply.set_result(reply)
 
 
 class RedisConnection(asyncio.Protocol):
-    """One connection: requests out in order, replies back in the same order."""
+    """One connection. `on_idle`: called when everything is answered, once per `notify_when_idle`."""
 
-    def __init__(self, on_caught_up: Callable[[], None]) -> None:
+    def __init__(self, on_idle: Callable[[], None]) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pending: deque[RedisCommand] = deque()
         self.expired = 0
-        """How many of `pending`, from the left, have failed already and only wait for their late answer."""
-        self.is_watched = False
-        """Whether to tell, once, when all that was asked has been answered."""
-        self._on_caught_up = on_caught_up
+        """How many of `pending`, from the left, have failed already and only wait for their late reply."""
+        self.notify_when_idle = False
+        self._on_idle = on_idle
         self._reader = hiredis.Reader(protocolError=ConnectionError)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are transports by shape only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
 
-    def send(self, calls: Sequence[RedisCommand]) -> None:
-        self.pending.extend(calls)
+    def send(self, commands: Sequence[RedisCommand]) -> None:
+        self.pending.extend(commands)
         if self._transport is not None:
-            self._transport.write(b"".join(map(_request_of, calls)))
+            self._transport.write(b"".join(map(_encoded, commands)))
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self.pending
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                call = pending.popleft()
+                command = pending.popleft()
                 if self.expired:
                     self.expired -= 1
-                    call.late(reply)
+                    command.on_late_reply(reply)
                 else:
-                    call.done(call, reply)
-        except (ConnectionError, IndexError):  # not Redis' protocol, or an answer that nobody asked for
+                    command.on_reply(command, reply)
+        except (ConnectionError, IndexError):  # a malformed reply, or a reply without a command
             self.abort()
         else:
-            if self.is_watched and not pending:
-                self.is_watched = False
-                self._on_caught_up()
+            if self.notify_when_idle and not pending:
+                self.notify_when_idle = False
+                self._on_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -1,7 +1,9 @@
-"""The counters in Redis: `take` before a call, `settle` after it; all limits of a call in one atomic round trip.
+"""The counters in Redis: `take` admits a call against all its limits in one round trip, `settle` corrects it later.
 
-What is asked in one tick of the event loop leaves together, three or more checks of one plan as one. A refusal that
-nothing can lift early is repeated from memory. With Redis away: 503 (`closed`), or this worker's share (`local`).
+Requests of one tick of the event loop leave in one write; three or more of one plan as one command. A refusal that
+nothing can lift early is repeated from memory. Without Redis: 503 (`closed`), or this worker's share (`local`).
+
+See docs/reference/limits.md#admission.
 """
 
 import asyncio
@@ -29,21 +31,22 @@ from proxy.exchange import CountersUnavailableError
 
 _log = logging.getLogger(__name__)
 
-MERGE_FROM = 3
+BATCH_FROM = 3
 PLANS_KEPT = 2_500
-"""As many as the directory knows at most, some 6 MB of them with four limits each. Where more groups call than it can
-know it drops plans all the time, and those that it has dropped are kept alive here until all are let go."""
+"""As many as the directory keeps; about 6 MB with four limits each. When more groups call than the directory can keep,
+it drops plans all the time. This cache keeps the dropped plans alive until it is cleared."""
 CLOSE_TIMEOUT_S = 2.0
 _UNJOURNALED = "~"
-"""Give-backs are not in the journal and have a marker of their own: a replay must not find its numbers taken."""
+"""Suffix of the incarnation for returned reservations. They are not in the journal and need their own numbers: with
+shared ones, a replay from the journal would be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountersOptions:
-    """`on_loss`: `closed` or `local`. `request_timeout_s` bounds how long an unsettled DAY reservation is kept.
+    """`on_loss`: `closed` or `local`. `request_timeout_s`: bounds how long an unsettled DAY reservation is kept.
 
-    `local_refusals`: repeat a refusal from memory while that is sound; off, each check asks Redis. `round_trip` and
-    `decided_alone`: told of each answer of Redis, and of each check that was decided without it.
+    `local_refusals`: repeat refusals from memory; if off, every request asks Redis. `on_round_trip`: called with the
+    seconds that each reply took. `on_local_decision`: called for each request that was decided without Redis.
     """
 
     on_loss: str = "closed"
@@ -52,26 +55,26 @@ class CountersOptions:
     roster_interval_s: float = 2.0
     client: RedisClientOptions = field(default_factory=RedisClientOptions)
     scripts: Scripts = field(default_factory=Scripts.load)
-    round_trip: Callable[[float], None] | None = None
-    decided_alone: Callable[[], None] | None = None
+    on_round_trip: Callable[[float], None] | None = None
+    on_local_decision: Callable[[], None] | None = None
 
 
 class RedisCounters:
-    """One worker's way to the counters. `incarnation`: this process' name, never used again by another."""
+    """The counters as one worker uses them. `incarnation`: the name of this process, never used by another one."""
 
     def __init__(self, redis_url: str, incarnation: str, *, options: CountersOptions | None = None) -> None:
         self._options = options or CountersOptions()
         self._incarnation = incarnation
-        self._round_trip = self._options.round_trip
+        self._on_round_trip = self._options.on_round_trip
         self._lease_ms = lease_ms(self._options.request_timeout_s)
         self._client = RedisClient(RedisAddress.parse(redis_url), self._options.client)
         self._client.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
-        self._settler = SettlementSender(self._client, scripts.settle, self._lease_ms)
-        self._takes = PendingTakes(self._client, scripts.revoke, incarnation, self._return_unseen)
-        self._form = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.lose)
+        self._settlements = SettlementSender(self._client, scripts.settle, self._lease_ms)
+        self._takes = PendingTakes(self._client, scripts.revoke, incarnation, self._give_back_in_redis)
+        self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}
-        self._collected: list[CompiledPlan] = []
+        self._plans_with_requests: list[CompiledPlan] = []
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
         self._roster = WorkerRoster(self._client, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
@@ -79,95 +82,98 @@ class RedisCounters:
         self._number = 0
         self._unjournaled_number = 0
         self.local_decisions = 0
-        """How many checks were decided without Redis, for want of it, since it was there last."""
+        """How many requests were decided without Redis since it was lost."""
 
     def _local_limits(self) -> LocalLimits:
         return LocalLimits(self._lease_ms, lambda: self._roster.share, lambda: time.time_ns() // 1_000_000)
 
     async def start(self) -> None:
-        """Connect; returns within a second, connected or not."""
+        """Connect. Returns within a second, connected or not."""
         self._loop = asyncio.get_running_loop()
         await self._client.start()
         if self._local is not None:
             await self._roster.start()
 
     async def close(self) -> None:
-        """Flush the settlements, with a bound, and disconnect."""
-        await self._settler.close(CLOSE_TIMEOUT_S if self._client.connected else 0.0)
+        """Send the settlements, for at most `CLOSE_TIMEOUT_S`, and disconnect."""
+        await self._settlements.close(CLOSE_TIMEOUT_S if self._client.connected else 0.0)
         await self._roster.close()
         await self._client.close()
 
     @property
     def available(self) -> bool:
-        """Whether Redis answers, as far as is known."""
+        """Whether Redis replies, as far as is known."""
         return self._client.available and self._client.connected
 
     @property
     def decides(self) -> bool:
-        """Whether a call with limits can be admitted: by Redis, or else by this worker alone."""
+        """Whether a call with limits can be decided: by Redis, or else by this worker alone."""
         return self.available or (self._local is not None and self._roster.share is not None)
 
     @property
     def pending_settlements(self) -> int:
-        return self._settler.pending
+        return self._settlements.pending
 
     @property
     def settled_through(self) -> int:
-        """Up to which number all settlements of this worker are in Redis."""
-        pending = self._settler.oldest_pending(self._incarnation)
+        """The number up to which Redis has confirmed all settlements of this worker."""
+        pending = self._settlements.oldest_pending(self._incarnation)
         return self._number if pending is None else pending - 1
 
     async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
-        """Admit one call against all bounds of `plan`, or say which refused; nothing is consumed then.
+        """Admit one call against all bounds of `plan`. If one refuses, nothing is counted.
 
-        `tier`: the workspace's own ceiling (policy/limits/tiers.py), in another hash: taken first, given back when the
-        plan refuses. A plan without bounds needs no Redis.
+        `tier`: the workspace's limits for the model API (policy/limits/tiers.py), in another hash. Taken first, and
+        given back if the plan refuses. A plan without bounds needs no Redis.
         """
         if tier is not None:
-            return await self._take_below(tier, plan, estimate_tokens)
+            return await self._take_with_tier(tier, plan, estimate_tokens)
         if not plan.bounds:
             return Taken()
         compiled = self._plans.get(id(plan))
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
-        if compiled.refused_until and (repeated := compiled.repeated(self._loop.time())) is not None:
-            return repeated
-        check = AdmissionRequest(compiled, estimate_tokens, self._loop.create_future(), self._answered)
+        if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
+            return refusal
+        request = AdmissionRequest(compiled, estimate_tokens, self._loop.create_future(), self._on_reply)
         if not compiled.waiting:
-            self._collected.append(compiled)
+            self._plans_with_requests.append(compiled)
             self._client.schedule_flush()
-        compiled.waiting.append(check)
+        compiled.waiting.append(request)
         try:
-            return await check.answer
+            return await request.answer
         except asyncio.CancelledError:
-            self._undo_unseen(check)
+            self._give_back_undelivered(request)
             raise
 
     def next_number(self, key: str) -> int:
-        """The number of the next settlement of `key`: rising per key, as the scripts need it (one sequence for all)."""
+        """The number of the next settlement of `key`. The scripts need numbers that rise per key; one sequence does."""
         self._number += 1
         return self._number
 
     def settle(self, settlement: Settlement) -> None:
-        """Settle a reservation. Enqueues only; it is sent with this tick, and again until Redis has it."""
-        self._settler.add(self._incarnation, settlement)
+        """Settle a reservation. Only queues it: it leaves in this tick, and again until Redis confirms it."""
+        self._settlements.add(self._incarnation, settlement)
         if self._local is not None:
-            self._local.settled(settlement)
+            self._local.record_settlement(settlement)
         self._forget_soft_refusals(settlement.reservation.key)
 
     def give_back(self, taken: Taken) -> None:
-        """Return all that was taken for a call of which no byte was written upstream. Enqueues only, as `settle`."""
+        """Return everything taken for a call of which no byte was written upstream. Only queues it, like `settle`."""
         for reservation in taken.returnable:
-            self._return(reservation)
+            if self._local is not None:
+                self._local.record_settlement(self._returning(reservation))
+            if not reservation.local:  # Redis has not counted a local one
+                self._give_back_in_redis(reservation)
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
-        """Settle what a dead incarnation left behind, under its name and numbers; returns once Redis has it all.
+        """Settle what a dead incarnation left behind, under its name and numbers. Returns when Redis has confirmed it.
 
-        Raises `CountersUnavailableError` when it cannot be reached. Leave out what is older than a key's expiry.
+        Raises `CountersUnavailableError` if Redis is unreachable. The caller leaves out what is older than two days.
         """
-        await self._settler.replay(incarnation, settlements)
+        await self._settlements.replay(incarnation, settlements)
 
-    async def _take_below(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+    async def _take_with_tier(self, tier: Plan, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
         compiled = self._plans.get(id(tier))
         if compiled is None or compiled.plan is not tier:
             self._compile(tier, is_tier=True)
@@ -181,154 +187,155 @@ class RedisCounters:
         finally:
             if not admitted:
                 self.give_back(ceiling)
-        return _both(ceiling, granted) if isinstance(granted, Taken) else granted
+        return _combined(ceiling, granted) if isinstance(granted, Taken) else granted
 
-    def _undo_unseen(self, check: AdmissionRequest) -> None:
-        """The caller was cancelled between the answer and hearing of it."""
-        if check.answer.done() and not check.answer.cancelled() and check.answer.exception() is None:
-            answer = check.answer.result()
+    def _give_back_undelivered(self, request: AdmissionRequest) -> None:
+        """The caller was cancelled after the answer was set and before it ran again."""
+        if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
+            answer = request.answer.result()
             if isinstance(answer, Taken):
                 self.give_back(answer)
 
     def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
-        """Known by identity: the directory makes a new plan when policy has changed, and keeps it while it has not."""
+        """Plans are cached by identity: the directory makes a new plan when policy has changed."""
         if len(self._plans) >= PLANS_KEPT:
             self._plans.clear()
-        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._form, is_tier)
+        compiled = self._plans[id(plan)] = CompiledPlan(plan, self._template, is_tier)
         return compiled
 
     def _flush(self) -> None:
-        """Turn what was collected in this tick into calls: settlements first, so that they make room for the checks."""
-        if self._settler.ready:
-            self._settler.send_ready()
-        collected, self._collected = self._collected, []
-        if not collected:
+        """Encode the requests of this tick. Settlements go first, so that they make room for the requests."""
+        if self._settlements.ready:
+            self._settlements.send_ready()
+        plans, self._plans_with_requests = self._plans_with_requests, []
+        if not plans:
             return
         deadline_ms = self._takes.deadline_ms(time.monotonic() + self._options.client.deadline_s)
-        for compiled in collected:
-            checks, compiled.waiting = compiled.waiting, []
-            if len(checks) >= MERGE_FROM:
-                checks = [check for check in checks if not check.answer.done()]
-            if len(checks) >= MERGE_FROM:
-                merged = AdmissionBatch(checks, self._all_answered)
-                merged.request = compiled.merged_request(checks, self._takes.stamp(merged, deadline_ms))
-                self._client.call(merged)
+        for compiled in plans:
+            requests, compiled.waiting = compiled.waiting, []
+            if len(requests) >= BATCH_FROM:
+                requests = [request for request in requests if not request.answer.done()]
+            if len(requests) >= BATCH_FROM:
+                batch = AdmissionBatch(requests, self._on_batch_reply)
+                batch.encoded = compiled.encode_batch(requests, self._takes.stamp(batch, deadline_ms))
+                self._client.enqueue(batch)
                 continue
-            for check in checks:
-                if not check.answer.done():
-                    check.request = compiled.request(check.estimate, self._takes.stamp(check, deadline_ms))
-                    self._client.call(check)
+            for request in requests:
+                if not request.answer.done():
+                    stamp = self._takes.stamp(request, deadline_ms)
+                    request.encoded = compiled.encode_request(request.estimate, stamp)
+                    self._client.enqueue(request)
 
-    def _answered(self, check: AdmissionRequest, reply: Any) -> None:
-        """The reply to one check, None when there was none."""
+    def _on_reply(self, request: AdmissionRequest, reply: Any) -> None:
+        """The reply to one request. None if there is none in time."""
         if not isinstance(reply, list):
-            self._unanswered(check, [check], reply)
+            self._on_failure(request, [request], reply)
             return
-        self._heard(check, reply[0])
+        self._on_answer(request, reply[0])
         if reply[1]:
-            self._deliver(check, check.compiled.taken(reply, check.estimate))
+            self._deliver(request, request.compiled.taken(reply, request.estimate))
         elif reply[2]:
-            self._deliver(check, self._refused(check.compiled, reply, check.sent_at))
+            self._deliver(request, self._refused(request.compiled, reply, request.sent_at))
         else:
-            self._was_too_late(check, [check])
+            self._retry_if_waiting(request, [request])
 
-    def _all_answered(self, merged: AdmissionBatch, reply: Any) -> None:
-        """The reply to many: they were admitted in order, as far as they were."""
-        checks = merged.checks
+    def _on_batch_reply(self, batch: AdmissionBatch, reply: Any) -> None:
+        """The reply to many requests, which are admitted in order until a limit refuses."""
+        requests = batch.requests
         if not isinstance(reply, list):
-            self._unanswered(merged, checks, reply)
+            self._on_failure(batch, requests, reply)
             return
-        self._heard(merged, reply[0])
-        compiled, admitted = checks[0].compiled, reply[1]
-        for check in checks[:admitted]:
-            self._deliver(check, compiled.taken(reply, check.estimate))
+        self._on_answer(batch, reply[0])
+        compiled, admitted = requests[0].compiled, reply[1]
+        for request in requests[:admitted]:
+            self._deliver(request, compiled.taken(reply, request.estimate))
         if reply[2]:
-            hit = self._refused(compiled, reply, merged.sent_at)
-            for check in checks[admitted:]:
-                self._deliver(check, hit)
+            hit = self._refused(compiled, reply, batch.sent_at)
+            for request in requests[admitted:]:
+                self._deliver(request, hit)
         elif not admitted:
-            self._was_too_late(merged, checks)
+            self._retry_if_waiting(batch, requests)
 
-    def _heard(self, take: Take, redis_ms: int) -> None:
-        """An answer, in time or late. One that took long says too little of Redis' clock."""
-        self._takes.heard(take.number)
+    def _on_answer(self, take: Take, redis_ms: int) -> None:
+        """The script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
+        self._takes.answered(take.number)
         elapsed_s = self._loop.time() - take.sent_at
         if elapsed_s <= self._options.client.deadline_s:
             self._takes.learn_clock(redis_ms, take.sent_at)
-        if self._round_trip is not None:
-            self._round_trip(elapsed_s)
+        if self._on_round_trip is not None:
+            self._on_round_trip(elapsed_s)
 
-    def _was_too_late(self, take: Take, checks: list[AdmissionRequest]) -> None:
-        """Redis did not run it. If its time is not up here, the clock was misjudged: ask again, without a deadline."""
-        if not all(check.answer.done() for check in checks):
-            self._send_again(take, checks, with_text=False)
+    def _retry_if_waiting(self, take: Take, requests: list[AdmissionRequest]) -> None:
+        """The take refused itself as late. If a caller still waits, the estimate of Redis' clock was wrong: send the
+        take again, without a deadline."""
+        if not all(request.answer.done() for request in requests):
+            self._send_again(take, requests, with_text=False)
 
-    def _send_again(self, take: Take, checks: list[AdmissionRequest], *, with_text: bool) -> None:
-        """What has not run, under a new number: it leaves after what was sent meanwhile."""
-        take.request = checks[0].compiled.merged_request(checks, self._takes.stamp(take), with_text=with_text)
-        self._client.call(take)
+    def _send_again(self, take: Take, requests: list[AdmissionRequest], *, with_text: bool) -> None:
+        """Send a take that has not run under a new number, because later takes may have been sent meanwhile."""
+        take.encoded = requests[0].compiled.encode_batch(requests, self._takes.stamp(take), with_text=with_text)
+        self._client.enqueue(take)
 
-    def _refused(self, compiled: CompiledPlan, reply: list[int], asked_at: float) -> LimitHit:
-        """The refusal, remembered where that is sound: see `CompiledPlan.remember`."""
-        hit = compiled.refused(reply)
+    def _refused(self, compiled: CompiledPlan, reply: list[int], sent_at: float) -> LimitHit:
+        """Read a refusal, and cache it (see `CompiledPlan.cache_refusal`)."""
+        hit = compiled.limit_hit(reply)
         if self._local is not None:
-            self._local.told(compiled.plan, hit.requests)
-        if self._options.local_refusals and compiled.remember(hit, asked_at):
+            self._local.record_refusal(compiled.plan, hit.requests)
+        if self._options.local_refusals and compiled.cache_refusal(hit, sent_at):
             self._soft_refusals.setdefault(compiled.plan.key, []).append(compiled)
         return hit
 
-    def _deliver(self, check: AdmissionRequest, answer: Taken | LimitHit) -> None:
-        """Return what was taken for a caller that no longer waits."""
-        if check.answer.done():
+    def _deliver(self, request: AdmissionRequest, answer: Taken | LimitHit) -> None:
+        """Pass the answer to the caller. If it no longer waits, return its reservations."""
+        if request.answer.done():
             if isinstance(answer, Taken):
                 for reservation in answer.returnable:
-                    self._return_unseen(reservation)
+                    self._give_back_in_redis(reservation)
             return
-        check.answer.set_result(answer)
+        request.answer.set_result(answer)
         if self._local is not None and isinstance(answer, Taken):
-            self._local.saw(check.compiled.plan, check.estimate, answer.requests)
+            self._local.record_admission(request.compiled.plan, request.estimate, answer.requests)
 
-    def _unanswered(self, take: Take, checks: list[AdmissionRequest], reply: Any) -> None:
-        compiled = checks[0].compiled
+    def _on_failure(self, take: Take, requests: list[AdmissionRequest], reply: Any) -> None:
+        """Redis replied with an error, or not in time."""
+        compiled = requests[0].compiled
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
             if error == "NOSCRIPT":
-                self._send_again(take, checks, with_text=True)
+                self._send_again(take, requests, with_text=True)
                 return
             if error != self._logged_error:  # once per cause, not once per call
                 self._logged_error = error
-                _log.error("Redis refuses the counters' script (%s). Check the Redis user's permissions", reply)
+                _log.error(
+                    "Redis refuses the counters' script (%s); applying TOLLGATE_LIMITS_ON_REDIS_LOSS=%s. Check the "
+                    "permissions of the Redis user, and that the server is no replica and has memory left.",
+                    reply, self._options.on_loss,
+                )  # fmt: skip
             if error == "READONLY":
-                self._client.give_up_connection()
-        for check in checks:
-            if not check.answer.done():
-                self._decide_without_redis(compiled.plan, check)
+                self._client.reconnect()
+        for request in requests:
+            if not request.answer.done():
+                self._decide_without_redis(compiled.plan, request)
 
-    def _decide_without_redis(self, plan: Plan, check: AdmissionRequest) -> None:
+    def _decide_without_redis(self, plan: Plan, request: AdmissionRequest) -> None:
         if self._local is None:
-            check.answer.set_exception(CountersUnavailableError())
+            request.answer.set_exception(CountersUnavailableError())
             return
         try:
-            check.answer.set_result(self._local.take(plan, check.estimate))
+            request.answer.set_result(self._local.take(plan, request.estimate))
         except CountersUnavailableError as error:
-            check.answer.set_exception(error)
+            request.answer.set_exception(error)
             return
         if not self.local_decisions:
-            _log.warning("limits are decided by this worker alone, by its share: %s", self._roster.share)
+            _log.warning("Redis is lost; this worker enforces its share of each limit from memory (%s).",
+                         self._roster.share)  # fmt: skip
         self.local_decisions += 1
-        if self._options.decided_alone is not None:
-            self._options.decided_alone()
+        if self._options.on_local_decision is not None:
+            self._options.on_local_decision()
 
-    def _return(self, reservation: Reservation) -> None:
-        """Give back what was granted to a caller and will not be used."""
-        if self._local is not None:
-            self._local.settled(self._returning(reservation))
-        if not reservation.local:  # else Redis never heard of it
-            self._return_unseen(reservation)
-
-    def _return_unseen(self, reservation: Reservation) -> None:
-        """Give back what Redis admitted and no caller ever saw."""
-        self._settler.add(self._incarnation + _UNJOURNALED, self._returning(reservation))
+    def _give_back_in_redis(self, reservation: Reservation) -> None:
+        """Return a reservation that Redis has counted."""
+        self._settlements.add(self._incarnation + _UNJOURNALED, self._returning(reservation))
         self._forget_soft_refusals(reservation.key)
 
     def _returning(self, reservation: Reservation) -> Settlement:
@@ -336,17 +343,17 @@ class RedisCounters:
         return Settlement(reservation=reservation, number=self._unjournaled_number, actual_tokens=0, given_back=True)
 
     def _forget_soft_refusals(self, key: str) -> None:
-        """There is room again."""
+        """A settlement may have made room: ask Redis again."""
         if self._soft_refusals:
             for compiled in self._soft_refusals.pop(key, ()):
                 compiled.refused_until = 0.0
 
     def _redis_is_back(self) -> None:
-        """After a loss: a fail-over may have lost counts, and takes may have been lost with the connection."""
+        """After a loss. A fail-over may have lost counts, and the lost connection may have had takes in flight."""
         if self._local is not None:
             self._local.redis_is_back()
         if self.local_decisions:
-            _log.warning("Redis decides again; %d checks were decided without it", self.local_decisions)
+            _log.warning("Redis is back and decides again; %d requests were decided without it.", self.local_decisions)
             self.local_decisions = 0
         self._soft_refusals.clear()
         for compiled in self._plans.values():
@@ -354,7 +361,7 @@ class RedisCounters:
         self._takes.redis_is_back()
 
 
-def _both(ceiling: Taken, granted: Taken) -> Taken:
+def _combined(ceiling: Taken, granted: Taken) -> Taken:
     return Taken(
         ceiling.reservations + granted.reservations,
         _tighter(ceiling.requests, granted.requests),

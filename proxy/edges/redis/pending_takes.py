@@ -1,7 +1,9 @@
-"""Takes on their way: numbers and deadlines for them, and what became of those whose connection was lost.
+"""Takes that Redis has not answered yet: their numbers and deadlines, and what to do when their connection is lost.
 
-A lost take may have run, or may still run out of the server's socket. After the reconnect its number is revoked in its
-hash (`revoke.lua`): it cannot run any more, and the reply tells which ones did, and when. Those are given back, once.
+A lost take may have run, or may still be in the server's socket buffer. After the reconnect its number is revoked
+(`revoke.lua`): it cannot run any more, and the reply lists the takes that did. Their reservations are returned, once.
+
+See docs/reference/limits.md#returned-reservations.
 """
 
 import logging
@@ -21,26 +23,26 @@ from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
 _log = logging.getLogger(__name__)
 
 
-class _Lost(NamedTuple):
+class _LostTake(NamedTuple):
     number: int
-    checks: Sequence[AdmissionRequest]
+    requests: Sequence[AdmissionRequest]
 
 
 class _Revocation(RedisCommand):
-    """One call of revoke.lua. It is asked again after each reconnect until it is answered, however late."""
+    """One call of revoke.lua. It is sent again after each reconnect until it is answered, however late."""
 
     __slots__ = ("key",)
 
-    def __init__(self, request: bytes, key: str, done: "Callable[[_Revocation, Any], None]") -> None:
-        super().__init__(request, done)
+    def __init__(self, encoded: bytes, key: str, on_reply: "Callable[[_Revocation, Any], None]") -> None:
+        super().__init__(encoded, on_reply)
         self.key = key
 
-    def late(self, reply: Any) -> None:
-        self.done(self, reply)
+    def on_late_reply(self, reply: Any) -> None:
+        self.on_reply(self, reply)
 
 
 class PendingTakes:
-    """Those of one worker. `give_back`: told of each reservation that nobody will ever use."""
+    """The unanswered takes of one worker. `give_back`: called with each reservation that no call will use."""
 
     def __init__(
         self, client: RedisClient, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
@@ -51,41 +53,41 @@ class PendingTakes:
         self._give_back = give_back
         self._clock = RedisClock()
         self._number = 0
-        self._answered = 0
-        self._lost: dict[str, list[_Lost]] = {}
+        self._answered_through = 0
+        self._lost: dict[str, list[_LostTake]] = {}
 
     def deadline_ms(self, local_s: float) -> int:
-        """By Redis' clock, when `local_s` has passed for certain."""
+        """The deadline in Redis' time for a local deadline: never earlier, so it has passed here when Redis refuses."""
         return self._clock.at_most(local_s)
 
     def stamp(self, take: Take, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
         """Number a take, in the order of sending."""
         self._number = take.number = self._number + 1
-        return stamp_bytes(self._number, self._answered, deadline_ms)
+        return stamp_bytes(self._number, self._answered_through, deadline_ms)
 
-    def heard(self, number: int) -> None:
-        """A take was answered, in time or late. Answers come in order, so all before it are known, or lost."""
+    def answered(self, number: int) -> None:
+        """A take was answered, in time or late. Replies come in order: all takes before it were answered or lost."""
         if not self._lost:
-            self._answered = number
+            self._answered_through = number
 
-    def learn_clock(self, redis_ms: int, asked_at_s: float) -> None:
-        self._clock.learn(redis_ms, asked_at_s)
+    def learn_clock(self, redis_ms: int, sent_at_s: float) -> None:
+        self._clock.learn(redis_ms, sent_at_s)
 
-    def lose(self, number: int, checks: Sequence[AdmissionRequest]) -> None:
-        """The connection went before the answer came."""
-        self._lost.setdefault(checks[0].compiled.plan.key, []).append(_Lost(number, checks))
+    def connection_lost(self, number: int, requests: Sequence[AdmissionRequest]) -> None:
+        """The connection was lost before this take was answered."""
+        self._lost.setdefault(requests[0].compiled.plan.key, []).append(_LostTake(number, requests))
 
     def redis_is_back(self) -> None:
-        """Revoke what was lost. To be called when a new connection stands; calling it more often does no harm."""
+        """Revoke the lost takes. To be called when a new connection stands; calling it more often does no harm."""
         self._clock.forget()
         for key, lost in self._lost.items():
             through = b"%d" % lost[-1].number
-            request = encode(b"EVAL", self._script.text, b"1", key.encode(), self._field, through)
-            self._client.call(_Revocation(request, key, self._revoked))
+            encoded = encode(b"EVAL", self._script.text, b"1", key.encode(), self._field, through)
+            self._client.enqueue(_Revocation(encoded, key, self._revoked))
 
     def _revoked(self, revocation: _Revocation, reply: Any) -> None:
         if reply is None:
-            return  # asked again after the next reconnect, unless its answer is only late
+            return  # the reply may still come late; otherwise the next reconnect sends the revocation again
         lost = self._lost.pop(revocation.key, [])
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
@@ -95,7 +97,7 @@ class PendingTakes:
             )  # fmt: skip
             return
         ran = {number: (at_ms, admitted) for at_ms, number, admitted in zip(*[iter(reply)] * 3, strict=True)}
-        for number, checks in lost:
+        for number, requests in lost:
             at_ms, admitted = ran.get(number, (0, 0))
-            for check in checks[:admitted]:
-                self._give_back(check.compiled.reservation(at_ms, check.estimate))
+            for request in requests[:admitted]:
+                self._give_back(request.compiled.reservation(at_ms, request.estimate))

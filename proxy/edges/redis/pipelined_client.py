@@ -1,8 +1,10 @@
-"""A thin pipelined Redis client: what is asked during one tick of the event loop leaves in one write.
+"""A pipelined Redis client: the commands of one tick of the event loop leave in one write.
 
-Nothing hangs: a call is answered or failed within its deadline, waiting for a connection included. Several failures in
-a row open the breaker, and then calls fail at once until Redis has answered everything or a new connection stands.
-It does not know what it carries; topology (Cluster, Sentinel) is not its business.
+Every command is answered or failed within its deadline, also while there is no connection. Several failures in a row
+open a circuit breaker: commands then fail at once until Redis has answered everything or a new connection stands.
+One server only: no Cluster, no Sentinel.
+
+See docs/reference/limits.md#redis-client.
 """
 
 import asyncio
@@ -20,13 +22,14 @@ from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.001
-"""The least that no loop takes for "at once": it reads its sockets first."""
+_SOCKETS_READ_S = 0.001
+"""The shortest delay after which an event loop has read its sockets. A delay of 0 may run before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisClientOptions:
-    """`stall_s`: a connection that owes an answer for so long is given up. Back-off grows from min to max, jittered."""
+    """`stall_s`: a connection that owes a reply for this long is closed. The back-off between connects doubles from min
+    to max, with jitter."""
 
     deadline_s: float = 0.05
     failures_to_open: int = 5
@@ -37,69 +40,71 @@ class RedisClientOptions:
 
 
 class RedisClient:
-    """The client. `before_flush` is called once per tick in which something was asked, to add what was collected."""
+    """The client of one worker. Its user adds commands with `enqueue`, or in a `before_flush` hook."""
 
     def __init__(self, address: RedisAddress, options: RedisClientOptions = RedisClientOptions()) -> None:
         self._address = address
         self._options = options
         self._before_flush: Callable[[], None] | None = None
-        self._on_back: Callable[[], None] | None = None
-        self._waiting: list[RedisCommand] = []
+        self._on_recovered: Callable[[], None] | None = None
+        self._queue: list[RedisCommand] = []
         self._connection: RedisConnection | None = None
         self._flush_scheduled = False
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._failures = 0
-        self._open = False
-        self._keeper: asyncio.Task[None] | None = None
-        self._logged_refusal = ""
+        self._breaker_open = False
+        self._connect_task: asyncio.Task[None] | None = None
+        self._logged_error = ""
 
-    def hook(self, before_flush: Callable[[], None], on_back: Callable[[], None]) -> None:
-        """`on_back`: Redis answers, anew; what was known of it may no longer hold."""
+    def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
+        """`before_flush`: called once per flush, to enqueue more. `on_recovered`: Redis answers again after a loss; it
+        may be another server, or have lost data."""
         self._before_flush = before_flush
-        self._on_back = on_back
+        self._on_recovered = on_recovered
 
     @property
     def available(self) -> bool:
-        """Whether a call made now would be tried at all."""
-        return not self._open
+        """Whether the circuit breaker is closed. While it is open, commands fail at once."""
+        return not self._breaker_open
 
     @property
     def connected(self) -> bool:
         return self._connection is not None
 
     async def start(self) -> None:
-        """Begin to connect. Returns when a connection stands, or after one connect timeout without."""
+        """Start connecting. Returns when a connection stands, at the latest after one connect timeout."""
         self._loop = asyncio.get_running_loop()
-        first = self._loop.create_future()
-        self._keeper = self._loop.create_task(self._keep_connected(first))
+        connected = self._loop.create_future()
+        self._connect_task = self._loop.create_task(self._keep_connected(connected))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(first, self._options.connect_timeout_s)
+            await asyncio.wait_for(connected, self._options.connect_timeout_s)
 
     async def close(self) -> None:
-        """Fail what is still asked and disconnect."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        """Disconnect and fail the commands that are still queued."""
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+            await asyncio.gather(self._connect_task, return_exceptions=True)
         for timer in (self._deadline_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        self._open = True
-        for call in self._drop_waiting():
-            call.done(call, None)
+        self._breaker_open = True
+        queue, self._queue = self._queue, []
+        for command in queue:
+            command.on_reply(command, None)
 
-    async def ask(self, *parts: bytes) -> Any:
-        """One command and its reply (maybe a `hiredis.ReplyError`), or None when Redis could not be reached in time."""
-        asked = AwaitedCommand(encode(*parts), self._loop.create_future())
-        self.call(asked)
-        return await asked.reply
+    async def execute(self, *arguments: bytes) -> Any:
+        """The reply to one command, which may be a `hiredis.ReplyError`. None if Redis does not reply in time."""
+        command = AwaitedCommand(encode(*arguments), self._loop.create_future())
+        self.enqueue(command)
+        return await command.reply
 
-    def call(self, call: RedisCommand) -> None:
-        """Ask, in the coming flush. May fail the call before it returns."""
-        if self._open:
-            call.done(call, None)
+    def enqueue(self, command: RedisCommand) -> None:
+        """Send the command in the next flush. If the breaker is open, it fails before this returns."""
+        if self._breaker_open:
+            command.on_reply(command, None)
             return
-        self._waiting.append(call)
+        self._queue.append(command)
         if not self._flush_scheduled:
             self.schedule_flush()
 
@@ -108,71 +113,67 @@ class RedisClient:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    def give_up_connection(self) -> None:
-        """This server is the wrong one (a replica after a fail-over, say): connect anew."""
+    def reconnect(self) -> None:
+        """Close the connection and connect again: this server cannot serve us (say, a fail-over made it read-only)."""
         if self._connection is not None:
             self._connection.abort()
 
     def _flush(self) -> None:
-        """Time and deadline are one per flush: what is asked in a tick leaves in its flush, or begins to wait there."""
+        """Send the queue, or start its deadlines if there is no connection. All commands of a flush share one time."""
         if self._before_flush is not None:
             self._before_flush()
         self._flush_scheduled = False
-        if not self._waiting:
+        if not self._queue:
             return
         now = self._loop.time()
-        # The loop's time is that of the tick's beginning: what this tick took must not be taken from Redis' time.
+        # The loop's time is when this tick began. The deadline starts now, so that a long tick does not shorten it.
         expires_at = time.monotonic() + self._options.deadline_s
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_at(expires_at, self._check_deadlines)
         if self._connection is None:
-            new = [call for call in self._waiting if call.expires_at == NEVER]
+            new = [command for command in self._queue if command.expires_at == NEVER]
         else:
-            new, self._waiting = self._waiting, []
-        for call in new:
-            call.sent_at = now
-            call.expires_at = expires_at
+            new, self._queue = self._queue, []
+        for command in new:
+            command.sent_at = now
+            command.expires_at = expires_at
         if self._connection is not None:
             self._connection.send(new)
 
-    def _drop_waiting(self) -> list[RedisCommand]:
-        calls, self._waiting = self._waiting, []
-        return calls
+    def _check_deadlines(self, now: float = 0.0) -> None:
+        """Fail the commands that were overdue at `now`. One timer serves all: they expire in the order of sending.
 
-    def _check_deadlines(self, until: float = 0.0) -> None:
-        """Fails what was overdue at `until`. One timer serves all calls: they expire in the order they were made in.
-
-        Not before the sockets were read once more since then: a tick of ours may take longer than Redis has, and a loop
-        runs its timers before it reads the answers that came meanwhile.
+        The timer calls this without `now`. The check then follows after the sockets were read once more: a loop runs
+        its timers first, so after a long tick of our own, replies that are in time may still be unread.
         """
-        if not until:
-            self._deadline_timer = self._loop.call_later(_LOOK_S, self._check_deadlines, self._loop.time())
+        if not now:
+            self._deadline_timer = self._loop.call_later(_SOCKETS_READ_S, self._check_deadlines, self._loop.time())
             return
         self._deadline_timer = None
-        overdue = self._overdue(until)
-        self._watch_next()
-        for call in overdue:
-            self._failure()
-            call.done(call, None)
+        overdue = self._take_overdue(now)
+        self._set_timers()
+        for command in overdue:
+            self._count_failure()
+            command.on_reply(command, None)
 
-    def _overdue(self, now: float) -> list[RedisCommand]:
+    def _take_overdue(self, now: float) -> list[RedisCommand]:
         overdue: list[RedisCommand] = []
         connection = self._connection
         while connection is not None and connection.expired < len(connection.pending):
-            call = connection.pending[connection.expired]
-            if call.expires_at > now:
+            command = connection.pending[connection.expired]
+            if command.expires_at > now:
                 break
             connection.expired += 1
-            overdue.append(call)
-        late = [call for call in self._waiting if call.expires_at <= now]
-        self._waiting = [call for call in self._waiting if call.expires_at > now]
-        return overdue + late
+            overdue.append(command)
+        unsent = [command for command in self._queue if command.expires_at <= now]
+        self._queue = [command for command in self._queue if command.expires_at > now]
+        return overdue + unsent
 
-    def _watch_next(self) -> None:
-        """Set the timer to the oldest call that still has time, and watch a connection that owes an answer."""
+    def _set_timers(self) -> None:
+        """One for the next deadline; one for the connection if it owes a late reply."""
         connection = self._connection
-        # What was asked in this very tick has no deadline yet: the flush that is to come gives it one, and a timer.
-        due = [call.expires_at for call in self._waiting[:1] if call.expires_at != NEVER]
+        # Commands enqueued in this tick have no deadline yet. The coming flush sets it, and the timer.
+        due = [command.expires_at for command in self._queue[:1] if command.expires_at != NEVER]
         if connection is not None and connection.expired < len(connection.pending):
             due.append(connection.pending[connection.expired].expires_at)
         if due:
@@ -181,7 +182,7 @@ class RedisClient:
             self._stall_timer = self._loop.call_later(self._options.stall_s, self._check_stall)
 
     def _check_stall(self) -> None:
-        """Give a connection up that has owed an answer for too long: its other end may be gone without a word."""
+        """Close a connection that has owed a reply for too long: the server may be gone without closing it."""
         self._stall_timer = None
         connection = self._connection
         if connection is None or not connection.expired:
@@ -192,85 +193,92 @@ class RedisClient:
         else:
             self._stall_timer = self._loop.call_later(self._options.stall_s - owed_s, self._check_stall)
 
-    def _failure(self) -> None:
+    def _count_failure(self) -> None:
         self._failures += 1
         if self._connection is not None:
-            self._connection.is_watched = True
-        if self._failures >= self._options.failures_to_open and not self._open:
-            self._open = True
-            _log.warning("Redis does not answer in time; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does")
+            self._connection.notify_when_idle = True
+        if self._failures >= self._options.failures_to_open and not self._breaker_open:
+            self._breaker_open = True
+            _log.warning(
+                "Redis does not reply within %d ms; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does. Check the "
+                "network and the load of the Redis server.", round(1000 * self._options.deadline_s),
+            )  # fmt: skip
 
-    def _caught_up(self) -> None:
-        """Redis has answered all that it was asked."""
+    def _on_idle(self) -> None:
+        """Redis has answered every command."""
         self._failures = 0
-        if self._open:
-            self._open = False
-            _log.info("Redis answers again")
-            if self._on_back is not None:
-                self._on_back()
+        if self._breaker_open:
+            self._breaker_open = False
+            _log.info("Redis replies again.")
+            if self._on_recovered is not None:
+                self._on_recovered()
 
-    async def _keep_connected(self, first: "asyncio.Future[None]") -> None:
+    async def _keep_connected(self, connected: "asyncio.Future[None]") -> None:
         backoff_s = self._options.backoff_min_s
         while True:
             connection = await self._connect()
             if connection is not None:
                 since = self._loop.time()
-                self._connected(connection)
-                if not first.done():
-                    first.set_result(None)
+                self._on_connected(connection)
+                if not connected.done():
+                    connected.set_result(None)
                 try:
                     await connection.lost
                 finally:
-                    self._disconnected(connection)
+                    self._on_disconnected(connection)
                 if self._loop.time() - since > self._options.stall_s:
                     backoff_s = self._options.backoff_min_s
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
             backoff_s = min(2 * backoff_s, self._options.backoff_max_s)
 
-    def _connected(self, connection: RedisConnection) -> None:
+    def _on_connected(self, connection: RedisConnection) -> None:
         self._connection = connection
-        self._open = True  # as far as this connection is concerned, Redis has been away until now
-        self._caught_up()
+        self._breaker_open = True  # a new connection always counts as a recovery
+        self._on_idle()
         self.schedule_flush()
 
-    def _disconnected(self, connection: RedisConnection) -> None:
-        """What was asked on it may or may not have been done, or is still to be done."""
+    def _on_disconnected(self, connection: RedisConnection) -> None:
+        """Fail the pending commands. Redis may have run them, or may still run them."""
         self._connection = None
         connection.abort()
-        for index, call in enumerate(connection.pending):
+        for index, command in enumerate(connection.pending):
             if index >= connection.expired:
-                self._failure()
-                call.done(call, None)
-            call.lost()
+                self._count_failure()
+                command.on_reply(command, None)
+            command.on_connection_lost()
 
     async def _connect(self) -> RedisConnection | None:
-        """A connection that has been let in; None when there is none to be had now."""
-        connection = RedisConnection(self._caught_up)
+        """A connection that is logged in. None if Redis is unreachable or refuses the login."""
+        connection = RedisConnection(self._on_idle)
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await self._dial(connection)
-                refusal = await self._greet(connection)
+                error_code = await self._handshake(connection)
         except OSError as error:  # refused, no such socket, TLS, timed out
             connection.abort()
-            self._log_refusal(f"Redis cannot be reached ({error or type(error).__name__})")
+            self._log_once(
+                f"Redis is unreachable ({error or type(error).__name__}); TOLLGATE_LIMITS_ON_REDIS_LOSS applies. Check "
+                "the Redis server, the network and TOLLGATE_REDIS_URL."
+            )
             return None
         except asyncio.CancelledError:
             connection.abort()
             raise
-        if refusal is not None:
+        if error_code is not None:
             connection.abort()
-            self._log_refusal(f"Redis login failed ({refusal})")
+            self._log_once(
+                f"Redis login failed ({error_code}); TOLLGATE_LIMITS_ON_REDIS_LOSS applies. Check TOLLGATE_REDIS_URL "
+                "and the ACL user's permissions."
+            )
             return None
-        self._logged_refusal = ""
+        self._logged_error = ""
         return connection
 
-    def _log_refusal(self, text: str) -> None:
-        """Once per cause, not once per try."""
-        if text != self._logged_refusal:
-            self._logged_refusal = text
-            _log.error(
-                "%s. Check the Redis server, the network, TOLLGATE_REDIS_URL and the ACL user's permissions", text
-            )
+    def _log_once(self, text: str) -> None:
+        """Log an error once per cause, not once per attempt."""
+        if text != self._logged_error:
+            self._logged_error = text
+            _log.error("%s", text)
 
     async def _dial(self, connection: RedisConnection) -> None:
         address = self._address
@@ -279,21 +287,21 @@ class RedisClient:
         else:
             await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=address.tls)
 
-    async def _greet(self, connection: RedisConnection) -> str | None:
-        """Log in, choose the database, and see that the server answers; the error's first word when it will not."""
-        commands = [*self._address.greeting(), ("PING",)]
-        calls = [
+    async def _handshake(self, connection: RedisConnection) -> str | None:
+        """Log in, select the database, ping. Returns the error code (such as NOAUTH) if Redis refuses."""
+        commands = [*self._address.handshake(), ("PING",)]
+        sent = [
             AwaitedCommand(encode(*(part.encode() for part in command)), self._loop.create_future())
             for command in commands
         ]
-        connection.send(calls)
-        while not all(call.reply.done() for call in calls):
-            first_open = next(call.reply for call in calls if not call.reply.done())
-            waited: list[asyncio.Future[Any]] = [first_open, connection.lost]
+        connection.send(sent)
+        while not all(command.reply.done() for command in sent):
+            next_reply = next(command.reply for command in sent if not command.reply.done())
+            waited: list[asyncio.Future[Any]] = [next_reply, connection.lost]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if connection.lost.done():
                 raise ConnectionError
-        for reply in (call.reply.result() for call in calls):
+        for reply in (command.reply.result() for command in sent):
             if isinstance(reply, hiredis.ReplyError):
                 return str(reply).split(" ", 1)[0]
         return None

@@ -1,6 +1,8 @@
-"""`take.lua`, `settle.lua` and `revoke.lua` as Redis is sent them, and the packing of their arguments and replies.
+"""The Lua scripts `take.lua`, `settle.lua` and `revoke.lua`, and the packing of their arguments.
 
-The one place that knows both the policy's nouns and the scripts' places and numbers. No I/O but reading the scripts.
+The only Python module that knows the order and the widths of the arguments. Reads the scripts; otherwise no I/O.
+
+See docs/reference/limits.md#counter-layout.
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFI
 from policy.limits.effective import Bound
 from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
-from proxy.edges.redis.connection import encode_part
+from proxy.edges.redis.connection import encode_argument
 
 _WITHOUT_REDIS, _GIVEN_BACK = 1, 2
 _CLOCK = "redis.call('TIME')"
@@ -21,23 +23,23 @@ _CLOCK = "redis.call('TIME')"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script and the name by which Redis remembers it."""
+    """A Lua script, and the SHA-1 digest by which EVALSHA names it."""
 
     text: bytes
     sha: bytes
 
     @classmethod
     def load(cls, *names: str, clock: str = _CLOCK) -> "Script":
-        """Of files that follow one another. `clock`: the Lua expression of the time, for tests that bring their own."""
+        """Concatenates files. `clock`: the Lua expression that reads the time; tests replace it."""
         folder = resources.files("proxy.edges.redis")
-        parts = (folder.joinpath(part).read_text("utf-8") for part in names)
-        text = "".join(parts).replace(_CLOCK, clock).encode()
+        texts = (folder.joinpath(name).read_text("utf-8") for name in names)
+        text = "".join(texts).replace(_CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """All three scripts."""
+    """The three scripts of the counters."""
 
     take: Script
     settle: Script
@@ -56,18 +58,18 @@ _STAMP = struct.Struct("<QQQ")
 STAMP_BYTES = _STAMP.size
 
 
-def stamp_bytes(number: int, answered: int, deadline_ms: int) -> bytes:
-    """What is new in each take (`policy.limits.take_numbers.Stamp`): the end of its packed values."""
-    return _STAMP.pack(deadline_ms, number, answered)
+def stamp_bytes(number: int, answered_through: int, deadline_ms: int) -> bytes:
+    """The part that differs in each take (`policy.limits.take_numbers.TakeStamp`): the end of its packed values."""
+    return _STAMP.pack(deadline_ms, number, answered_through)
 
 
 def take_arguments(bounds: Sequence[Bound], lease_ms: int, stamp: TakeStamp) -> list[bytes]:
-    """What take.lua is given before the estimates."""
+    """The arguments of take.lua up to the estimates."""
     return take_template(bounds, lease_ms, stamp.incarnation, stamp_bytes(*stamp[1:]))
 
 
 def take_template(bounds: Sequence[Bound], lease_ms: int, incarnation: str, stamp: bytes) -> list[bytes]:
-    """The same for every call under these bounds, but for the stamp at the end of its second argument."""
+    """The same arguments for every take under these bounds, except the stamp at the end of the second one."""
     places = _places(bound.counting_group for bound in bounds)
     values = _six_bytes(lease_ms) + bytes([len(places)])
     for bound in bounds:
@@ -82,46 +84,46 @@ _SETTLEMENT_FORMAT = b"I8I8I8I8BB"
 
 
 def settle_arguments(settlements: Sequence[Settlement], incarnation: str, lease_ms: int) -> list[bytes]:
-    """What settle.lua is given for one batch of one key; at most `SETTLE_VALUES_MAX` values (see `settle_values`)."""
+    """The arguments of settle.lua for a batch of one key, which has at most `SETTLE_VALUES_MAX` `settle_values`."""
     places = _places(group for settlement in settlements for group, _ in settlement.reservation.buckets)
     formats, values = [b"<I6"], [_six_bytes(lease_ms)]
     for settlement in settlements:
         buckets = settlement.reservation.buckets
         formats.append(_SETTLEMENT_FORMAT + b"HH" * len(buckets))
         values.append(_figures(settlement))
-        values += [struct.pack("<HH", places[group], parts) for group, parts in buckets]
+        values += [struct.pack("<HH", places[group], mask) for group, mask in buckets]
     return [b"".join(formats), b"".join(values), *(group.encode() for group in places), _marker(incarnation)]
 
 
 class SettleTemplate:
-    """What is the same in all batches of one key and incarnation whose settlements hold the same buckets: such a batch
-    is put together of ready pieces, one settlement of three."""
+    """What all batches of one key and incarnation have in common if their settlements have the same buckets. Such a
+    batch is joined from prepared pieces; a batch of one settlement has three."""
 
     def __init__(
         self, script: Script, key: str, incarnation: str, buckets: Sequence[tuple[str, int]], lease_ms: int
     ) -> None:
         places = _places(group for group, _ in buckets)
         command = (b"EVALSHA", script.sha, b"1", key.encode())
-        self._command = b"*%d\r\n%b" % (len(command) + 3 + len(places), b"".join(map(encode_part, command)))
+        self._command = b"*%d\r\n%b" % (len(command) + 3 + len(places), b"".join(map(encode_argument, command)))
         self._format = _SETTLEMENT_FORMAT + b"HH" * len(buckets)
         self._lease = _six_bytes(lease_ms)
-        self._buckets = b"".join([struct.pack("<HH", places[group], parts) for group, parts in buckets])
-        self._end = b"\r\n" + b"".join(map(encode_part, [*map(str.encode, places), _marker(incarnation)]))
-        self._one_begins, self._one_ends = self._head(1), self._buckets + self._end
+        self._buckets = b"".join([struct.pack("<HH", places[group], mask) for group, mask in buckets])
+        self._end = b"\r\n" + b"".join(map(encode_argument, [*map(str.encode, places), _marker(incarnation)]))
+        self._single_head, self._single_end = self._head(1), self._buckets + self._end
 
-    def request(self, batch: Sequence[Settlement]) -> bytes:
+    def encode_batch(self, batch: Sequence[Settlement]) -> bytes:
         if len(batch) == 1:
-            return self._one_begins + _figures(batch[0]) + self._one_ends
+            return self._single_head + _figures(batch[0]) + self._single_end
         return self._head(len(batch)) + self._buckets.join(map(_figures, batch)) + self._buckets + self._end
 
     def _head(self, count: int) -> bytes:
-        """All before the figures of so many settlements."""
+        """Everything before the figures of `count` settlements."""
         size = len(self._lease) + count * (_SETTLEMENT.size + len(self._buckets))
-        return b"%b%b$%d\r\n%b" % (self._command, encode_part(b"<I6" + self._format * count), size, self._lease)
+        return b"%b%b$%d\r\n%b" % (self._command, encode_argument(b"<I6" + self._format * count), size, self._lease)
 
 
 def _figures(settlement: Settlement) -> bytes:
-    """All but the buckets."""
+    """A settlement without its buckets, packed."""
     reservation, number, actual_tokens, given_back = settlement
     _, buckets, admitted_at_ms, reserved_tokens, local = reservation
     flags = (_WITHOUT_REDIS if local else 0) | (_GIVEN_BACK if given_back else 0)
@@ -133,12 +135,12 @@ def _marker(incarnation: str) -> bytes:
 
 
 def takes_field(incarnation: str) -> bytes:
-    """Where a hash remembers an incarnation's takes."""
+    """The field of a hash that holds an incarnation's takes."""
     return _marker(incarnation + TAKES_SUFFIX)
 
 
 SETTLE_VALUES_MAX = 4000
-"""Lua gives a C function room for 8000 results."""
+"""In Lua a C function, here `struct.unpack`, can return at most 8000 values."""
 
 
 def settle_values(settlement: Settlement) -> int:

@@ -1,8 +1,10 @@
-"""Settlements on their way to Redis: batched per key, in order, until Redis has said that they are in.
+"""Sends settlements to Redis in batches, in order, until Redis confirms them.
 
-One batch per key and worker incarnation is in flight, and it starts with the oldest that is not known to be applied: so
-sending it again, or Redis seeing an old copy late, changes nothing (settle.lua skips what is not above its mark). What
-comes meanwhile makes the next batch: it is the traffic that sets the batch's size, and nobody waits for a timer.
+One batch per key and worker incarnation is in flight. It starts with the oldest unconfirmed settlement, so sending it
+twice, or a late copy, changes nothing: settle.lua skips numbers that it has applied. Settlements that come meanwhile
+make the next batch; no timer delays one.
+
+See docs/reference/limits.md#settlement.
 """
 
 import asyncio
@@ -21,26 +23,26 @@ from proxy.exchange import CountersUnavailableError
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.25
-_LANES_KEPT = 10_000
+_QUEUES_KEPT = 10_000
 
 
-class _Lane:
-    """What is still to be settled in one key for one incarnation, oldest first."""
+class _Queue:
+    """The unconfirmed settlements of one key and incarnation, oldest first."""
 
-    __slots__ = ("buckets", "form", "in_flight", "incarnation", "key", "queue", "resting", "waiters")
+    __slots__ = ("awaits_retry", "buckets", "in_flight", "incarnation", "key", "settlements", "template", "waiters")
 
     def __init__(self, key: str, incarnation: str) -> None:
         self.key = key
         self.incarnation = incarnation
-        self.queue: list[Settlement] = []
+        self.settlements: list[Settlement] = []
         self.in_flight = False
-        self.resting = False  # Redis did not take the last batch; the timer tries again
+        self.awaits_retry = False  # the last batch failed; the retry timer sends it again
         self.waiters: list[asyncio.Future[None]] = []
         self.buckets: tuple[tuple[str, int], ...] | None = None
-        self.form: SettleTemplate | None = None  # of a batch that holds just these buckets, as the last one did
+        self.template: SettleTemplate | None = None  # for `buckets`, those of the last batch
 
-    def wake(self) -> None:
-        """Who waits until all is in."""
+    def wake_waiters(self) -> None:
+        """Redis has confirmed everything."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -48,72 +50,70 @@ class _Lane:
 
 
 class _Batch(RedisCommand):
-    """One EVALSHA, or EVAL, of settle.lua."""
+    """One EVALSHA or EVAL of settle.lua: the first `count` settlements of a queue."""
 
-    __slots__ = ("count", "lane")
+    __slots__ = ("count", "queue")
 
-    def __init__(self, request: bytes, lane: _Lane, count: int, done: "Callable[[_Batch, Any], None]") -> None:
-        self.request = request
-        self.done = done
-        self.lane = lane
+    def __init__(self, encoded: bytes, queue: _Queue, count: int, on_reply: "Callable[[_Batch, Any], None]") -> None:
+        self.encoded = encoded
+        self.on_reply = on_reply
+        self.queue = queue
         self.count = count
-        self.expires_at = NEVER  # the rest of a call is set when it is sent
+        self.expires_at = NEVER  # the other attributes of a command are set when it is sent
 
 
 class SettlementSender:
-    """Takes settlements synchronously and never loses one that is not too old to matter."""
+    """Queues settlements synchronously, and keeps each until Redis has confirmed it."""
 
     def __init__(self, client: RedisClient, script: Script, lease_ms: int) -> None:
         self._client = client
         self._script = script
         self._lease_ms = lease_ms
-        self._lanes: dict[tuple[str, str], _Lane] = {}
-        self._sweep_at = _LANES_KEPT
-        self.ready: list[_Lane] = []
-        """What `send_ready` is there for."""
-        self._script_known = False  # to this Redis; the first batch brings it, for a detour would let others pass
+        self._queues: dict[tuple[str, str], _Queue] = {}
+        self._sweep_at = _QUEUES_KEPT
+        self.ready: list[_Queue] = []
+        """The queues that `send_ready` will send from."""
+        self._script_loaded = False  # send EVAL first: a NOSCRIPT retry could be overtaken by later commands
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._logged_refusal = ""
+        self._logged_error = ""
 
     @property
     def pending(self) -> int:
-        """How many settlements are not known to be applied."""
-        return sum(len(lane.queue) for lane in self._lanes.values())
+        """The number of unconfirmed settlements."""
+        return sum(len(queue.settlements) for queue in self._queues.values())
 
     def oldest_pending(self, incarnation: str) -> int | None:
-        """The lowest number of this incarnation that is not known to be applied; None: all are."""
-        lanes = self._lanes.values()
-        return min(
-            (lane.queue[0].number for lane in lanes if lane.incarnation == incarnation and lane.queue), default=None
-        )
+        """The lowest unconfirmed number of this incarnation. None if all are confirmed."""
+        queues = [queue for queue in self._queues.values() if queue.incarnation == incarnation and queue.settlements]
+        return min((queue.settlements[0].number for queue in queues), default=None)
 
     def add(self, incarnation: str, settlement: Settlement) -> None:
-        """Enqueue for this tick's write. Numbers of one (key, incarnation) must rise.
+        """Queue a settlement for this tick's write. Numbers of one (key, incarnation) must rise.
 
-        No later: a caller who has read the answer may call again at once, and must not be refused for tokens that it
-        did not use.
+        A caller that has read its answer may call again at once. It must not be refused for tokens that it did not use,
+        so the settlement does not wait for a later tick.
         """
         key = settlement.reservation.key
-        lane = self._lanes.get((key, incarnation))
-        if lane is None:
-            lane = self._open_lane(key, incarnation)
-        lane.queue.append(settlement)
-        if len(lane.queue) == 1:
-            self.ready.append(lane)
+        queue = self._queues.get((key, incarnation))
+        if queue is None:
+            queue = self._add_queue(key, incarnation)
+        queue.settlements.append(settlement)
+        if len(queue.settlements) == 1:
+            self.ready.append(queue)
             self._client.schedule_flush()
 
     def send_ready(self) -> None:
-        """Hand the wire what this tick has to settle; to be called right before it writes."""
-        lanes, self.ready = self.ready, []
-        for lane in lanes:
-            if lane.queue and not lane.in_flight and not lane.resting:
-                self._send(lane)
+        """Enqueue this tick's batches at the client, just before it writes."""
+        queues, self.ready = self.ready, []
+        for queue in queues:
+            if queue.settlements and not queue.in_flight and not queue.awaits_retry:
+                self._send(queue)
 
     async def replay(self, incarnation: str, settlements: Iterable[Settlement]) -> None:
-        """Settle what a dead incarnation left, with its numbers; returns once Redis has all of it.
+        """Send the settlements of a dead incarnation under its own numbers. Returns when Redis has confirmed them.
 
-        Raises `CountersUnavailableError` when Redis cannot be reached: nothing is lost, and trying again is harmless.
+        Raises `CountersUnavailableError` if Redis is unreachable. Trying again is safe.
         """
         by_key: dict[str, list[Settlement]] = {}
         for settlement in sorted(settlements, key=lambda one: one.number):
@@ -126,7 +126,7 @@ class SettlementSender:
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
         for command, script in ((b"EVALSHA", self._script.sha), (b"EVAL", self._script.text)):
-            reply = await self._client.ask(command, script, b"1", key.encode(), *arguments)
+            reply = await self._client.execute(command, script, b"1", key.encode(), *arguments)
             if isinstance(reply, int):
                 return
             if not _is_noscript(reply):
@@ -134,86 +134,88 @@ class SettlementSender:
         raise CountersUnavailableError
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is left, for at most so long; the journal keeps what does not get through."""
+        """Send what is left, for at most `timeout_s`. The journal keeps what Redis does not confirm."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        busy = [lane for lane in self._lanes.values() if lane.queue]
+        busy = [queue for queue in self._queues.values() if queue.settlements]
         while busy and (left := deadline - asyncio.get_running_loop().time()) > 0:
-            applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            busy[0].waiters.append(applied)
-            self._try_again()
+            confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            busy[0].waiters.append(confirmed)
+            self._retry()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(applied, left)
-            busy = [lane for lane in self._lanes.values() if lane.queue]
+                await asyncio.wait_for(confirmed, left)
+            busy = [queue for queue in self._queues.values() if queue.settlements]
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _open_lane(self, key: str, incarnation: str) -> _Lane:
-        """Lanes stay when they are empty, for the next settlement; many of them are swept now and then."""
-        if len(self._lanes) >= self._sweep_at:
-            self._lanes = {place: lane for place, lane in self._lanes.items() if lane.queue}
-            self._sweep_at = max(_LANES_KEPT, 2 * len(self._lanes))
-        lane = self._lanes[key, incarnation] = _Lane(key, incarnation)
-        return lane
+    def _add_queue(self, key: str, incarnation: str) -> _Queue:
+        """Empty queues are kept for the next settlement, and removed when there are many."""
+        if len(self._queues) >= self._sweep_at:
+            self._queues = {pair: queue for pair, queue in self._queues.items() if queue.settlements}
+            self._sweep_at = max(_QUEUES_KEPT, 2 * len(self._queues))
+        queue = self._queues[key, incarnation] = _Queue(key, incarnation)
+        return queue
 
-    def _try_again(self) -> None:
+    def _retry(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for lane in list(self._lanes.values()):
-            lane.resting = False
-            if not lane.in_flight and lane.queue:
-                self._send(lane)
+        for queue in list(self._queues.values()):
+            queue.awaits_retry = False
+            if not queue.in_flight and queue.settlements:
+                self._send(queue)
 
-    def _send(self, lane: _Lane) -> None:
-        batch = lane.queue if len(lane.queue) == 1 else _first_batch(lane.queue)
+    def _send(self, queue: _Queue) -> None:
+        batch = queue.settlements if len(queue.settlements) == 1 else _first_batch(queue.settlements)
         buckets = batch[0].reservation.buckets
-        if not self._script_known or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
-            request = self._odd_request(lane, batch)
+        if not self._script_loaded or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
+            encoded = self._encode_any(queue, batch)
         else:
-            if lane.form is None or lane.buckets != buckets:
-                lane.buckets = buckets
-                lane.form = SettleTemplate(self._script, lane.key, lane.incarnation, buckets, self._lease_ms)
-            request = lane.form.request(batch)
-        lane.in_flight = True
-        self._client.call(_Batch(request, lane, len(batch), self._sent))
+            if queue.template is None or queue.buckets != buckets:
+                queue.buckets = buckets
+                queue.template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
+            encoded = queue.template.encode_batch(batch)
+        queue.in_flight = True
+        self._client.enqueue(_Batch(encoded, queue, len(batch), self._on_reply))
 
-    def _odd_request(self, lane: _Lane, batch: list[Settlement]) -> bytes:
-        script = (b"EVALSHA", self._script.sha) if self._script_known else (b"EVAL", self._script.text)
-        return encode(*script, b"1", lane.key.encode(), *settle_arguments(batch, lane.incarnation, self._lease_ms))
+    def _encode_any(self, queue: _Queue, batch: list[Settlement]) -> bytes:
+        """The command for a batch whose settlements have different buckets, or that has to bring the script."""
+        script = (b"EVALSHA", self._script.sha) if self._script_loaded else (b"EVAL", self._script.text)
+        return encode(*script, b"1", queue.key.encode(), *settle_arguments(batch, queue.incarnation, self._lease_ms))
 
-    def _sent(self, batch: _Batch, reply: Any) -> None:
-        lane = batch.lane
-        lane.in_flight = False
+    def _on_reply(self, batch: _Batch, reply: Any) -> None:
+        queue = batch.queue
+        queue.in_flight = False
         if isinstance(reply, int):
-            self._script_known, self._logged_refusal = True, ""
-            del lane.queue[: batch.count]
-            if lane.queue:  # with the flush, so that what this tick still adds goes along
-                self.ready.append(lane)
+            self._script_loaded, self._logged_error = True, ""
+            del queue.settlements[: batch.count]
+            if queue.settlements:  # send them with the flush, together with what this tick still adds
+                self.ready.append(queue)
                 self._client.schedule_flush()
-            elif lane.waiters:
-                lane.wake()
+            elif queue.waiters:
+                queue.wake_waiters()
         elif _is_noscript(reply):
-            self._script_known = False
-            self._send(lane)
+            self._script_loaded = False
+            self._send(queue)
         else:
             if isinstance(reply, hiredis.ReplyError):
-                self._log_refusal(str(reply))
-            lane.resting = True
+                self._log_once(str(reply))
+            queue.awaits_retry = True
             if self._timer is None and not self._closed:
-                self._timer = asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
+                self._timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
 
-    def _log_refusal(self, text: str) -> None:
-        """Once per cause, not once per try."""
-        if text != self._logged_refusal:
-            self._logged_refusal = text
+    def _log_once(self, error: str) -> None:
+        """Log an error once per cause, not once per attempt."""
+        if error != self._logged_error:
+            self._logged_error = error
             _log.error(
-                "Redis refuses settlements (%s); they are kept and tried again. Check its user's permissions", text
-            )
+                "Redis refuses settlements (%s); they are kept and sent again every %d ms. Check the permissions of "
+                "the Redis user and the server's memory.", error, round(1000 * _RETRY_S),
+            )  # fmt: skip
 
 
 def _first_batch(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """As many, from the oldest on, as one call of the script may carry."""
+    """The oldest settlements, as many as one call of the script can take."""
     batch: list[Settlement] = []
     values = 0
     for settlement in settlements:

@@ -32,7 +32,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     )  # it is exactness that is tested, however busy the machine
     counters = RedisCounters(url, name, options=patient)
     await counters.start()
-    while await counters._client.ask(b"GET", b"go") is None:
+    while await counters._client.execute(b"GET", b"go") is None:
         await asyncio.sleep(0.005)
     plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
     end = loop.time() + seconds

@@ -100,7 +100,7 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
 
 def all_settled(counters: RedisCounters) -> bool:
     connection = counters._client._connection
-    has_heard_all = connection is not None and not connection.pending and not counters._client._waiting
+    has_heard_all = connection is not None and not connection.pending and not counters._client._queue
     return has_heard_all and counters.available and counters.pending_settlements == 0 and not counters._takes._lost
 
 

@@ -67,7 +67,7 @@ async def test_the_shares_are_the_whole_threshold(server: RedisServer, workers: 
 
 async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     told: list[None] = []
-    options = replace(OPTIONS, decided_alone=lambda: told.append(None))
+    options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
     assert len(await admissions(counters, simple(rpm=11), 2)) == 2
@@ -77,9 +77,9 @@ async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, cap
     assert len(await admissions(counters, simple(rpm=11), 20)) == 9
     assert len(told) == 20
     await come_back(server, [counters])
-    assert [record.getMessage() for record in caplog.records if "decide" in record.getMessage()] == [
-        "limits are decided by this worker alone, by its share: Share(rank=0, workers=1)",
-        "Redis decides again; 20 checks were decided without it",
+    assert [record.getMessage() for record in caplog.records if record.name.endswith(".counters")] == [
+        "Redis is lost; this worker enforces its share of each limit from memory (Share(rank=0, workers=1)).",
+        "Redis is back and decides again; 20 requests were decided without it.",
     ]
     await counters.close()
 
@@ -202,7 +202,7 @@ async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
 async def test_a_worker_that_starts_without_redis_knows_no_share(server: RedisServer) -> None:
     server.kill()
     told: list[None] = []
-    options = replace(OPTIONS, decided_alone=lambda: told.append(None))
+    options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
     counters = RedisCounters(server.url, "late", options=options)
     await counters.start()
     with pytest.raises(CountersUnavailableError):

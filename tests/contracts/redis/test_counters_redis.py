@@ -191,8 +191,8 @@ class CancelsOnDelivery(RedisCounters):
 
     waiting: "asyncio.Task[Taken | LimitHit] | None" = None
 
-    def _deliver(self, check: AdmissionRequest, answer: Taken | LimitHit) -> None:
-        super()._deliver(check, answer)
+    def _deliver(self, request: AdmissionRequest, answer: Taken | LimitHit) -> None:
+        super()._deliver(request, answer)
         if self.waiting is not None:
             self.waiting.cancel()
             self.waiting = None

@@ -1,4 +1,4 @@
-"""What the supervisor asks of Redis.
+"""What the supervisor asks of Redis: whether it is ready to admit calls.
 
-Must not charge a limit of a tenant.
+Must not count against a tenant's limits.
 """

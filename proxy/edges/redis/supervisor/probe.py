@@ -1,4 +1,4 @@
-"""Whether Redis does for the counters what they need: a real admission of a call that nobody made. The supervisor's."""
+"""Checks whether Redis can admit calls, by admitting one that no caller made. Runs in the supervisor."""
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.limit import Limit, LimitType, Unit
@@ -6,27 +6,27 @@ from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters
 from proxy.exchange import CountersUnavailableError
 
-_NOBODY = "readiness"
+_GROUP = "readiness"
 _LIMIT = Limit(LimitType.REQUEST, Unit.MINUTE, 1_000_000)
-_PLAN = Plan(_NOBODY, _NOBODY, f"tg:{{{_NOBODY}}}", (Bound(_LIMIT, _NOBODY, _NOBODY),))
+_PLAN = Plan(_GROUP, _GROUP, f"tg:{{{_GROUP}}}", (Bound(_LIMIT, _GROUP, _GROUP),))
 _TRIES = 3
-"""A busy moment of this machine must not take it out of service."""
+"""Several, so that a short overload of this machine does not take it out of service."""
 
 
 class RedisProbe:
-    """Asks by the same script, the same user and the same kind of connection as a worker does."""
+    """Uses the same script, user and kind of connection as a worker."""
 
     def __init__(self, counters: RedisCounters, hints: HintSubscriber) -> None:
         self._counters = counters
         self._hints = hints
 
     async def trouble(self) -> str:
-        """Why calls with limits cannot be admitted by Redis; "" when they can."""
+        """Why Redis cannot admit calls with limits. "" if it can."""
         for _ in range(_TRIES):
             try:
                 await self._counters.take(_PLAN, 0)
             except CountersUnavailableError:
                 continue
             return ""
-        cause = await self._hints.refusal() or "no answer in time"
-        return f"Redis does not answer as the counters need it ({cause})"
+        cause = await self._hints.refusal() or "no reply in time"
+        return f"Redis does not answer the counters' script ({cause})"
