@@ -1,7 +1,8 @@
-"""The proxy's first process: one per machine. It keeps policy fresh, workers alive, and tells how things stand.
+"""Composition root of the supervisor, the proxy's parent process.
 
-It opens the listeners, follows control into the replica, and serves the admin port; no request passes through it. It
-promises that SIGTERM drains (workers finish, then journals are shipped) and that nothing survives it.
+It opens the listeners, keeps workers running, copies policy from control into the policy replica, ships events and
+serves the admin port. No inference call passes through it. SIGTERM drains: the workers finish their calls, then the
+journals are shipped. No worker outlives the supervisor.
 """
 
 import asyncio
@@ -36,10 +37,10 @@ from proxy.supervisor.refresher import Refresher
 from runtime.http_server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 
-WIND_UP_S = 2.0
-"""What a worker gets beyond the drain timeout to write down what it cut off, before it is killed."""
-SHIP_S = 2.0
-"""What the last events get on their way to control; what does not arrive stays in the journal for the next start."""
+WORKER_EXIT_S = 2.0
+"""How long a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
+FINAL_SHIPPING_S = 2.0
+"""How long shutdown waits for the last events to be shipped. The others stay in the journal for the next start."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
 DRAINING = Finding(fault="draining")
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
@@ -58,7 +59,7 @@ class Bind:
 
 
 class Supervisor:
-    """Composition root of the first process; `run` is all of its life."""
+    """Builds and runs everything in the supervisor process. `run` returns after the drain."""
 
     def __init__(self, settings: Settings, bind: Bind, worker_environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -78,23 +79,27 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
             sweep = LabelSweep(self._totals, self._replica)
-            lives = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
-            await stack.enter_async_context(_kept_running(*lives))
+            services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
+            await stack.enter_async_context(_running(*services))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._slots]
             await self._stop.wait()
             await self._drain(slots)
-            if not await self._shipper.drain(SHIP_S):
-                log.warning("some events have not reached control; they are in the journal for the next start")
+            if not await self._shipper.drain(FINAL_SHIPPING_S):
+                log.warning(
+                    "Some events could not be sent to control before shutdown; they stay in the journal and are sent"
+                    " after the next start."
+                )
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
-        """Everything in order; the stack closes it in reverse.
+        """Open everything in order. The stack closes it in reverse.
 
-        The admin port is taken first, as it is taken by one alone, and served last: who asks early waits a moment.
+        The admin port is bound first, because that fails when another proxy runs here, and served last. Connections
+        that arrive in between wait in its queue.
         """
-        admin = self._take_admin_port()
+        admin = self._bind_admin_port()
         stack.callback(admin.close)
-        self._close_to_others()
+        self._restrict_permissions()
         self._replica = PolicyReplica(self._settings.replica_path)
         stack.callback(self._replica.close)
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
@@ -107,14 +112,19 @@ class Supervisor:
         listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
         for listener in listeners:
             stack.callback(listener.close)
-        callbacks = SlotCallbacks(self._totals.add, self._worker_died, self._refresher.demand, self._check_replica)
+        callbacks = SlotCallbacks(
+            self._totals.add, self._worker_died, self._refresher.refresh_on_demand, self._check_replica
+        )
         self._slots = [WorkerSlot(n, listener, self._environ, callbacks) for n, listener in enumerate(listeners)]
         await self._serve_admin(stack, admin)
         bind = self._bind
-        log.info("proxy on %s:%d, admin on %s:%d", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+        log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
 
-    def _close_to_others(self) -> None:
-        """The journals' directory is ours alone; the replica may stand beside files of others."""
+    def _restrict_permissions(self) -> None:
+        """Close the journals' directory and the replica's files to other users.
+
+        The replica may share its directory with files that are not the proxy's.
+        """
         replica, journals = self._settings.replica_path, self._settings.journal_dir
         suffixes = ("", "-wal", "-shm", ".stamp", ".lock")
         opened = tighten_files(*(replica.with_name(replica.name + suffix) for suffix in suffixes))
@@ -123,8 +133,8 @@ class Supervisor:
             log.warning("%s", describe_closed(opened))
 
     def _started_over(self) -> None:
-        """Control's policy is of another history than the replica's was: its events may be, too."""
-        self._shipper.doubt_control()
+        """Control's database was restored or replaced, so it may also lack events that it had committed."""
+        self._shipper.check_control()
 
     async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
@@ -139,7 +149,7 @@ class Supervisor:
         shipping = ShipperOptions(look_back_interval_s=settings.refresh_interval_s, shipped=shipped)
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
 
-    def _take_admin_port(self) -> socket.socket:
+    def _bind_admin_port(self) -> socket.socket:
         host, port = self._bind.admin_host, self._bind.admin_port
         try:
             return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -147,7 +157,7 @@ class Supervisor:
             raise PortInUseError(host, port) from None
 
     async def _serve_admin(self, stack: contextlib.AsyncExitStack, admin: socket.socket) -> None:
-        keys = MetricsKeys(self._settings.replica_path, self._refresher.demand)
+        keys = MetricsKeys(self._settings.replica_path, self._refresher.refresh_on_demand)
         app = admin_app(self._readiness.report, self._metrics_text, keys.may_export)
         runner = FrontRunner(app, ADMIN_LIMITS)
         await runner.setup()
@@ -158,25 +168,28 @@ class Supervisor:
         self._draining = True
         settings = self._settings
         log.info(
-            "draining: /readyz says 503; new connections are served for %g s more; calls may take until %g s from now",
+            "Draining: /readyz answers 503. New connections are accepted for %g s; calls are cut off after %g s.",
             settings.ready_grace_s,
             settings.drain_timeout_s,
         )
-        self._readiness.announced("workers", DRAINING)
+        self._readiness.mark_logged("workers", DRAINING)
         for slot in self._slots:
             slot.retire()
-        _, late = await asyncio.wait(slots, timeout=settings.drain_timeout_s + WIND_UP_S)
+        _, late = await asyncio.wait(slots, timeout=settings.drain_timeout_s + WORKER_EXIT_S)
         for slot in self._slots:
             slot.kill()
         if late:
-            log.error("%d workers did not end in time and were killed", len(late))
+            log.error(
+                "Killed %d workers that did not end within TOLLGATE_DRAIN_TIMEOUT_S; their calls were cut off.",
+                len(late),
+            )
             await asyncio.wait(late)
 
     def _checks(self) -> dict[str, Check]:
         return {
             "policy": self._policy_check,
             "secrets": lambda: self._secrets.finding(self._replica.version),
-            "workers": self._workers_check,  # what follows rests on the workers' answers to this
+            "workers": self._workers_check,  # the next two read what the workers answer to this one
             "journal": self._journal_check,
             "redis": self._redis_check,
             "control": self._control_check,
@@ -198,10 +211,10 @@ class Supervisor:
         )
 
     async def _redis_check(self) -> Finding:
-        """Asked here, and of the workers, whose connections are others (they answered just now).
+        """Check Redis from the supervisor and read what the workers reported in `_workers_check`.
 
-        Where limits are enforced without Redis, only a worker that has never known its share is at fault. Workers that
-        have ended, as they do in a drain, say nothing.
+        When limits are enforced without Redis, a fault means that a worker does not know its share yet. During a drain
+        the workers are ignored: those that have ended report nothing.
         """
         trouble = await self._redis.trouble()
         if trouble and self._settings.limits_on_redis_loss == "closed":
@@ -213,7 +226,7 @@ class Supervisor:
         )
 
     async def _control_check(self) -> Finding:
-        """Before the first answer that is a fault of policy; after it, the last good picture serves."""
+        """Degraded while refreshes fail. Before the first refresh, `_policy_check` reports it as a fault."""
         return Finding(degraded=self._refresher.trouble) if self._replica.version.loaded else OK
 
     async def _hints_check(self) -> Finding:
@@ -244,7 +257,7 @@ class Supervisor:
         yield "tollgate_journal_rejected_events", "Events that control called malformed, since start", shipper.rejected
 
     async def _settled(self, incarnation: str) -> int:
-        """The shipper's question. Who has died meanwhile, and was replaced, has said nothing."""
+        """Return the number up to which this worker's settlements are in Redis; 0 if it died or does not answer."""
         for slot in self._slots:
             if slot.incarnation == incarnation:
                 settled = await slot.settled()
@@ -256,15 +269,15 @@ class Supervisor:
         self._shipper.worker_died(incarnation)
 
     async def _check_replica(self) -> None:
-        """A worker could not read the file: look at it, and have it rebuilt when it is damaged."""
+        """Check the replica file after a worker failed to read it; have it rebuilt if it is damaged."""
         if await asyncio.to_thread(self._replica.forget_if_damaged):
             self._refresher.hint()
 
 
 @contextlib.asynccontextmanager
-async def _kept_running(*lives: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run these beside the block, until it ends."""
-    tasks = [asyncio.create_task(_kept(life)) for life in lives]
+async def _running(*services: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run these in the background until the block ends."""
+    tasks = [asyncio.create_task(_restart_on_failure(service)) for service in services]
     try:
         yield
     finally:
@@ -273,11 +286,13 @@ async def _kept_running(*lives: Callable[[], Awaitable[None]]) -> AsyncIterator[
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _kept(life: Callable[[], Awaitable[None]]) -> None:
-    """A bug in what keeps policy fresh must not end what serves from the last good picture."""
+async def _restart_on_failure(service: Callable[[], Awaitable[None]]) -> None:
+    """Run a background service for ever. A bug in one must not stop the proxy, which still serves from its replica."""
     while True:
         try:
-            await life()
+            await service()
         except Exception:
-            log.exception("a part of the supervisor failed; it is started anew")
+            log.exception(
+                "A background service of the supervisor failed; restarting it in 1 s. Please report this bug."
+            )
         await asyncio.sleep(1)

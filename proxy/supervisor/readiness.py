@@ -1,8 +1,7 @@
-"""Whether this machine's proxy can serve, and what is degraded: the rules of `/readyz` and the log of their changes.
+"""Decides whether this machine's proxy is ready: the rules of `/readyz`, and the log of changes.
 
-Pure but for the log: each check is brought by its owner. A fault means that calls cannot be served (503); what is only
-degraded leaves calls as they are (200). A change is logged once, with its cause and its remedy, however often it is
-asked for.
+The supervisor brings the checks. A fault means that calls cannot be served (503). A degraded check leaves calls as they
+are (200). Each change is logged once, with cause and remedy, however often `/readyz` is asked.
 """
 
 import asyncio
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 WATCH_INTERVAL_S = 5.0
-"""Between two rounds for the log. What lasts for less, as at every start, is not logged."""
+"""Time between two checks for the log. Trouble that lasts for less, as at every start, is not logged."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. At most one of the two is set; neither: all is well."""
+    """What one check found. At most one field is set; both are empty when the check passes."""
 
     fault: str = ""
     degraded: str = ""
@@ -43,7 +42,7 @@ class Report:
         return not any(finding.fault for finding in self.findings.values())
 
     def to_wire(self) -> dict[str, Any]:
-        """`/readyz`'s body: `ready`, `degraded` (`name: text` each) and every check's text."""
+        """The body of `/readyz`: `ready`, `degraded` (a `name: text` each) and every check's text."""
         return {
             "ready": self.ready,
             "degraded": [f"{name}: {found.degraded}" for name, found in self.findings.items() if found.degraded],
@@ -52,28 +51,28 @@ class Report:
 
 
 class Readiness:
-    """Makes the checks when asked, and every few seconds while `watch` runs."""
+    """Runs the checks when asked, and every few seconds while `watch` runs."""
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = checks
         self._logged: dict[str, str] = {}
 
     async def report(self) -> Report:
-        """The checks run one after another: a later one may rest on what an earlier one looked up."""
+        """Run the checks one after another: a later one may use what an earlier one found."""
         return Report({name: await check() for name, check in self._checks.items()})
 
     async def watch(self) -> None:
-        """Logs what changes. Runs until it is cancelled."""
+        """Log changes until cancelled."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             self.log_changes(await self.report())
 
-    def announced(self, name: str, finding: Finding) -> None:
-        """The log has been told of this one already, as of what was meant to be and is no trouble."""
+    def mark_logged(self, name: str, finding: Finding) -> None:
+        """Treat this finding as logged already: it is intended, not trouble."""
         self._logged[name] = finding.text
 
     def log_changes(self, report: Report) -> None:
-        """One line for each check whose finding is another than in the report before."""
+        """Log one line for each check whose finding differs from the last report."""
         for name, finding in report.findings.items():
             self._log_change(name, finding)
 
@@ -82,8 +81,8 @@ class Readiness:
             return
         self._logged[name] = finding.text
         if finding.fault:
-            log.error("not ready: %s: %s", name, finding.fault)
+            log.error("Not ready: %s: %s", name, finding.fault)
         elif finding.degraded:
-            log.warning("degraded: %s: %s", name, finding.degraded)
+            log.warning("Degraded: %s: %s", name, finding.degraded)
         else:
-            log.info("%s is well again", name)
+            log.info("Readiness check %s has recovered", name)

@@ -1,7 +1,7 @@
-"""When the replica follows control: at the latest every interval, on each hint, and when a worker asks.
+"""Decides when the policy replica is refreshed from control: every interval, on each hint, and for unknown keys.
 
-One refresh runs at a time; whatever asks meanwhile shares the next one. It promises that a failed refresh leaves the
-last good generation in place, and that whoever waits for one learns the truth. Sockets and files are the edges'.
+One refresh runs at a time; requests that arrive meanwhile share the next one. A failed refresh leaves the last good
+policy in place, and everybody who waits for it learns that it failed. Does no network or disk I/O of its own.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from typing import ParamSpec, Protocol, TypeVar
 from policy.snapshot import Row, SnapshotPage
 
 MIN_GAP_S = 0.05
-"""Between two refreshes, so that a burst of hints becomes a few refreshes and not one for each."""
-DEMAND_GAP_S = 0.05
-"""Between the starts of two refreshes caused by unknown keys, over the whole machine, while control answers fast."""
-LONGEST_DEMAND_GAP_S = 1.0
-DEMAND_LOAD = 4
-"""A refresh that took long is followed by a gap so many times as long: a flood of unknown keys then keeps control busy
-for at most a quarter of the time, however slow it is."""
-AWAY_S = 1.0
-"""For so long after a failed refresh unknown keys are told of the outage without asking control again."""
+"""Pause between two refreshes, so that a burst of hints causes a few refreshes and not one for each hint."""
+ON_DEMAND_GAP_S = 0.05
+"""Time between the starts of two refreshes for unknown keys, on the whole machine, while control answers fast."""
+LONGEST_ON_DEMAND_GAP_S = 1.0
+ON_DEMAND_LOAD = 4
+"""The gap after a slow refresh, as a multiple of its duration. A flood of unknown keys then keeps control busy for at
+most a quarter of the time, however slow it is."""
+OUTAGE_S = 1.0
+"""How long after a failed refresh unknown keys are answered without asking control again."""
 FIRST_RETRY_S = 0.5
 _JITTER = 0.1
 
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 
 
 class ControlUnreachableError(Exception):
-    """Control could not be asked, or its answer could not be used; the last good picture stays."""
+    """Control could not be reached, or its answer could not be used. The last good policy stays in place."""
 
 
 class ReplicaUnwritableError(Exception):
-    """The replica could not take over a change (disk full, file damaged); the last good picture stays."""
+    """A change could not be written to the replica (disk full, file damaged). The last good policy stays in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
-    """Up to where the replica has followed control. An empty epoch: it never has.
+    """Which revision of control's policy the replica holds. `epoch` is empty before the first refresh.
 
-    `nonce`: of the revision, by which control tells its own history from that of a database since restored.
+    `nonce` identifies the revision's history: control uses it to notice that its database was restored meanwhile.
     """
 
     epoch: str = ""
@@ -61,7 +61,7 @@ class Feed(Protocol):
 
 
 class ReplicaUpdate(Protocol):
-    """One answer of control on its way into the replica; invisible to readers until `commit`."""
+    """One answer from control that is being written to the replica. Readers see nothing of it before `commit`."""
 
     def add(self, rows: Iterable[Row]) -> None: ...
 
@@ -77,14 +77,14 @@ class ReplicaStore(Protocol):
     def begin_update(self, *, reset: bool) -> ReplicaUpdate: ...
 
     def confirm(self, now_s: float) -> None:
-        """Tell all readers that control has confirmed the picture as of `now_s` (`time.monotonic`)."""
+        """Tell all readers that control confirmed this policy at `now_s` (`time.monotonic`)."""
         ...
 
 
 class Refresher:
-    """Keeps `replica` in step with `feed`. `run` is its life; `hint` and `demand` may be called at any time.
+    """Keeps `replica` in step with `feed` while `run` runs. `hint` and `refresh_on_demand` may be called at any time.
 
-    `on_start_over` is told when a replica that had followed control had to be fetched anew.
+    `on_start_over` is called when a replica that held policy had to be fetched again from the start.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class Refresher:
         self._on_start_over = on_start_over
         self._interval_s = interval_s
         self.trouble = ""
-        """Why the last refresh failed; "" when it did not."""
+        """Why the last refresh failed; empty when it succeeded."""
         self._wanted = asyncio.Event()
-        self._following_round: asyncio.Future[bool] | None = None
-        self._demanded_at_s = float("-inf")
-        self._took_s = 0.0
+        self._next_refresh: asyncio.Future[bool] | None = None
+        self._on_demand_at_s = float("-inf")
+        self._last_duration_s = 0.0
         self._failures = 0
         self._failed_at_s = float("-inf")
 
     async def run(self) -> None:
-        """Refresh for ever; the first time at once."""
+        """Refresh at once, then for ever."""
         while True:
             started_s = time.monotonic()
-            await self._one_round(started_s)
+            await self._refresh_once(started_s)
             await asyncio.sleep(MIN_GAP_S)
             try:
                 async with asyncio.timeout(self._wait_s() - (time.monotonic() - started_s)):
@@ -116,46 +116,45 @@ class Refresher:
                 continue
 
     def hint(self, revision: int | None = None) -> None:
-        """Control has committed `revision`; None: something may have been missed, look."""
+        """Control has committed `revision`. None means that hints may have been missed: refresh."""
         if revision is None or revision != self._replica.version.revision:
             self._wanted.set()
 
-    async def demand(self) -> bool:
-        """For a key that is not known: whether control has confirmed the picture since it was asked for.
+    async def refresh_on_demand(self) -> bool:
+        """Wait for a refresh that starts after this call, for an unknown key. Return whether it succeeded.
 
-        All who ask before a refresh begins share it: a key may be younger than one that is already running. Demands
-        cause at most one refresh per gap. A refresh that a hint causes meanwhile, as the minting of a key does, serves
-        them too.
+        Callers that ask before a refresh starts share it. A refresh that is already running does not count: the key
+        may be newer. There is at most one such refresh per gap; one that a hint causes serves the callers too.
         """
         now_s = time.monotonic()
-        if now_s - self._failed_at_s <= AWAY_S:
+        if now_s - self._failed_at_s <= OUTAGE_S:
             return False
-        if self._following_round is None:
+        if self._next_refresh is None:
             loop = asyncio.get_running_loop()
-            self._following_round = loop.create_future()
-            wait_s = max(0.0, self._demanded_at_s + self._gap_s() - now_s)
-            loop.call_later(wait_s, self._begin, self._following_round)
-        return await asyncio.shield(self._following_round)
+            self._next_refresh = loop.create_future()
+            wait_s = max(0.0, self._on_demand_at_s + self._gap_s() - now_s)
+            loop.call_later(wait_s, self._begin, self._next_refresh)
+        return await asyncio.shield(self._next_refresh)
 
     def _gap_s(self) -> float:
-        """From the start of one demanded refresh to that of the next."""
-        return max(DEMAND_GAP_S, min(DEMAND_LOAD * self._took_s, LONGEST_DEMAND_GAP_S))
+        """Time from the start of one refresh on demand to the start of the next."""
+        return max(ON_DEMAND_GAP_S, min(ON_DEMAND_LOAD * self._last_duration_s, LONGEST_ON_DEMAND_GAP_S))
 
-    def _begin(self, demanded: asyncio.Future[bool]) -> None:
-        """The round that was demanded, unless a hint's has taken its place."""
-        if demanded is self._following_round:
-            self._demanded_at_s = time.monotonic()
+    def _begin(self, requested: asyncio.Future[bool]) -> None:
+        """Start the requested refresh, unless one that a hint caused has served it already."""
+        if requested is self._next_refresh:
+            self._on_demand_at_s = time.monotonic()
             self._wanted.set()
 
-    async def _one_round(self, started_s: float) -> None:
-        """One refresh. Those who asked before it began hear of it; those who ask while it runs wait for the next."""
+    async def _refresh_once(self, started_s: float) -> None:
+        """Run one refresh and answer those who asked before it began. Those who ask while it runs wait for the next."""
         self._wanted.clear()
-        waiting, self._following_round = self._following_round, None
+        waiting, self._next_refresh = self._next_refresh, None
         ok = False
         try:
             ok = await self._refresh(started_s)
         finally:
-            self._took_s = time.monotonic() - started_s
+            self._last_duration_s = time.monotonic() - started_s
             if waiting is not None:
                 waiting.set_result(ok)
 
@@ -174,7 +173,7 @@ class Refresher:
         return True
 
     async def _follow(self) -> None:
-        """Take over all that changed since the replica's version: every page of it, or nothing."""
+        """Write everything that changed since the replica's version: all pages, or nothing."""
         since = self._replica.version
         page = await self._feed.page(since, None)
         over = page.reset and since.loaded
@@ -193,8 +192,8 @@ class Refresher:
 
     def _started_over(self, since: ReplicaVersion, page: SnapshotPage) -> None:
         log.warning(
-            "control no longer knows revision %d as this replica does: its database was restored or replaced, or this"
-            " proxy was away for too long; all policy was fetched anew, up to revision %d",
+            "Control no longer recognizes revision %d: its database was restored or replaced, or this proxy was offline"
+            " for too long. Fetched all policy again, up to revision %d.",
             since.revision,
             page.revision,
         )
@@ -208,7 +207,7 @@ class Refresher:
         return following
 
     def _wait_s(self) -> float:
-        """From one refresh to the next: jitter is subtracted, so the interval holds; after failures sooner."""
+        """Time to the next refresh. Jitter is subtracted, so the interval is never exceeded; shorter after failures."""
         chance = random.random()  # noqa: S311 (spreads load, keeps no secret)
         regular_s: float = self._interval_s * (1 - _JITTER * chance)
         if not self._failures:
@@ -217,7 +216,7 @@ class Refresher:
 
 
 async def _in_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-    """Disk work off the loop. Cancelled, it still waits for the thread: nobody closes a file under its hands."""
+    """Run disk work in a thread. A cancelled call still waits for the thread, which may be using an open file."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(job)

@@ -1,8 +1,8 @@
-"""The worker's journal: no call is dispatched before its `open` is here, none ends before its `close` is.
+"""Writes a worker's journal: the `open` record before a call is dispatched, the `close` record before its last byte.
 
-Each record is one write of the whole record before the method returns, so `kill -9` loses none; a thread brings it to
-the disk within 100 ms. Segments are allocated before use, and each open call keeps room for its own close: a full disk
-or a backlog at its bound refuses new calls, from the first one on, and never loses the end of one.
+Each method writes the whole record before it returns, so `kill -9` loses none. A thread syncs records to disk within
+100 ms. Segments are allocated before use and every open call has room reserved for its `close`, so a full disk or a
+full backlog makes the journal refuse new calls but never loses the end of an open one.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
@@ -27,21 +27,21 @@ log = logging.getLogger(__name__)
 LOCK_NAME = "lock"
 SEGMENT_SUFFIX = ".journal"
 END_ROOM_BYTES = 512
-"""Room kept for one call: its first progress record and its `close`."""
+"""Room reserved for one open call: its first progress record and its `close`."""
 _MAX_RECORD_BYTES = HEAD_BYTES + MAX_PAYLOAD_BYTES
 _END = frame(Kind.END, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """`max_backlog_bytes`: of all journals in the directory together; unread_closes it new calls are refused."""
+    """`max_backlog_bytes` bounds all journals in the directory together. Above it new calls are refused."""
 
     segment_bytes: int = 8 * 1024 * 1024
     max_backlog_bytes: int = 4 * 1024 * 1024 * 1024
     sync_interval_s: float = 0.05
     backlog_interval_s: float = 1.0
     log_interval_s: float = 1.0
-    """A trouble is logged, and a write that the disk refused is tried again, at most this often."""
+    """The same trouble is logged, and a refused write is tried again, at most this often."""
 
 
 class RecordTooLargeError(ValueError):
@@ -52,7 +52,7 @@ class RecordTooLargeError(ValueError):
 
 
 class IncarnationUsedError(ValueError):
-    """There is a journal of that incarnation already."""
+    """A journal of that incarnation exists already."""
 
     def __init__(self, incarnation: str) -> None:
         super().__init__(f"{incarnation}: {self.__doc__}")
@@ -60,14 +60,14 @@ class IncarnationUsedError(ValueError):
 
 @dataclass(slots=True)
 class _Segment:
-    """One allocated file. `used`: what holds records; the rest is zeros."""
+    """One allocated file. The first `used` bytes hold records; the rest are zeros."""
 
     fd: int
     used: int = 0
 
 
 class JournalWriter:
-    """Append-only segments of one worker incarnation, in a directory of its own that it holds locked while it lives."""
+    """The append-only segments of one worker incarnation, in their own directory, which stays locked until `stop`."""
 
     def __init__(self, directory: Path, incarnation: str, options: JournalOptions | None = None) -> None:
         self._root = directory
@@ -76,75 +76,75 @@ class JournalWriter:
         if self._directory.exists():
             raise IncarnationUsedError(incarnation)
         self._lock_fd = -1
-        self._made = 0
-        self._making = threading.Lock()
-        self._current = _Segment(-1, self._options.segment_bytes)  # none yet: as if full
+        self._segments_made = 0
+        self._spare_lock = threading.Lock()
+        self._current = _Segment(-1, self._options.segment_bytes)  # no segment yet: treated as full
         self._spare: _Segment | None = None
         self._retired: list[_Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
-        self._owed = 0  # room for the ends of the calls that are open
+        self._reserved = 0  # bytes reserved for the ends of open calls
         self._dirty = False
         self._troubles: dict[str, str] = {}
         self._logged_at: dict[str, float] = {}
-        self._try_again_at = 0.0
+        self._retry_write_at = 0.0
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         try:
             self._current = self._new_segment()
-        except OSError as error:  # full already, which must not keep a worker from saying so to its callers
+        except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
             self._cannot_allocate(error)
 
     @property
     def pending(self) -> int:
-        """Calls that are open here."""
-        return self._owed // END_ROOM_BYTES
+        """How many calls are open."""
+        return self._reserved // END_ROOM_BYTES
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why new calls are refused, or soon will be; empty when all is well."""
+        """Why new calls are refused, or soon will be. Empty when the journal works."""
         return tuple(self._troubles.values())
 
     def start(self) -> None:
-        """From here on records reach the disk within 100 ms."""
+        """Start the thread that syncs records to disk."""
         self._thread.start()
 
     def open(self, call: OpenCall) -> None:
-        """Before dispatch. `JournalUnavailableError`: do not dispatch; nothing was written."""
+        """Record a call before dispatch. On `JournalUnavailableError` nothing was written: do not dispatch."""
         record = open_record(call)
         if (size := len(record)) > _MAX_RECORD_BYTES:
             raise RecordTooLargeError
         if self._troubles:
             self._refuse_if_troubled()
-        owed = self._owed + END_ROOM_BYTES
-        if size + owed > self._usable - self._current.used:
-            self._ensure_room(size, owed)
+        reserved = self._reserved + END_ROOM_BYTES
+        if size + reserved > self._usable - self._current.used:
+            self._ensure_room(size, reserved)
         self._append_new(record)
-        self._owed = owed
+        self._reserved = reserved
 
     def answered(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        """The first bytes of the answer are about to leave: from here on an orphan is billed its last progress."""
+        """Record that the answer's first bytes are about to leave. An orphan is then billed its last progress."""
         self._append(progress_record(event_key, tokens, now_ms))
 
     def progress(self, event_key: str, tokens: Tokens, now_ms: int) -> None:
-        """So much has been delivered. Left out where there is no room but for the ends of calls."""
+        """Record how much has been delivered. Skipped when only the room reserved for ends of calls is left."""
         record = progress_record(event_key, tokens, now_ms)
         if self._troubles:
             return
-        if len(record) + self._owed > self._usable - self._current.used:
+        if len(record) + self._reserved > self._usable - self._current.used:
             try:
-                self._ensure_room(len(record), self._owed)
+                self._ensure_room(len(record), self._reserved)
             except JournalUnavailableError:
                 return
         self._append(record)
 
     def close(self, call: CloseCall) -> None:
-        """Before the last bytes leave."""
+        """Record the end of a call before its last bytes leave."""
         self._append(close_record(call))
-        self._owed -= END_ROOM_BYTES
+        self._reserved -= END_ROOM_BYTES
 
     def stop(self) -> None:
-        """All on the disk, the lock given up: from here on the journal counts as that of a dead incarnation."""
+        """Sync everything and release the lock. The supervisor then treats the journal as that of a dead worker."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -155,7 +155,7 @@ class JournalWriter:
             if fd >= 0:
                 os.close(fd)
 
-    # The event loop's side: one write per record, room known beforehand.
+    # Called on the event loop: one write per record, after the room has been checked.
 
     def _append(self, record: bytes) -> None:
         segment, size = self._current, len(record)
@@ -169,20 +169,20 @@ class JournalWriter:
             self._wake.set()
 
     def _append_new(self, record: bytes) -> None:
-        """A disk may refuse the write for which it has given room, where writing never happens in place."""
+        """Append; refuse the call if that fails: copy-on-write file systems can fail within allocated space."""
         try:
             self._append(record)
         except OSError as error:
-            with contextlib.suppress(OSError):  # half a record would look like damage, until another covers it
+            with contextlib.suppress(OSError):  # part of a record would look like damage
                 _write_at(self._current.fd, bytes(len(record)), self._current.used)
-            self._try_again_at = time.monotonic() + self._options.log_interval_s
-            self._trouble("write", f"the journal cannot be written: {error.strerror}")
+            self._retry_write_at = time.monotonic() + self._options.log_interval_s
+            self._set_trouble("write", f"the journal cannot be written: {error.strerror}")
             raise JournalUnavailableError(*self.troubles) from None
         if "write" in self._troubles:
-            self._well("write")
+            self._clear_trouble("write")
 
     def _rotate(self) -> _Segment:
-        """On into the spare segment; the thread syncs and closes the full one, and allocates the next spare."""
+        """Switch to the spare segment. The thread syncs and closes the full one, and allocates the next spare."""
         if self._spare is None:
             self._make_spare()
         following, self._spare = self._spare, None
@@ -195,27 +195,27 @@ class JournalWriter:
         self._wake.set()
         return following
 
-    def _ensure_room(self, size: int, owed: int) -> None:
-        """Raise unless this record, and the ends of all open calls with this one's, surely find room."""
+    def _ensure_room(self, size: int, reserved: int) -> None:
+        """Raise unless this record fits together with the ends of all open calls and of this one."""
         left = self._usable - self._current.used
         if self._spare is None and "allocate" not in self._troubles:
             self._make_spare()
         spare = self._usable if self._spare is not None else 0
-        needed = size + owed + END_ROOM_BYTES - (left if size <= left else 0)
+        needed = size + reserved + END_ROOM_BYTES - (left if size <= left else 0)
         if needed > spare:
-            raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal keeps room for",))
+            raise JournalUnavailableError(*self.troubles or ("more calls are open than the journal has room for",))
 
     def _refuse_if_troubled(self) -> None:
-        """A disk that cannot allocate refuses once room is short (`_ensure_room`); other troubles refuse at once.
+        """Refuse the call for any trouble but a failed allocation, which `_ensure_room` refuses once room is short.
 
-        Whether the disk can be written again only a write can tell: one call tries it, once in a while.
+        After a failed write one call per `log_interval_s` is let through: only a write shows that the disk is back.
         """
         for kind, trouble in list(self._troubles.items()):
-            if kind == "allocate" or (kind == "write" and time.monotonic() >= self._try_again_at):
+            if kind == "allocate" or (kind == "write" and time.monotonic() >= self._retry_write_at):
                 continue
             raise JournalUnavailableError(trouble)
 
-    # The thread's side: the disk.
+    # Called on the thread: allocation and syncing.
 
     def _sync_forever(self) -> None:
         measured_at = 0.0
@@ -241,13 +241,13 @@ class JournalWriter:
                 os.fdatasync(self._current.fd)
         except OSError as error:
             self._dirty = True
-            self._trouble("sync", f"the journal cannot be brought to the disk: {error.strerror}")
+            self._set_trouble("sync", f"the journal cannot be synced to disk: {error.strerror}")
         else:
-            self._well("sync")
+            self._clear_trouble("sync")
 
     def _make_spare(self) -> None:
-        """Called from both sides: from the loop only when the thread has not come round to it."""
-        with self._making:
+        """Allocate the spare segment. The loop calls this only when the thread has not done it in time."""
+        with self._spare_lock:
             if self._spare is not None:
                 return
             try:
@@ -255,12 +255,12 @@ class JournalWriter:
             except OSError as error:
                 self._cannot_allocate(error)
             else:
-                self._well("allocate")
+                self._clear_trouble("allocate")
 
     def _new_segment(self) -> _Segment:
         if self._lock_fd < 0:
             self._lock_fd = claim(self._directory)
-        path = self._directory / f"{self._made + 1:08d}{SEGMENT_SUFFIX}"
+        path = self._directory / f"{self._segments_made + 1:08d}{SEGMENT_SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             allocate(fd, self._options.segment_bytes)
@@ -269,33 +269,33 @@ class JournalWriter:
             os.close(fd)
             path.unlink()
             raise
-        self._made += 1
+        self._segments_made += 1
         return _Segment(fd)
 
     def _measure_backlog(self) -> None:
         if backlog_bytes(self._root) > self._options.max_backlog_bytes:
-            self._trouble("backlog", "the journal's backlog is at its bound: events have not been taken for too long")
+            self._set_trouble("backlog", "the journal's backlog is full: control has not taken events for too long")
         else:
-            self._well("backlog")
+            self._clear_trouble("backlog")
 
     def _cannot_allocate(self, error: OSError) -> None:
-        self._trouble("allocate", f"the journal cannot allocate a segment: {error.strerror}")
+        self._set_trouble("allocate", f"the journal cannot allocate a segment: {error.strerror}")
 
-    def _trouble(self, kind: str, text: str) -> None:
+    def _set_trouble(self, kind: str, text: str) -> None:
         if kind not in self._troubles and self._may_log(kind):
             log.error(
-                "%s; new calls are answered 503 while there is no room left for their records."
-                " Free space on the disk of TOLLGATE_JOURNAL_DIR, or mend it",
+                "Journal trouble: %s; new calls are answered 503 while their records cannot be written. Free space on"
+                " the disk of TOLLGATE_JOURNAL_DIR or replace it. For a full backlog, check that control is reachable.",
                 text,
             )
         self._troubles[kind] = text
 
-    def _well(self, kind: str) -> None:
+    def _clear_trouble(self, kind: str) -> None:
         if self._troubles.pop(kind, None) and self._may_log(f"{kind} recovered"):
-            log.warning("the journal has recovered (%s)", kind)
+            log.warning("The journal has recovered from its %s trouble; new calls are accepted again.", kind)
 
     def _may_log(self, line: str) -> bool:
-        """At most once a second: a disk at its limit fails and recovers with every call."""
+        """Limit each line to one per `log_interval_s`: a nearly full disk fails and recovers with every call."""
         now = time.monotonic()
         if now - self._logged_at.get(line, -self._options.log_interval_s) < self._options.log_interval_s:
             return False
@@ -304,7 +304,7 @@ class JournalWriter:
 
 
 def claim(directory: Path) -> int:
-    """Make an incarnation's directory, locked from the first moment that it can be seen; the lock's descriptor."""
+    """Create an incarnation's directory, locked before others can see it. Return the lock's file descriptor."""
     place = directory.with_name(f".{directory.name}")
     place.mkdir(parents=True, mode=0o700)
     fd = -1
@@ -322,7 +322,7 @@ def claim(directory: Path) -> int:
 
 
 def backlog_bytes(root: Path) -> int:
-    """What all journals below `root` take. A segment that is shipped away while one looks counts for nothing."""
+    """The size of all journals below `root`. Ignores segments that are removed meanwhile."""
     total = 0
     for path in root.glob(f"*/*{SEGMENT_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):
@@ -331,14 +331,14 @@ def backlog_bytes(root: Path) -> int:
 
 
 def _write_at(fd: int, data: bytes, offset: int) -> None:
-    """The kernel takes a record whole, but for a signal or a disk that fills up half-way: then on with the rest."""
+    """Write all of `data`. A signal or a disk that fills up can make the kernel write only part of it."""
     written = os.pwrite(fd, data, offset)
     while written < len(data):
         written += os.pwrite(fd, data[written:], offset + written)
 
 
 def allocate(fd: int, size: int) -> None:
-    """Room on the disk, readable as zeros, so that no later write within it can find the disk full."""
+    """Allocate disk space that reads as zeros, so that later writes to it cannot find the disk full."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

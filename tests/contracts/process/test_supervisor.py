@@ -29,7 +29,7 @@ from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.supervisor.hints import CHANNEL
-from proxy.supervisor.refresher import DEMAND_GAP_S
+from proxy.supervisor.refresher import ON_DEMAND_GAP_S
 from runtime.child_process import free_ports
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
 from tests.processes import is_running
@@ -223,7 +223,7 @@ async def test_a_flood_of_unknown_keys_costs_control_few_refreshes_and_hides_no_
     assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
     assert {status for status, _ in await asyncio.gather(*flood)} == {403}
     passed_s = time.monotonic() - began
-    assert len(world.control.requests) - asked <= 2 + passed_s / DEMAND_GAP_S
+    assert len(world.control.requests) - asked <= 2 + passed_s / ON_DEMAND_GAP_S
 
 
 async def test_without_control_known_keys_work_and_unknown_ones_are_told_503(world: World) -> None:
@@ -307,7 +307,7 @@ async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) 
         return status == 503 and "1 of 1 stored secrets cannot be opened" in said
 
     await eventually(told)
-    await eventually(lambda: logged(world.proxy, "not ready: secrets"))
+    await eventually(lambda: logged(world.proxy, "Not ready: secrets"))
     assert world.proxy.log.read_text().count("cannot be opened") == 1
 
 
@@ -323,7 +323,7 @@ async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: Worl
     await eventually(told)
     for _ in range(20):
         assert (await world.proxy.call())[0] == 503
-    await eventually(lambda: logged(world.proxy, "not ready: redis"))
+    await eventually(lambda: logged(world.proxy, "Not ready: redis"))
     assert world.proxy.log.read_text().count("the permissions of its user") == 1
     assert world.proxy.log.read_text().count("Redis refuses the counters' script") <= 3, "once per process and cause"
     await acl(world, "+@all")

@@ -220,7 +220,7 @@ async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl,
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         control.put("key", "minted-now", {})
-        assert await refresher.demand()
+        assert await refresher.refresh_on_demand()
         assert ("key", "minted-now") in replica.rows
 
 
@@ -232,7 +232,7 @@ async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
         await eventually(lambda: replica.confirmations == 1)
         async with asyncio.timeout(9):
             for _ in range(20):
-                assert await refresher.demand()
+                assert await refresher.refresh_on_demand()
     assert len(control.requests) == 21
 
 
@@ -242,24 +242,24 @@ async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica:
         await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
         began = time.monotonic()
-        asked = asyncio.create_task(refresher.demand())
+        asked = asyncio.create_task(refresher.refresh_on_demand())
         await eventually(lambda: len(control.requests) == 2)
         await asyncio.sleep(0.1)
         control.gate.set()
         assert await asked
-        assert await refresher.demand()
+        assert await refresher.refresh_on_demand()
         assert time.monotonic() - began >= 0.4
 
 
 async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DEMAND_GAP_S", 0.2)
+    monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 0.2)
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         began = time.monotonic()
         for _ in range(4):
-            assert all(await asyncio.gather(*(refresher.demand() for _ in range(50))))
+            assert all(await asyncio.gather(*(refresher.refresh_on_demand() for _ in range(50))))
         assert len(control.requests) == 5
         assert time.monotonic() - began >= 0.6, "four rounds have three gaps between them"
 
@@ -267,10 +267,10 @@ async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
 async def test_a_hints_refresh_serves_who_waits_for_the_next_second(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DEMAND_GAP_S", 1000.0)
+    monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 1000.0)
     async with running(replica, control) as refresher:
-        assert await refresher.demand()
-        asked = asyncio.create_task(refresher.demand())
+        assert await refresher.refresh_on_demand()
+        asked = asyncio.create_task(refresher.refresh_on_demand())
         await asyncio.sleep(0)
         refresher.hint()
         assert await asked
@@ -280,16 +280,16 @@ async def test_demands_that_hints_have_served_cost_the_next_one_nothing(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many keys minted in a row, each called at once: none of them may wait for the seconds of the others."""
-    monkeypatch.setattr(module, "DEMAND_GAP_S", 0.3)
+    monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 0.3)
     async with running(replica, control) as refresher:
-        assert await refresher.demand()
+        assert await refresher.refresh_on_demand()
         for _ in range(8):
-            asked = asyncio.create_task(refresher.demand())
+            asked = asyncio.create_task(refresher.refresh_on_demand())
             await asyncio.sleep(0)
             refresher.hint()
             assert await asked
         began = time.monotonic()
-        assert await refresher.demand()
+        assert await refresher.refresh_on_demand()
         assert time.monotonic() - began < 1.5, "one gap at most, not nine"
 
 
@@ -302,7 +302,7 @@ async def test_unknown_keys_share_one_refresh_that_began_after_they_asked(
         refresher.hint()
         await eventually(lambda: len(control.requests) == 2)
         replica.confirmed_at_s = float("-inf")
-        asked = [asyncio.create_task(refresher.demand()) for _ in range(20)]
+        asked = [asyncio.create_task(refresher.refresh_on_demand()) for _ in range(20)]
         await asyncio.sleep(0)
         control.put("key", "minted-now", {})
         control.gate.set()
@@ -319,7 +319,7 @@ async def test_control_away_is_said_and_not_asked_again_for_a_second(
         control.down = True
         assert not await _demanded_later(refresher, replica)
         asked = len(control.requests)
-        assert not any([await refresher.demand() for _ in range(50)])
+        assert not any([await refresher.refresh_on_demand() for _ in range(50)])
         assert len(control.requests) == asked
 
 
@@ -330,7 +330,7 @@ async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
         await eventually(lambda: replica.confirmations == 1)
         replica.confirmed_at_s = float("-inf")
         control.gate = asyncio.Event()
-        leaver, stayer = asyncio.create_task(refresher.demand()), asyncio.create_task(refresher.demand())
+        leaver, stayer = asyncio.create_task(refresher.refresh_on_demand()), asyncio.create_task(refresher.refresh_on_demand())
         await eventually(lambda: len(control.requests) == 2)
         leaver.cancel()
         await asyncio.wait([leaver])
@@ -342,7 +342,7 @@ async def test_who_waits_is_told_when_the_refresher_ends(control: FakeControl, r
     control.gate = asyncio.Event()
     async with running(replica, control) as refresher:
         await eventually(lambda: control.requests)
-        asked = asyncio.create_task(refresher.demand())
+        asked = asyncio.create_task(refresher.refresh_on_demand())
         control.gate.set()
         await eventually(lambda: len(control.requests) == 2)
     assert await asked in (True, False)
@@ -351,4 +351,4 @@ async def test_who_waits_is_told_when_the_refresher_ends(control: FakeControl, r
 async def _demanded_later(refresher: Refresher, replica: MemoryReplica) -> bool:
     """As if a second had passed since the last confirmation."""
     replica.confirmed_at_s = float("-inf")
-    return await refresher.demand()
+    return await refresher.refresh_on_demand()

@@ -1,6 +1,6 @@
-"""Room that is held on a disk to be given up when the disk is full, so that what frees room can be written.
+"""Disk space that is allocated in advance, so that a write which frees space succeeds on a full disk.
 
-The shipper's: a full disk must not keep it from noting the place that lets whole segments go.
+The shipper needs it: before it can delete segments it must write its position.
 """
 
 import errno
@@ -14,14 +14,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskReserve:
-    """A file of `size` bytes that nobody reads."""
+    """A file of `size` bytes that is deleted when its space is needed."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self._size = size
 
-    def hold(self) -> None:
-        """Take the room, if it is not held and can be had."""
+    def allocate(self) -> None:
+        """Create the file, if it is not there and the disk has room."""
         if self._path.exists():
             return
         try:
@@ -36,8 +36,8 @@ class DiskReserve:
         finally:
             os.close(fd)
 
-    def use(self, write: Callable[[], None]) -> None:
-        """Do this, which makes room; in the room held, where there is no other."""
+    def write_using(self, write: Callable[[], None]) -> None:
+        """Call `write`, which frees disk space. On a full disk delete the file first; create it again afterwards."""
         try:
             write()
         except OSError as error:
@@ -45,4 +45,4 @@ class DiskReserve:
                 raise
             self._path.unlink()
             write()
-        self.hold()
+        self.allocate()

@@ -1,7 +1,7 @@
-"""Control's ingest over HTTP: `POST /internal/v1/events`. The shipper's only.
+"""Posts events to control's ingest: `POST /internal/v1/events`. Used by the shipper only.
 
-It promises that a return means committed; anything but a clear yes, a clear "malformed"
-or a clear "what was committed is gone" is "not confirmed".
+A return means that the events are committed. Every answer but 200, "malformed" and "the event committed last is
+missing" raises `IngestUnavailableError`.
 """
 
 import aiohttp
@@ -11,11 +11,11 @@ from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRe
 PATH = "/internal/v1/events"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=2)
 _MALFORMED = (400, 413, 422)
-_LOST = 409
+_MISSING = 409
 
 
 class HttpIngestClient:
-    """A client of one control plane."""
+    """A client of one control plane's ingest. `post` raises the three errors of `delivery.py`."""
 
     def __init__(self, control_url: str, internal_token: str) -> None:
         self._url = control_url.rstrip("/") + PATH
@@ -27,13 +27,13 @@ class HttpIngestClient:
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as answer:
-                status, said = answer.status, await answer.read()
+                status, text = answer.status, await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise IngestUnavailableError(type(error).__name__) from None
-        if status == _LOST:
+            raise IngestUnavailableError(f"{type(error).__name__} at {self._url}") from None
+        if status == _MISSING:
             raise EventsMissingError
         if status in _MALFORMED:
-            raise EventsRejectedError(said[:500].decode(errors="replace"))
+            raise EventsRejectedError(text[:500].decode(errors="replace"))
         if status != 200:
             raise IngestUnavailableError(f"control answered {status}")
 

@@ -1,7 +1,8 @@
-"""Reads one incarnation's journal behind its writer, and remembers how far its events have been committed.
+"""Reads one incarnation's journal while its worker writes it, and saves how far its events have been committed.
 
-The place is written down only after the ack of everything before it, together with the calls still open there; only
-then do the segments before it go. What is read again after a crash is the same again. It posts and settles nothing.
+The position is saved, with the calls that are open there, only after everything before it is committed and settled.
+The segments before it are deleted only then. Reading again after a crash gives the same records. Posts and settles
+nothing.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ LARGE_READ_BYTES = 4 * (HEAD_BYTES + MAX_PAYLOAD_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """A place in a journal. `last_number`: of the settlements before it, the last one."""
+    """A position in a journal. `last_number` is the number of the last settlement before it."""
 
     segment: int
     encoded: bytes
@@ -36,31 +37,31 @@ class ReadPosition:
 
 
 class JournalReader:
-    """The records of one incarnation, in order, from the place that was last written down."""
+    """The records of one incarnation, in order, from the position that was last saved."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.incarnation = directory.name
         self.dead = False
         self.finished = False
-        """Dead, and read to the end."""
+        """Whether the worker is dead and its journal is read to the end."""
         self.all_read = False
-        """Whether the last look went to the end of what had been written."""
+        """Whether the last `read` reached the end of what had been written."""
         self.damage: set[tuple[int, int]] = set()
-        """Where something stood that is no record: segment and offset."""
+        """Segment and offset of each place that held neither a record nor zeros."""
         self._lock_fd = -1
         self._open_fd: tuple[int, int] = (-1, -1)
-        place = _load_position(directory)
-        self.ledger = Ledger.from_wire(place["ledger"]) if place else Ledger()
-        self._segment: int = place["segment"] if place else 0
-        self._offset: int = place["offset"] if place else 0
+        saved = _load_position(directory)
+        self.ledger = Ledger.from_wire(saved["ledger"]) if saved else Ledger()
+        self._segment: int = saved["segment"] if saved else 0
+        self._offset: int = saved["offset"] if saved else 0
         self._written_segment = self._segment
         self.unread_closes = 0
-        """How many ended calls wait behind the place."""
-        self._counted = (self._segment, self._offset)
+        """How many ended calls have not been read yet."""
+        self._counted_to = (self._segment, self._offset)
 
     def check_dead(self) -> bool:
-        """Whether the writer is gone; from then on its lock is ours, so that nobody else recovers it too."""
+        """Whether the worker has died. If so, take its lock, so that no other supervisor recovers the journal too."""
         if self.dead:
             return True
         with contextlib.suppress(FileNotFoundError):
@@ -73,30 +74,34 @@ class JournalReader:
                 self._lock_fd, self.dead = fd, True
         return self.dead
 
-    def again(self) -> "JournalReader":
-        """A second reader, from the place that was last written down."""
+    def from_saved_position(self) -> "JournalReader":
+        """A second reader that starts at the position that was last saved."""
         second = JournalReader(self.directory)
         second.dead = self.dead
         return second
 
     def read(self, limit: int) -> list[Halves]:
-        """The calls that ended next, at most `limit` of them; the place moves on. Blocks on the disk: for a thread."""
+        """Read the next calls that ended, at most `limit`. Blocks on the disk: call it in a thread."""
         ended: list[Halves] = []
         unmatched = self.ledger.unmatched
         while len(ended) < limit and not self.finished and self._read_chunk(ended, limit):
             pass
         if self.ledger.unmatched > unmatched:
             count = self.ledger.unmatched - unmatched
-            log.error("journal %s: %d calls cannot be billed: the disk lost their beginning", self.incarnation, count)
+            log.error(
+                "Journal %s: %d calls cannot be billed: the disk has lost their `open` records. Check the disk.",
+                self.incarnation,
+                count,
+            )
         self.all_read = len(ended) < limit
         self.unread_closes = 0 if self.all_read else max(0, self.unread_closes - len(ended))
         return ended
 
     def count_unread_closes(self) -> None:
-        """Bring `unread_closes` up to date; walks only what has come since the last time."""
-        if self._counted < (self._segment, self._offset):
-            self._counted, self.unread_closes = (self._segment, self._offset), 0
-        segment, offset = self._counted
+        """Update `unread_closes`. Reads only what was written since the last time."""
+        if self._counted_to < (self._segment, self._offset):
+            self._counted_to, self.unread_closes = (self._segment, self._offset), 0
+        segment, offset = self._counted_to
         segment = segment or self._after(0) or 0
         while data := self._records_at(segment, offset):
             closes, end, ended = count_closes(data)
@@ -106,20 +111,20 @@ class JournalReader:
                 segment, offset = following, 0
             elif not end:
                 break
-        self._counted = (segment, offset)
+        self._counted_to = (segment, offset)
 
     @property
     def may_save_position(self) -> bool:
-        """Whether segments could go if the place were written down now."""
+        """Whether segments could be deleted if the position were saved now."""
         return self._segment > self._written_segment
 
     def position(self) -> ReadPosition:
-        """Where this reader stands, to be written down once all before it has been committed and settled."""
-        place = {"segment": self._segment, "offset": self._offset, "ledger": self.ledger.to_wire()}
-        return ReadPosition(self._segment, orjson.dumps(place), self.ledger.last_number)
+        """The current position, to be saved once everything before it is committed and settled."""
+        state = {"segment": self._segment, "offset": self._offset, "ledger": self.ledger.to_wire()}
+        return ReadPosition(self._segment, orjson.dumps(state), self.ledger.last_number)
 
     def save_position(self, position: ReadPosition) -> None:
-        """Note the place durably, then let the segments before it go."""
+        """Save the position durably, then delete the segments before it."""
         replace_durably(self.directory / POSITION_NAME, position.encoded)
         self._written_segment = position.segment
         for number in self._segments():
@@ -127,45 +132,55 @@ class JournalReader:
                 self._path(number).unlink()
 
     def remove(self) -> None:
-        """Everything there ever was has been committed and settled. Atomic: seen whole, or not at all."""
+        """Delete a journal that is committed and settled entirely. The rename makes that atomic."""
         self.release()
         done = self.directory.with_name(f".done-{self.incarnation}")
         self.directory.rename(done)
         shutil.rmtree(done)
 
     def release(self) -> None:
-        """Give back what is held of the operating system."""
+        """Close the file descriptors, and with them give up the lock."""
         for fd in (self._lock_fd, self._open_fd[1]):
             if fd >= 0:
                 os.close(fd)
         self._lock_fd, self._open_fd = -1, (-1, -1)
 
     def _read_chunk(self, ended: list[Halves], limit: int) -> bool:
-        """Take what one read brings; False when there is nothing more for now."""
+        """Feed what one read returns to the ledger. Return False when there is nothing more for now."""
         taken, over = self.ledger.feed(self._records_at(self._segment, self._offset), ended, limit)
         self._offset += taken
         if over:
-            return self._on_to_the_next_segment()
-        return taken > 0 or self._beyond_the_gap()
+            return self._next_segment()
+        return taken > 0 or self._skip_gap()
 
-    def _beyond_the_gap(self) -> bool:
+    def _skip_gap(self) -> bool:
         """Handle an offset where no record starts: unwritten space, a torn record at the end, or damage to skip."""
-        if not self.dead and not self._goes_on_beyond(self._segment):
+        if not self.dead and not self._next_segment_in_use(self._segment):
             return False
         rest = self._pread(self._segment, self._offset, 1 << 30)
         if (step := resume_at(rest, 0)) is not None:
-            log.error("journal %s: %d damaged bytes in segment %d", self.incarnation, step, self._segment)
+            log.error(
+                "Journal %s: skipped %d damaged bytes in segment %d; calls recorded there may not be billed. Check the"
+                " disk.",
+                self.incarnation,
+                step,
+                self._segment,
+            )
             self.damage.add((self._segment, self._offset))
             self._offset += step
             return True
         if rest.strip(b"\0"):
-            log.warning("journal %s: segment %d ends in a torn record", self.incarnation, self._segment)
+            log.warning(
+                "Journal %s: segment %d ends in a torn record, as a crash leaves it; all records before it are used.",
+                self.incarnation,
+                self._segment,
+            )
             self.damage.add((self._segment, self._offset))
-        return self._on_to_the_next_segment()
+        return self._next_segment()
 
-    def _goes_on_beyond(self, segment: int) -> bool:
-        """Whether a living worker writes into the next segment already. Asked at each look, so it looks no further than
-        it must."""
+    def _next_segment_in_use(self, segment: int) -> bool:
+        """Whether the worker writes into the next segment already. Called in every round, so it reads as little as
+        possible."""
         following = self._after(segment)
         if following is None:
             return False
@@ -174,7 +189,7 @@ class JournalReader:
                 return False
         return frame_at(self._records_at(following, 0), 0) is not None
 
-    def _on_to_the_next_segment(self) -> bool:
+    def _next_segment(self) -> bool:
         following = self._after(self._segment)
         if following is None:
             self.finished = self.dead
@@ -193,7 +208,7 @@ class JournalReader:
         return self.directory / f"{segment:08d}{SEGMENT_SUFFIX}"
 
     def _records_at(self, segment: int, offset: int) -> bytes:
-        """Some bytes from there on; the one record that stands there at least, however large."""
+        """Read some bytes from there, at least one whole record, however large."""
         data = self._pread(segment, offset, SMALL_READ_BYTES)
         if len(data) == SMALL_READ_BYTES and frame_at(data, 0) is None and data.startswith(MAGIC):
             return self._pread(segment, offset, LARGE_READ_BYTES)
@@ -212,10 +227,10 @@ class JournalReader:
 
 def _load_position(directory: Path) -> dict[str, Any] | None:
     try:
-        place: dict[str, Any] = orjson.loads((directory / POSITION_NAME).read_bytes())
+        saved: dict[str, Any] = orjson.loads((directory / POSITION_NAME).read_bytes())
     except FileNotFoundError:
         return None
-    return place
+    return saved
 
 
 def replace_durably(path: Path, data: bytes) -> None:

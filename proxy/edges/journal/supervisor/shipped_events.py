@@ -1,8 +1,8 @@
-"""The events that control has committed, kept for a day: a control database restored from a backup lacks some of them.
+"""Keeps the events that control has committed for a day, in case its database is restored from a backup.
 
-Files of compressed batches beside the journals, about 75 bytes per call. They hold events only, nothing to settle. They
-are worth less than room for new calls: age, size and a disk that fills up all delete the oldest file. Blocks on the
-disk, so it is called from a thread, one call at a time. It posts nothing: see `delivery.py`.
+Files of compressed batches beside the journals, about 75 bytes per call: events only, nothing to settle. The oldest
+file is deleted by age, by size, and when the disk fills up, since new calls need the room more. Blocks on the disk:
+called in a thread, one call at a time. Posts nothing; `delivery.py` does.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 DIRECTORY_NAME = ".shipped"
 FILE_SUFFIX = ".events"
 RESEND_NAME = "resend.json"
-"""The files that are still to be sent again; there only while a restored database is brought up to date."""
+"""Names the files that are still to be sent again. Exists only during a resend."""
 _HEAD = struct.Struct("<4sII")
 _MAGIC = b"TGS1"
 _LEVEL = 1
 _TIDY_INTERVAL_S = 10.0
-_TELL_INTERVAL_S = 600.0
+_WARN_INTERVAL_S = 600.0
 _Record = tuple[int, int, bytes]
-"""Where it starts and ends in its file, and its compressed events."""
+"""Start and end offset in the file, and the compressed events."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedOptions:
-    """`retention_s` 0 keeps nothing. With less than `keep_free_bytes` of free disk the oldest events go first."""
+    """`retention_s` 0 keeps nothing. Below `keep_free_bytes` of free disk space the oldest files are deleted."""
 
     retention_s: float = 86_400.0
     max_bytes: int = 8 * 1024**3
@@ -49,7 +49,7 @@ class ShippedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events that one request brought to control, and where they are kept."""
+    """The events of one request, and where they are kept."""
 
     file: str
     start: int
@@ -58,7 +58,7 @@ class Batch:
 
 
 class ShippedEvents:
-    """What was shipped from one journal directory. `open` before all else; `last_key` is of the newest event."""
+    """The events shipped from one journal directory. Call `open` first."""
 
     def __init__(self, directory: Path, options: ShippedOptions | None = None) -> None:
         self._directory = directory
@@ -66,13 +66,13 @@ class ShippedEvents:
         self._fd = -1
         self._size = 0
         self._began_at_s = self._tidied_at_s = 0.0
-        self._left: list[str] = []
+        self._to_resend: list[str] = []
         self._offset = 0
         self._last: Batch | None = None
-        self._short = False
-        self._told_at_s = float("-inf")
+        self._disk_is_short = False
+        self._warned_at_s = float("-inf")
         self.last_key: str | None = None
-        """The idempotency key of the event that control committed last; None while nothing is kept."""
+        """The idempotency key of the event that control committed last. None when nothing is kept."""
         self.bytes = 0
 
     @property
@@ -81,33 +81,33 @@ class ShippedEvents:
 
     @property
     def resending(self) -> bool:
-        """Whether some of it is still to be sent again."""
-        return bool(self._left)
+        """Whether a resend is under way."""
+        return bool(self._to_resend)
 
     def open(self) -> None:
-        """Find what an earlier process left."""
+        """Load what an earlier process kept."""
         if not self.keeps:
             shutil.rmtree(self._directory, ignore_errors=True)
             return
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            self._left = orjson.loads((self._directory / RESEND_NAME).read_bytes())["files"]
+            self._to_resend = orjson.loads((self._directory / RESEND_NAME).read_bytes())["files"]
         self._tidy()
-        if self._left:
-            return  # the event that was committed last may be any: nothing is asked until all have been sent again
+        if self._to_resend:
+            return  # unknown which event was committed last: control is not asked until all are sent again
         for name in reversed(self._names()):
             if newest := deque(self._records(name, 0), maxlen=1):
                 self.last_key = key_of(_batch(name, newest[0]).events[-1])
                 return
 
     def keep(self, events: Sequence[bytes]) -> None:
-        """Control has committed these, one or more. A disk that does not take them costs only the chance to send them
-        again."""
+        """Keep committed events, one or more. If the disk refuses them, they only cannot be sent again after a
+        restore."""
         if not self.keeps:
             return
         self.last_key = key_of(events[-1])
         self.make_room()
-        if self._short:
+        if self._disk_is_short:
             return
         payload = zlib.compress(b"\n".join(events), _LEVEL)
         try:
@@ -115,54 +115,54 @@ class ShippedEvents:
         except OSError as error:
             self._close_file()
             log.error(
-                "Shipped events cannot be kept (%s): a restore of the control database would lose them."
+                "Shipped events cannot be kept (%s); a restore of the control database would lose them."
                 " Check the disk of TOLLGATE_JOURNAL_DIR.",
                 error.strerror,
             )
 
     def begin_resend(self) -> None:
-        """Control lacks what it had committed: all that is kept is to be sent again, after a restart of ours too."""
+        """Mark everything that is kept for sending again, also after a restart of the supervisor."""
         self._close_file()
         self.last_key, self._offset, self._last = None, 0, None
-        self._note_left(self._names())
+        self._save_to_resend(self._names())
         log.warning(
-            "Control no longer has the last events it committed: its database was restored or replaced. The events of"
-            " the last %g hours are sent again, %d MB in %d files; control ignores those that it has.",
+            "Control no longer has the last events it committed: its database was restored or replaced. Sending the"
+            " events of the last %g hours again, %d MB in %d files; control ignores those that it has.",
             self._options.retention_s / 3600,
             self.bytes // 1_000_000,
-            len(self._left),
+            len(self._to_resend),
         )
 
     def next_to_resend(self) -> Batch | None:
-        """What to send again next; None when all was."""
-        while self._left:
-            for record in self._records(self._left[0], self._offset):
-                return _batch(self._left[0], record)
-            self._note_left(self._left[1:])
+        """The next batch to send again, or None when there is none left."""
+        while self._to_resend:
+            for record in self._records(self._to_resend[0], self._offset):
+                return _batch(self._to_resend[0], record)
+            self._save_to_resend(self._to_resend[1:])
             self._offset = 0
-            if not self._left:
-                self._resent_all()
+            if not self._to_resend:
+                self._finish_resend()
         return None
 
     def resent(self, batch: Batch) -> None:
-        """Control has committed it again."""
+        """Control has committed this batch again."""
         self.last_key = key_of(batch.events[-1])
-        if self._left and (batch.file, batch.start) == (self._left[0], self._offset):
+        if self._to_resend and (batch.file, batch.start) == (self._to_resend[0], self._offset):
             self._offset, self._last = batch.end, batch
 
     def make_room(self) -> None:
-        """Where the disk fills up, the oldest events go first: the journals need the room for new calls."""
+        """Delete the oldest files when the disk fills up: the journals need the room for new calls."""
         if not self.keeps:
             return
         if time.monotonic() - self._tidied_at_s >= _TIDY_INTERVAL_S:
             self._tidy()
-        lacking = self._short = self._free_bytes() < self._options.keep_free_bytes
-        while self._short and self._drop_oldest():
-            self._short = self._free_bytes() < self._options.keep_free_bytes
-        if lacking and time.monotonic() - self._told_at_s > _TELL_INTERVAL_S:
-            self._told_at_s = time.monotonic()
+        was_short = self._disk_is_short = self._free_bytes() < self._options.keep_free_bytes
+        while self._disk_is_short and self._drop_oldest():
+            self._disk_is_short = self._free_bytes() < self._options.keep_free_bytes
+        if was_short and time.monotonic() - self._warned_at_s > _WARN_INTERVAL_S:
+            self._warned_at_s = time.monotonic()
             log.warning(
-                "Less than %d MB are free on the disk of %s: shipped events are dropped, oldest first. A restore of the"
+                "Less than %d MB are free on the disk of %s; shipped events are dropped, oldest first. A restore of the"
                 " control database would lose them. Free some space, or lower TOLLGATE_SHIPPED_MAX_BYTES.",
                 self._options.keep_free_bytes // 1024**2,
                 self._directory.parent,
@@ -171,9 +171,9 @@ class ShippedEvents:
     def close(self) -> None:
         self._close_file()
 
-    def _resent_all(self) -> None:
-        """The batch that was committed last becomes the newest one, by which the next process asks."""
-        log.warning("All shipped events that were kept have been sent again.")
+    def _finish_resend(self) -> None:
+        """Finish the resend. Keep the batch that was committed last as the newest one: the next process asks by it."""
+        log.warning("Sent all kept events to control again; the resend is complete.")
         if self._last is not None:
             self.keep(self._last.events)
 
@@ -201,20 +201,24 @@ class ShippedEvents:
         return sorted(name for name in os.listdir(self._directory) if name.endswith(FILE_SUFFIX))
 
     def _records(self, name: str, offset: int) -> Iterator[_Record]:
-        """What one file holds from there on, up to its end or to a record that a crash tore."""
+        """The records of one file from `offset` to its end, or to a record that a crash tore."""
         with contextlib.suppress(FileNotFoundError), (self._directory / name).open("rb") as file:
             file.seek(offset)
             while head := file.read(_HEAD.size):
                 magic, size, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
                 payload = file.read(size)
                 if magic != _MAGIC or len(payload) < size or zlib.crc32(payload) != checksum:
-                    log.warning("%s ends in a torn record at byte %d", self._directory / name, offset)
+                    log.warning(
+                        "%s ends in a torn record at byte %d, as after a crash; its batch cannot be sent again.",
+                        self._directory / name,
+                        offset,
+                    )
                     return
                 start, offset = offset, file.tell()
                 yield start, offset, payload
 
-    def _note_left(self, names: list[str]) -> None:
-        self._left = names
+    def _save_to_resend(self, names: list[str]) -> None:
+        self._to_resend = names
         path = self._directory / RESEND_NAME
         if names:
             replace_durably(path, orjson.dumps({"files": names}))
@@ -222,14 +226,14 @@ class ShippedEvents:
             path.unlink(missing_ok=True)
 
     def _tidy(self) -> None:
-        """What is too old, or too much, goes; but not what is still to be sent again."""
+        """Delete files that are too old or too much, except those that are still to be sent again."""
         self._tidied_at_s = time.monotonic()
         sizes = dict(self._sizes())
         self.bytes = sum(size for size, _ in sizes.values())
         oldest_s = time.time() - self._options.retention_s
         for name, (size, written_s) in sorted(sizes.items()):
             if written_s < oldest_s or self.bytes > self._options.max_bytes:
-                if name in self._left:
+                if name in self._to_resend:
                     continue
                 self._drop(name, size)
 

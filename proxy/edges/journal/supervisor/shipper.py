@@ -1,8 +1,8 @@
-"""Brings what the workers' journals hold to control, and recovers what dead workers left.
+"""Ships the events of the workers' journals to control, and recovers the journals of dead workers.
 
-It runs in the supervisor. An event counts as delivered when control has committed it; until then its journal stays.
-Sending twice is harmless (control ignores a known key), losing is not: on doubt it sends again. A living worker settles
-for itself, and its journal stays until it says that it has; what a dead one left is settled from its journal.
+Runs in the supervisor. A journal stays on disk until control has committed its events and Redis has its settlements.
+When in doubt an event is sent again: control ignores a known key. A living worker settles its own calls; those of a
+dead worker are settled from its journal.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
@@ -27,22 +27,23 @@ from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPos
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.exchange import CountersUnavailableError
 
-Settled = Callable[[str], Awaitable[int]]
-"""Up to which number all settlements of a living incarnation are in Redis, as it says itself; 0 when it does not."""
+SettledThrough = Callable[[str], Awaitable[int]]
+"""Asks a living incarnation up to which number all its settlements are in Redis. 0 when it does not answer."""
 log = logging.getLogger(__name__)
 
 RESERVE_NAME = "ballast"
 RESERVE_BYTES = 1024 * 1024
 REPLAY_CHUNK = 2_000
-_LONGEST_HOLD_MS = 2 * 86_400_000
-"""A counter's key lives three days without use; older settlements might find their marker gone, and count twice."""
+_MAX_SETTLEMENT_AGE_MS = 2 * 86_400_000
+"""Older settlements are not replayed. A counter's key expires after three days without use, and with it the marker
+without which a settlement would count twice."""
 
 
 class SettlementReplayer(Protocol):
-    """The counters, as far as the settlements of a dead worker need them."""
+    """The counters, as far as a replay of a dead worker's settlements needs them."""
 
     def replay(self, incarnation: str, settlements: list[Settlement]) -> Awaitable[object]:
-        """Returns when Redis has them, however long that takes; or raises `CountersUnavailableError`."""
+        """Return when Redis has them, however long that takes, or raise `CountersUnavailableError`."""
         ...
 
 
@@ -54,12 +55,12 @@ class ShipperOptions:
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0
     look_back_interval_s: float = 60.0
-    """After so long without a word from control it is asked whether it still has what it committed."""
+    """After this long without an answer from control, ask whether it still has what it committed."""
     shipped: ShippedOptions = field(default_factory=ShippedOptions)
 
 
 class _Retry:
-    """When to try again: exponential, jittered over its whole range, so that proxies do not return in step."""
+    """When to try again: exponential backoff with jitter, so that proxies do not retry in step."""
 
     def __init__(self, options: ShipperOptions) -> None:
         self._options = options
@@ -76,13 +77,13 @@ class _Retry:
         self._not_before = time.monotonic() + ceiling * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not secrecy)
 
     def succeeded(self) -> bool:
-        """Whether there had been a failure."""
+        """Reset the backoff. Return whether there had been a failure."""
         had, self.failures, self._not_before = self.failures > 0, 0, 0.0
         return had
 
 
 class Shipper:
-    """One loop over all journals in the directory. One batch is under way at a time, whoever it comes from."""
+    """One loop over all journals in the directory. Sends one batch at a time, whichever journals it comes from."""
 
     def __init__(
         self, directory: Path, ingest: IngestClient, counters: SettlementReplayer, options: ShipperOptions | None = None
@@ -91,26 +92,26 @@ class Shipper:
         self._counters = counters
         self._options = options or ShipperOptions()
         self._shipped = ShippedEvents(directory / DIRECTORY_NAME, self._options.shipped)
-        largest = (self._options.batch_events, self._options.batch_bytes)
-        self._delivery = Delivery(directory, ingest, self._shipped, largest)
+        max_request = (self._options.batch_events, self._options.batch_bytes)
+        self._delivery = Delivery(directory, ingest, self._shipped, max_request)
         self._readers: dict[str, JournalReader] = {}
         self._settled: set[str] = set()
         self._orphaned: set[str] = set()
-        self._batch: list[bytes] = []
+        self._unsent: list[bytes] = []
         self._replays: dict[str, asyncio.Task[None]] = {}
-        """Under way, each of all that a dead worker left."""
+        """The replays under way, by dead incarnation."""
         self._posting, self._replaying, self._saving_position, self._settled_poll = (
             _Retry(self._options) for _ in range(4)
         )
         self._reserve = DiskReserve(directory / RESERVE_NAME, RESERVE_BYTES)
-        self._live: Callable[[], Collection[str]] = tuple
-        self._worker_settled: Settled = _unknown
+        self._live_incarnations: Callable[[], Collection[str]] = tuple
+        self._worker_settled: SettledThrough = _unknown
         self._wake = asyncio.Event()
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.pending = 0
-        """Events that the last look found in the journals, not yet known to be committed. Between two looks it stays: 0
-        means that a look found none, never that they are just being read or that their post has just ended."""
+        """Events in the journals that were not known to be committed in the last round. Changes only at the start of
+        a round: 0 means that a round found none, never that events are just being read or posted."""
         self._damage: set[tuple[str, int, int]] = set()
 
     @property
@@ -119,37 +120,37 @@ class Shipper:
 
     @property
     def resent(self) -> int:
-        """Events that were sent again after a restore of control's database, since start."""
+        """Events sent again after a restore of control's database, since start."""
         return self._delivery.resent
 
     @property
     def retained_bytes(self) -> int:
-        """What the events take that are kept for such a restore."""
+        """The size of the events that are kept for such a restore."""
         return self._shipped.bytes
 
     @property
     def damaged(self) -> int:
-        """In how many places of the journals something stood that is no record."""
+        """How many damaged places the journals had, since start."""
         return len(self._damage)
 
-    def start(self, live_incarnations: Callable[[], Collection[str]], settled: Settled) -> None:
-        """`live_incarnations`: of the workers that are known to run; all others are looked at closely."""
-        self._live, self._worker_settled = live_incarnations, settled
+    def start(self, live_incarnations: Callable[[], Collection[str]], settled: SettledThrough) -> None:
+        """Start the loop. Journals of other incarnations than `live_incarnations` are checked for a dead worker."""
+        self._live_incarnations, self._worker_settled = live_incarnations, settled
         self._task = asyncio.create_task(self._run_forever(), name="shipper")
 
     def worker_died(self, incarnation: str) -> None:
-        """Recover it now rather than at the next look."""
-        log.info("recovering the journal of %s", incarnation)
+        """Recover its journal now rather than in the next round."""
+        log.info("Recovering the journal of dead worker %s.", incarnation)
         self._wake.set()
 
-    def doubt_control(self) -> None:
-        """Control's database may have been restored: ask whether it still has what it committed."""
-        self._delivery.doubt()
+    def check_control(self) -> None:
+        """Ask control now whether it still has what it committed: its database may have been restored."""
+        self._delivery.check_control()
         self._wake.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Ship all there is, the workers having stopped; whether that was done in time. The shipper ends."""
-        self._live = tuple
+        """Ship everything, after the workers have stopped, and end the loop. Return whether all was shipped in time."""
+        self._live_incarnations = tuple
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._until_empty()
@@ -160,29 +161,32 @@ class Shipper:
             replay.cancel()
         if self._replays:
             await asyncio.wait(self._replays.values())
-        empty = not self._batch and not self._readers
-        self._forget()
+        empty = not self._unsent and not self._readers
+        self._drop_readers()
         await in_thread(self._shipped.close)
         return empty
 
     async def _until_empty(self) -> None:
-        for _ in range(2):  # what was written before now is seen by the second round at the latest
+        for _ in range(2):  # the second round sees everything that was written before now
             self._round_done.clear()
             self._wake.set()
             await self._round_done.wait()
-        while self._batch or self._readers:
+        while self._unsent or self._readers:
             self._round_done.clear()
             await self._round_done.wait()
 
     async def _run_forever(self) -> None:
-        await in_thread(self._reserve.hold)
+        await in_thread(self._reserve.allocate)
         await self._delivery.open()
         while True:
             try:
                 busy = await self._round()
-            except Exception:  # whatever it is, the journals still hold everything: begin again from the disk
-                log.exception("the shipper stumbled")
-                self._forget()
+            except Exception:  # the journals still hold everything: start again from the disk
+                log.exception(
+                    "Event shipper failed; it starts again from the journals on disk. No event is lost. Please report"
+                    " this bug."
+                )
+                self._drop_readers()
                 busy = False
                 await asyncio.sleep(self._options.longest_delay_s / 10)
             self._round_done.set()
@@ -192,35 +196,35 @@ class Shipper:
                         await self._wake.wait()
                 self._wake.clear()
 
-    def _forget(self) -> None:
+    def _drop_readers(self) -> None:
         for reader in self._readers.values():
             reader.release()
-        self._readers, self._batch = {}, []
+        self._readers, self._unsent = {}, []
         self._settled, self._orphaned = set(), set()
 
     async def _round(self) -> bool:
-        """Look and read, settle, post, tidy. Whether there is more to send than this batch.
+        """Read, settle, post, delete. Return whether there is more to send at once.
 
-        What only trickles in is left to gather for an interval: a batch costs control as much as a hundred events.
+        Single events wait for the next interval: a batch costs control as much as a hundred events.
         """
-        await in_thread(self._look)
-        await self._settle()
-        posted = bool(self._batch) and self._posting.due and await self._post_batch()
+        await in_thread(self._read_journals)
+        await self._start_replays()
+        posted = bool(self._unsent) and self._posting.due and await self._post_batch()
         resending = self._posting.due and await self._look_back()
-        if not self._batch:
-            await self._tidy()
+        if not self._unsent:
+            await self._save_or_remove()
         return resending or (posted and not all(reader.all_read for reader in self._readers.values()))
 
-    def _look(self) -> None:
-        """All that a round does on the disk: each hop to a thread costs as much as reading some hundred records."""
-        self._discover()
+    def _read_journals(self) -> None:
+        """The disk reads of a round, in one thread call: each costs as much as reading some hundred records."""
+        self._find_journals()
         self._shipped.make_room()
-        if not self._batch:
-            self._batch = self._next_batch()
-        self.pending = len(self._batch) + sum(reader.unread_closes for reader in self._readers.values())
+        if not self._unsent:
+            self._unsent = self._next_batch()
+        self.pending = len(self._unsent) + sum(reader.unread_closes for reader in self._readers.values())
 
-    def _discover(self) -> None:
-        """New journals, and which have lost their writer. A name with a dot is one in the making or in removal."""
+    def _find_journals(self) -> None:
+        """Find new journals and those whose worker died. A name with a dot is being created or removed."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -228,25 +232,25 @@ class Shipper:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 elif entry.name not in self._readers and not entry.name.startswith(".") and entry.is_dir():
                     self._readers[entry.name] = JournalReader(self._directory / entry.name)
-        live = self._live()
+        live = self._live_incarnations()
         for reader in self._readers.values():
             if reader.incarnation not in live and not reader.dead and reader.check_dead():
-                log.info("journal %s: its worker is gone", reader.incarnation)
-            if self._batch or not reader.all_read:  # else there is nothing to count that is not read at once
+                log.info("Journal %s: its worker has died; recovering its calls.", reader.incarnation)
+            if self._unsent or not reader.all_read:  # otherwise this round reads everything
                 reader.count_unread_closes()
 
-    async def _settle(self) -> None:
-        """A dead worker's holds are put right at once, whether or not control can be reached.
+    async def _start_replays(self) -> None:
+        """Replay the settlements of dead workers, whether or not control can be reached.
 
-        Beside the loop, because that lasts until Redis is back; one replay per incarnation: sent twice at the same
-        time, a settlement could count twice.
+        Runs beside the loop, because a replay lasts until Redis is back. One replay per incarnation: two at once could
+        count a settlement twice.
         """
-        await self._reap_replays()
+        await self._collect_replays()
         for name, reader in self._readers.items():
             if reader.dead and name not in self._settled and name not in self._replays and self._replaying.due:
                 self._replays[name] = asyncio.create_task(self._replay_all_of(reader))
 
-    async def _reap_replays(self) -> None:
+    async def _collect_replays(self) -> None:
         for name, task in list(self._replays.items()):
             if not task.done():
                 continue
@@ -259,30 +263,34 @@ class Shipper:
             self._settled.add(name)
 
     async def _replay_all_of(self, reader: JournalReader) -> None:
-        """Of a dead worker: what ended and, above all its numbers, what did not."""
+        """Replay the calls that ended, then the orphans, whose numbers are above all others."""
         orphans = (await self._replay_ended(reader)).orphans()
         if orphans:
-            log.warning("journal %s: %d calls died with their worker", reader.incarnation, len(orphans))
+            log.warning(
+                "Journal %s: %d calls died with their worker; they are billed for what was delivered.",
+                reader.incarnation,
+                len(orphans),
+            )
         await self._replay(reader.incarnation, settlements_of(orphans))
 
     async def _replay_ended(self, reader: JournalReader) -> Ledger:
-        again = reader.again()
+        replayed = reader.from_saved_position()
         try:
-            while not again.finished:
-                ended = await in_thread(again.read, REPLAY_CHUNK)
+            while not replayed.finished:
+                ended = await in_thread(replayed.read, REPLAY_CHUNK)
                 await self._replay(reader.incarnation, settlements_of(ended))
         finally:
-            again.release()
-        return again.ledger
+            replayed.release()
+        return replayed.ledger
 
     async def _replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
-        oldest_ms = time.time_ns() // 1_000_000 - _LONGEST_HOLD_MS
+        oldest_ms = time.time_ns() // 1_000_000 - _MAX_SETTLEMENT_AGE_MS
         fresh = [settlement for settlement in settlements if settlement.reservation.admitted_at_ms > oldest_ms]
         for start in range(0, len(fresh), REPLAY_CHUNK):
             await self._counters.replay(incarnation, fresh[start : start + REPLAY_CHUNK])
 
     def _next_batch(self) -> list[bytes]:
-        """From each journal in turn, so that none starves another."""
+        """Take an equal share from each journal, so that none starves another."""
         batch: list[bytes] = []
         share = max(1, self._options.batch_events // max(1, len(self._readers)))
         for name, reader in self._readers.items():
@@ -294,31 +302,35 @@ class Shipper:
         return batch
 
     async def _post_batch(self) -> bool:
-        if not await self._taken(self._delivery.post(self._batch)):
+        if not await self._delivered(self._delivery.post(self._unsent)):
             return False
-        self._batch = []
+        self._unsent = []
         return True
 
     async def _look_back(self) -> bool:
-        """Have sent again what a restored database lacks; whether there is more of it."""
-        looked = await self._taken(self._delivery.look_back(self._options.look_back_interval_s))
+        """Send one batch of a resend, if one is due. Return whether more of it is left."""
+        looked = await self._delivered(self._delivery.look_back(self._options.look_back_interval_s))
         return looked and self._shipped.resending
 
-    async def _taken(self, delivering: Awaitable[None]) -> bool:
-        """Whether control takes events."""
+    async def _delivered(self, delivering: Awaitable[None]) -> bool:
+        """Await a delivery. Return whether control took it."""
         try:
             await delivering
         except IngestUnavailableError as error:
             if not self._posting.failures:
-                log.warning("control does not take events, they wait in the journal: %s", error)
+                log.warning(
+                    "Event shipping paused: control does not take events (%s). Events wait in the journal. Check that"
+                    " control is reachable and that TOLLGATE_INTERNAL_TOKEN is the same there.",
+                    error,
+                )
             self._posting.failed()
             return False
         if self._posting.succeeded():
-            log.warning("control takes events again")
+            log.warning("Event shipping resumed: control takes events again.")
         return True
 
-    async def _tidy(self) -> None:
-        """Everything that was read is committed: note how far, let go of what is done with."""
+    async def _save_or_remove(self) -> None:
+        """Save positions and remove finished journals, now that everything that was read is committed."""
         for name, reader in list(self._readers.items()):
             if name in self._orphaned and name in self._settled:
                 del self._readers[name]
@@ -328,7 +340,7 @@ class Shipper:
             elif reader.may_save_position and self._saving_position.due:
                 position = reader.position()
                 if name in self._settled or (not reader.dead and await self._is_settled(name, position)):
-                    await self._note(reader, position)
+                    await self._save_position(reader, position)
 
     async def _is_settled(self, incarnation: str, position: ReadPosition) -> bool:
         """Whether all settlements before the position are in Redis. Until then the journal must keep them."""
@@ -340,13 +352,18 @@ class Shipper:
         self._settled_poll.succeeded()
         return True
 
-    async def _note(self, reader: JournalReader, position: ReadPosition) -> None:
-        """Where the disk does not take it, the segments stay a while longer; events go on meanwhile."""
+    async def _save_position(self, reader: JournalReader, position: ReadPosition) -> None:
+        """Save the position. If the disk refuses, the segments stay longer and events are still shipped."""
         try:
-            await in_thread(self._reserve.use, lambda: reader.save_position(position))
+            await in_thread(self._reserve.write_using, lambda: reader.save_position(position))
         except OSError as error:
             if not self._saving_position.failures:
-                log.error("journal %s: its place cannot be noted: %s", reader.incarnation, error.strerror)
+                log.error(
+                    "Journal %s: its position cannot be saved (%s); its segments stay on disk until that succeeds. Free"
+                    " space on the disk of TOLLGATE_JOURNAL_DIR.",
+                    reader.incarnation,
+                    error.strerror,
+                )
             self._saving_position.failed()
         else:
             self._saving_position.succeeded()

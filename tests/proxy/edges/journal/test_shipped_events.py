@@ -106,7 +106,7 @@ async def test_control_is_asked_though_nobody_calls_and_at_once_when_doubted(tmp
     asked = len(books.asked)
     await asyncio.sleep(0.05)
     assert len(books.asked) == asked, "it was asked a moment ago"
-    shipper.doubt_control()
+    shipper.check_control()
     await eventually(lambda: key(9) in books.events)
     assert await shipper.drain(10)
 

@@ -334,7 +334,7 @@ async def test_a_place_that_cannot_be_noted_holds_up_no_event(
     whole(journal, *range(300, 310))
     await eventually(lambda: len(books.events) == 310)
     assert books.posts <= posts + 10, "everything is sent again and again"
-    assert caplog.text.count("its place cannot be noted: No space left") == 1
+    assert caplog.text.count("its position cannot be saved (No space left") == 1
     journal.stop()
     assert await shipper.drain(10), "a dead worker's journal goes without a place"
 

@@ -204,7 +204,7 @@ def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
     monkeypatch.undo()
     with pytest.raises(JournalUnavailableError, match="No space left"):
         journal.open(call(600))
-    journal._try_again_at = 0.0  # the time is up
+    journal._retry_write_at = 0.0  # the time is up
     whole(journal, 601)
     assert journal.troubles == ()
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
