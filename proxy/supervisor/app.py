@@ -239,13 +239,13 @@ class Supervisor:
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
-        yield "tollgate_snapshot_age_seconds", "Since control last confirmed the policy served", age_s
+        yield "tollgate_snapshot_age_seconds", "Time since control last confirmed the policy", age_s
         shipper, troubled = self._shipper, sum(bool(slot.health.get("journal")) for slot in self._slots)
         yield "tollgate_journal_pending_events", "Events that control has not confirmed yet", shipper.pending
         yield "tollgate_journal_troubled_workers", "Workers whose journal refuses calls, or soon will", troubled
         yield (
             "tollgate_journal_damaged_places",
-            "Records that the disk spoilt, found since start",
+            "Damaged places found in journals since start",
             shipper.damaged,
         )
         yield (
@@ -254,7 +254,11 @@ class Supervisor:
             shipper.retained_bytes,
         )
         yield "tollgate_journal_resent_events", "Events sent again after a restore, since start", shipper.resent
-        yield "tollgate_journal_rejected_events", "Events that control called malformed, since start", shipper.rejected
+        yield (
+            "tollgate_journal_rejected_events",
+            "Events that control rejected as malformed, since start",
+            shipper.rejected,
+        )
 
     async def _settled(self, incarnation: str) -> int:
         """Return the number up to which this worker's settlements are in Redis; 0 if it died or does not answer."""

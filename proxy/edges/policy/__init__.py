@@ -1,4 +1,4 @@
-"""The machine's replica of policy, as a worker reads it.
+"""The machine's policy replica, as a worker reads it.
 
 Promises synchronous look-ups. Must not answer "not found" for a fault of ours.
 """

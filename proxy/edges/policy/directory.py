@@ -1,8 +1,8 @@
-"""Policy as a worker looks it up: synchronous, one row at a time, from the machine's replica file, read only.
+"""Looks up policy for a worker: synchronous, read-only, one row at a time from the machine's policy replica.
 
-Satisfies the stages' `Directory`. What is compiled is kept in a bounded cache that is emptied when the replica's stamp
-turns; the whole is never held, so memory does not grow with the number of keys. What is not there is never remembered
-as missing. It must not answer "no such thing" for trouble of ours: that is `PolicyUnavailableError`.
+Compiled rows are kept in a bounded cache, which is emptied when the replica's generation changes. Memory does not grow
+with the number of keys, and missing rows are never cached. A replica that cannot be read raises
+`PolicyUnavailableError`; it must never look like a missing row.
 """
 
 import logging
@@ -22,9 +22,9 @@ from proxy.edges.policy.replica_file import connect_readonly
 from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
 
 CACHE_WEIGHT = 6_000_000
-"""Bytes of encoded rows whose compiled forms a worker keeps at most; compiled they take a few times as much."""
+"""How much a worker caches, in bytes of encoded rows. Compiled rows take a few times as much memory."""
 _ENTRY_WEIGHT = 300
-# Plain strings: hashing a member of an enum costs more than the look-up.
+# Plain strings: hashing an enum member costs more than the look-up.
 _KEY, _ENDPOINT, _WORKSPACE = RowKind.KEY.value, RowKind.ENDPOINT.value, RowKind.WORKSPACE.value
 _GROUP, _SECRET, _MODEL = RowKind.GROUP.value, RowKind.SECRET.value, RowKind.MODEL.value
 _SELECT = "SELECT body FROM rows WHERE kind = ? AND id = ?"
@@ -34,36 +34,36 @@ log = logging.getLogger(__name__)
 
 
 class GenerationSource(Protocol):
-    """Tells when the replica holds another generation: see `replica.ReplicaStamp`."""
+    """Tells which generation the replica holds. Satisfied by `ReplicaStamp`."""
 
     @property
     def generation_cell(self) -> Sequence[int]:
-        """One number. In a cell, since it is read on every look-up, and a call would cost more than the rest of it."""
+        """One number, read on every look-up: indexing a memory cell is cheaper than a call."""
         ...
 
 
 class Confirmer(Protocol):
-    """Whoever can have the replica refreshed from control: in a worker, the channel to the supervisor."""
+    """Has the replica refreshed from control. In a worker this is the channel to the supervisor."""
 
     async def confirm(self) -> bool:
-        """Whether control has just confirmed the replica. False: it cannot be reached."""
+        """Return whether control has just confirmed the replica; False when it cannot be reached."""
         ...
 
     def report_damage(self) -> None:
-        """The replica file cannot be read: have it looked at."""
+        """Report that the replica file cannot be read, so that the supervisor checks it."""
         ...
 
 
 class BoundedCache:
-    """A bounded cache in two generations: what was used since the last turn survives the next one.
+    """A cache in two halves, young and old. A full young half becomes the old one; entries in use move back.
 
-    One dict look-up for what is in use, no bookkeeping on a hit, and never more than `weight` in all. `made`: tables of
-    what was made of entries. They are emptied at each turn, so that they keep nothing alive which is weighed no more.
+    One dict look-up and no bookkeeping for an entry in use; never more than `weight` in all. `derived` are tables of
+    objects that were made from entries. They are emptied with each turnover, because they keep entries alive.
     """
 
-    def __init__(self, weight: int, made: Sequence[dict[Any, Any]] = ()) -> None:
+    def __init__(self, weight: int, derived: Sequence[dict[Any, Any]] = ()) -> None:
         self._half = weight // 2
-        self._made = made
+        self._derived = derived
         self._young: dict[Any, tuple[Any, int]] = {}
         self._old: dict[Any, tuple[Any, int]] = {}
         self._young_weight = 0
@@ -82,32 +82,32 @@ class BoundedCache:
         self._young[key] = (value, weight)
 
     def make_room(self, weight: int) -> None:
-        """For one more of this weight, here or in a table of `made`."""
+        """Make room for one more entry of this weight, here or in a `derived` table."""
         if self._young_weight + weight > self._half:
-            self._turn(self._young)
+            self._turn_over(self._young)
         self._young_weight += weight
 
     def clear(self) -> None:
-        self._turn({})
+        self._turn_over({})
 
-    def _turn(self, old: dict[Any, tuple[Any, int]]) -> None:
+    def _turn_over(self, old: dict[Any, tuple[Any, int]]) -> None:
         self._old, self._young, self._young_weight = old, {}, 0
-        for table in self._made:
+        for table in self._derived:
             table.clear()
 
 
 class SnapshotDirectory:
-    """One worker's view of the replica at `path`; opened on first use, so it may be built before the file is there."""
+    """One worker's view of the replica at `path`. The file is opened on first use, so it need not exist yet."""
 
     def __init__(self, path: Path, keys: Sequence[bytes], stamp: GenerationSource, confirmer: Confirmer) -> None:
         self._path = path
         self._keys = tuple(keys)
-        self._current = stamp.generation_cell
+        self._generation_cell = stamp.generation_cell
         self._confirmer = confirmer
         self._generation = -1
         self._file: tuple[int, int] | None = None
         self._conn: sqlite3.Connection | None = None
-        # What calls look up, whole and under what they know it by: one dict access each.
+        # What calls look up, complete and under the caller's own key: one dict access each.
         self._key_holders: dict[str, KeyHolder] = {}
         self._slug_routes: dict[tuple[str, str], SlugRoute] = {}
         self._secrets: dict[str, str] = {}
@@ -116,24 +116,24 @@ class SnapshotDirectory:
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Whose key this is; None when there is no such key."""
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         return self._key_holders.get(digest) or self._key_holder(digest)
 
     def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         """Where the slug leads for the group; None when there is no such slug, or the group may not call it."""
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         return self._slug_routes.get((group_id, slug)) or self._slug_route(group_id, slug)
 
     def secret(self, id: str) -> str | None:
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         return self._secrets.get(id) or self._single(self._secrets, _SECRET, id, self._unsealed)
 
     def model(self, id: str) -> ModelRow | None:
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         return self._models.get(id) or self._single(self._models, _MODEL, id, ModelRow.from_wire)
 
     def key(self, digest: str) -> KeyRow | None:
@@ -154,8 +154,8 @@ class SnapshotDirectory:
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         """What binds a call of the group to the slug; None when the group may not call it."""
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         found: Plan | None = self._cache.get((group_id, slug))
         if found is None:
             generation = self._generation
@@ -166,7 +166,7 @@ class SnapshotDirectory:
         return found
 
     async def confirm_unknown(self) -> None:
-        """Returns when control has confirmed the generation since; whoever asks looks again afterwards."""
+        """Return when control has confirmed the replica after this call. The caller then looks again."""
         if not await self._confirmer.confirm():
             raise PolicyUnavailableError("control cannot be reached to confirm an unknown key")
 
@@ -184,7 +184,7 @@ class SnapshotDirectory:
         group = self.group(key.group_id) if key.group_id is not None else None
         holder = KeyHolder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
-            self._keep(self._key_holders, digest, holder, generation)
+            self._cache_derived(self._key_holders, digest, holder, generation)
         return holder
 
     def _slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
@@ -194,7 +194,7 @@ class SnapshotDirectory:
         if endpoint is None or plan is None:
             return None
         route = SlugRoute(endpoint, plan)
-        self._keep(self._slug_routes, (group_id, slug), route, generation)
+        self._cache_derived(self._slug_routes, (group_id, slug), route, generation)
         return route
 
     def _single(
@@ -203,17 +203,17 @@ class SnapshotDirectory:
         generation = self._generation
         found = self._row(kind, id, compile)
         if found is not None:
-            self._keep(table, id, found, generation)
+            self._cache_derived(table, id, found, generation)
         return found
 
-    def _keep(self, table: dict[Any, Any], key: object, made: object, generation: int) -> None:
+    def _cache_derived(self, table: dict[Any, Any], key: object, derived: object, generation: int) -> None:
         """Cache it, unless the generation changed meanwhile: it may then combine rows of two generations."""
         if generation == self._generation:
             self._cache.make_room(_ENTRY_WEIGHT)
-            table[key] = made
+            table[key] = derived
 
     def _path_to_root(self, group_id: str) -> list[Group]:
-        """The group and its ancestors; empty when there is no such group. A broken chain would drop limits: refused."""
+        """The group and its ancestors; empty if there is no such group. A broken chain raises: it would drop limits."""
         group = self.group(group_id)
         path = [group] if group else []
         while group is not None and group.parent_id is not None:
@@ -224,8 +224,8 @@ class SnapshotDirectory:
         return path
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-        if self._current[0] != self._generation:
-            self._look_anew()
+        if self._generation_cell[0] != self._generation:
+            self._reload()
         found: Compiled | None = self._cache.get((kind, id))
         if found is None:
             body = self._read(kind, id)
@@ -241,20 +241,20 @@ class SnapshotDirectory:
 
     def _read(self, kind: str, id: str) -> bytes | None:
         if self._conn is None:
-            raise PolicyUnavailableError("no replica of policy on this machine yet")
+            raise PolicyUnavailableError("no policy replica on this machine yet")
         try:
-            # fetchall, not fetchone: a statement that is not at its end holds its read transaction open.
+            # fetchall, not fetchone: an unfinished statement keeps its read transaction open.
             rows = self._conn.execute(_SELECT, (kind, id)).fetchall()
         except sqlite3.DatabaseError as error:
             self._confirmer.report_damage()
             raise PolicyUnavailableError(f"the replica cannot be read: {error}") from None
         except UnicodeEncodeError:
-            return None  # a lone surrogate out of a JSON body names nothing
+            return None  # a lone surrogate from a JSON body matches no row
         return rows[0][0] if rows else None
 
-    def _look_anew(self) -> None:
-        """The stamp has turned: forget what was compiled, and open the file anew if another one has taken its place."""
-        self._generation = self._current[0]  # read before the rows are: a later change is noticed
+    def _reload(self) -> None:
+        """Empty the cache after a change of generation, and reopen the file if it was replaced."""
+        self._generation = self._generation_cell[0]  # read before the rows, so that a later change is noticed
         self._cache.clear()
         try:
             status = os.stat(self._path)
@@ -269,7 +269,7 @@ class SnapshotDirectory:
 
 
 def _open_loaded(path: Path) -> sqlite3.Connection | None:
-    """A connection to a replica that has followed control at least once; None while it is still empty."""
+    """A connection to a replica that holds policy; None while it is still empty."""
     conn = connect_readonly(path)
     if conn.execute("SELECT epoch FROM standing").fetchall():
         return conn
@@ -278,11 +278,13 @@ def _open_loaded(path: Path) -> sqlite3.Connection | None:
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-    """The compiled row; None for one that this version does not understand (it was written for a newer one)."""
+    """The compiled row; None for a row of a newer version that this one does not understand."""
     try:
         return compile(id, orjson.loads(body))
     except SealedWithUnknownKeyError as error:
         raise PolicyUnavailableError(f"{kind} {id}: {error}") from None
     except (KeyError, ValueError, TypeError) as error:
-        log.warning("skipped a %s row that this version cannot read: %s", kind, type(error).__name__)
+        log.warning(
+            "Skipped a %s row that this version cannot read (%s). Update this proxy.", kind, type(error).__name__
+        )
         return None

@@ -1,6 +1,6 @@
-"""The replica's files as every process sees them: their paths, the stamp, and a connection that can only read.
+"""The policy replica's files as every process sees them: paths, the stamp, and a read-only connection.
 
-The supervisor writes the replica (`supervisor/replica.py`); nothing here changes a row.
+Only the supervisor writes rows (`supervisor/replica.py`).
 """
 
 import mmap
@@ -13,10 +13,10 @@ _STAMP_BYTES = 16
 
 
 class ReplicaStamp:
-    """Two numbers in a file that all processes of a proxy map: which generation is current, and when it was confirmed.
+    """Two numbers in a file that all processes of a proxy map: the current generation, and when control confirmed it.
 
-    Both are written by the supervisor alone, as aligned 8-byte stores. The clock is `time.monotonic`, which is one for
-    the whole machine.
+    Only the supervisor writes them, as aligned 8-byte stores. The clock is `time.monotonic`, which all processes of a
+    machine share.
     """
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
@@ -29,16 +29,16 @@ class ReplicaStamp:
         finally:
             os.close(fd)
         self.generation_cell = memoryview(self._map)[:8].cast("Q")
-        """Its one number: which generation is current. Another than last time: what was read before may be outdated."""
+        """Holds one number, the current generation. When it changes, rows that were read before may be outdated."""
         self._confirmed = memoryview(self._map)[8:].cast("d")
 
     @property
     def confirmed_at_s(self) -> float:
-        """`time.monotonic` of the last answer from control; 0 before the first."""
+        """`time.monotonic` of control's last answer; 0 before the first."""
         return self._confirmed[0]
 
     def advance_generation(self) -> None:
-        # Wall-clock based, so that the number differs from every one before a restart too.
+        # Based on the wall clock, so that it also differs from every number before a restart.
         self.generation_cell[0] = max(self.generation_cell[0] + 1, time.time_ns())
 
     def confirm(self, now_s: float) -> None:
@@ -59,7 +59,7 @@ def lock_path(replica: Path) -> Path:
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
-    """A connection that can only read; sqlite3.OperationalError when there is no file."""
+    """A read-only connection. Raises sqlite3.OperationalError when there is no file."""
     conn = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     conn.execute("PRAGMA cache_size = -1024")
     return conn

@@ -1,7 +1,7 @@
-"""The line between the supervisor and one worker: JSON lines over a socketpair, both ways, one loop on each end.
+"""The channel between the supervisor and one worker: JSON lines over a socketpair.
 
-The worker says that it serves, what it has counted, and which confirmation it needs; the supervisor answers. Nothing
-on a request's path waits for it except an unknown key. No secret and no API key ever travels here.
+The worker reports that it serves and what it has counted, and asks to have unknown keys confirmed; the supervisor
+answers. On a request's path only an unknown key waits for it. Must not carry a secret or an API key.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ Message = dict[str, Any]
 CONFIRM_TIMEOUT_S = 5.0
 """How long an unknown key may wait for control before it is answered 503."""
 ASK_GAP_S = 0.01
-"""Between two questions of one worker: unknown keys that come within it share one."""
+"""Time between two questions of one worker. Unknown keys that arrive within it share a question."""
 MAX_WAITING = 1000
-"""Calls with unknown keys that may wait at once; a flood of them must not fill the places of those that are known."""
+"""How many calls with unknown keys may wait at once. A flood of them must not crowd out calls with known keys."""
 MAX_BACKLOG_BYTES = 4_000_000
-"""Counts wait in the worker while more than this waits in the line."""
+"""The worker keeps its counts while more than this waits to be sent."""
 _DAMAGE_REPORT_GAP_S = 10.0
 log = logging.getLogger(__name__)
 
 
 class Channel(asyncio.Protocol):
-    """One end. `on_message` gets each message, `on_lost` is called once when the other end has gone."""
+    """One end. `on_message` gets each message; `on_lost` is called once when the other end has closed."""
 
     def __init__(self, on_message: Callable[[Message], None], on_lost: Callable[[], None]) -> None:
         self._on_message = on_message
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._rest = b""
+        self._partial_line = b""
 
     async def open(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are transports by shape only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             self._on_message(orjson.loads(line))
 
@@ -57,7 +57,7 @@ class Channel(asyncio.Protocol):
         return self._transport is not None and self._transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
 
     def send(self, message: Message) -> None:
-        """Never waits; once the other end has gone there is nobody to tell."""
+        """Send without waiting. Does nothing once the other end has closed."""
         if self._transport is not None:
             self._transport.write(orjson.dumps(message) + b"\n")
 
@@ -71,17 +71,17 @@ class SupervisorLink:
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._channel = Channel(self._received, on_lost)
-        self._question: asyncio.Future[bool] | None = None  # asked for, not sent yet
-        self._sent: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
+        self._unsent_question: asyncio.Future[bool] | None = None  # not sent yet
+        self._unanswered: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
         self._sent_number = 0
         self._sent_at_s = float("-inf")
         self._waiting = 0
         self.max_waiting = MAX_WAITING
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
-        """What to do when the supervisor wants the counts now (it is being scraped)."""
+        """Called when the supervisor wants the counts now, for a scrape."""
         self.health: Callable[[], Message] = dict
-        """How this worker is: what `/readyz` asks for at the same time."""
+        """Called with `flush`; returns this worker's state for `/readyz`."""
 
     async def open(self, sock: socket.socket) -> None:
         await self._channel.open(sock)
@@ -90,10 +90,10 @@ class SupervisorLink:
         self._channel.send({"is": "serving"})
 
     async def confirm(self) -> bool:
-        """Whether control has confirmed the replica since this was asked.
+        """Return whether control has confirmed the replica after this call.
 
-        All who ask within ASK_GAP_S share one question. Who asks while one is on its way shares the next: the answer
-        to this one may be older than the key in question. The supervisor lets questions share refreshes of policy.
+        Callers within ASK_GAP_S share a question. A question that is already sent does not count: its answer may be
+        older than the key. The supervisor in turn lets questions share refreshes.
         """
         if self._waiting >= self.max_waiting:
             return False
@@ -104,18 +104,18 @@ class SupervisorLink:
             self._waiting -= 1
 
     def _next_question(self) -> asyncio.Future[bool]:
-        if self._question is None:
+        if self._unsent_question is None:
             loop = asyncio.get_running_loop()
-            self._question = loop.create_future()
-            loop.call_later(max(0.0, self._sent_at_s + ASK_GAP_S - loop.time()), self._ask, self._question)
-        return self._question
+            self._unsent_question = loop.create_future()
+            loop.call_later(max(0.0, self._sent_at_s + ASK_GAP_S - loop.time()), self._ask, self._unsent_question)
+        return self._unsent_question
 
     def _ask(self, question: asyncio.Future[bool]) -> None:
         loop = asyncio.get_running_loop()
-        self._question = None
+        self._unsent_question = None
         self._sent_number += 1
         self._sent_at_s = loop.time()
-        self._sent[self._sent_number] = question
+        self._unanswered[self._sent_number] = question
         loop.call_later(CONFIRM_TIMEOUT_S, self._answered, self._sent_number, False)
         self._channel.send({"is": "confirm", "number": self._sent_number})
 
@@ -144,7 +144,7 @@ class SupervisorLink:
                 self._channel.send({"is": "flushed", "health": self.health()})
 
     def _answered(self, number: int, ok: bool) -> None:
-        """By the supervisor, or for want of time; whichever comes second finds nobody waiting."""
-        question = self._sent.pop(number, None)
+        """Resolve a question: answered by the supervisor or timed out. The second of the two finds no question."""
+        question = self._unanswered.pop(number, None)
         if question is not None:
             question.set_result(ok)

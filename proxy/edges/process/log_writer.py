@@ -1,4 +1,4 @@
-"""Log lines to standard error, as JSON, from a thread of their own: a slow terminal or pipe never delays a request."""
+"""Writes log lines as JSON to standard error in a thread, so that a slow terminal or pipe delays no request."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from runtime.log_schema import DEFAULT_LEVEL, log_line
 
 MAX_QUEUED = 10_000
-"""Lines that may wait for the thread; further ones are dropped rather than kept."""
+"""How many lines may wait for the thread. Further ones are dropped."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -19,10 +19,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _DroppingHandler(logging.handlers.QueueHandler):
-    """A full queue drops the line: logging must not take the memory that requests need."""
+    """Drops a line when the queue is full: logging must not take the memory that requests need."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Only the message is made here, since its arguments may change; the thread formats the rest."""
+        """Render the message here, because its arguments may change later. The thread formats the rest."""
         record.msg, record.args = record.getMessage(), None
         return record
 
@@ -33,7 +33,7 @@ class _DroppingHandler(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def log_off_the_loop(level: str = DEFAULT_LEVEL) -> Iterator[None]:
-    """Within the block, logging of this process from `level` on goes to standard error through a queue and a thread."""
+    """Within the block, write this process's log from `level` on to standard error, through a queue and a thread."""
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonFormatter())
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_QUEUED)

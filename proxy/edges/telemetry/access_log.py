@@ -1,7 +1,7 @@
-"""The access log: one JSON line per request, written by a thread: a slow disk or pipe never holds the event loop.
+"""Writes the access log, one JSON line per request, in a thread, so that a slow disk or pipe never blocks the loop.
 
-`record` appends to a bounded queue and returns. What does not fit is counted, and the count is logged: losing lines of
-a log is better than losing requests.
+`record` appends to a bounded queue and returns. Lines that do not fit are dropped, and their number is logged: losing
+log lines is better than losing requests.
 """
 
 import os
@@ -15,15 +15,15 @@ import orjson
 
 from proxy.stages.settle import RequestReport
 
-GONE_STATUS = 499
-GONE_TEXT = "Client closed connection"
+CLIENT_CLOSED_STATUS = 499
+CLIENT_CLOSED_MESSAGE = "Client closed connection"
 MAX_PATH_CHARS = 256
-GATHER_S = 0.05
-"""How long lines are gathered for one write."""
+COLLECT_S = 0.05
+"""How long lines are collected for one write."""
 
 
 class AccessLogWriter:
-    """Writes to a file descriptor that stays its owner's. `start` before the first record, `close` after the last."""
+    """Writes to a file descriptor, which stays open. Call `start` before the first record, `close` after the last."""
 
     def __init__(self, fd: int, max_pending: int = 100_000) -> None:
         self._fd = fd
@@ -31,7 +31,7 @@ class AccessLogWriter:
         self._pending: deque[RequestReport] = deque()
         self._lost = 0
         self._wake = threading.Event()
-        self._is_roused = False  # what the event says, cheaper to ask
+        self._is_woken = False  # mirrors `_wake`, cheaper to read
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
 
@@ -43,12 +43,12 @@ class AccessLogWriter:
             self._lost += 1
             return
         self._pending.append(call)
-        if not self._is_roused:
-            self._is_roused = True
+        if not self._is_woken:
+            self._is_woken = True
             self._wake.set()
 
     def close(self) -> None:
-        """All lines are out when this returns, unless the reader of a pipe has stopped reading."""
+        """Write all lines that are queued. Gives up after 2 s when the reader of a pipe has stopped reading."""
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
@@ -58,9 +58,9 @@ class AccessLogWriter:
         while not self._closing:
             self._wake.wait()
             if not self._closing:
-                time.sleep(GATHER_S)
+                time.sleep(COLLECT_S)
             self._wake.clear()
-            self._is_roused = False  # before draining: a record that comes meanwhile rouses it again
+            self._is_woken = False  # before draining, so that a record that comes meanwhile wakes the thread again
             self._drain()
 
     def _drain(self) -> None:
@@ -76,11 +76,11 @@ class AccessLogWriter:
 
 
 def line_of(call: RequestReport) -> bytes:
-    """One line: flat, times in milliseconds, what is unknown left out. The thread that makes it shares the GIL."""
+    """One flat JSON line, times in milliseconds, unknown fields left out. Kept cheap: the thread shares the GIL."""
     second, ms = divmod(call.ended_at_ms, 1000)
     line: dict[str, Any] = {
-        "time": f"{_second(second)}.{ms:03d}Z",
-        "message": GONE_TEXT if call.status == GONE_STATUS else "request",
+        "time": f"{_timestamp(second)}.{ms:03d}Z",
+        "message": CLIENT_CLOSED_MESSAGE if call.status == CLIENT_CLOSED_STATUS else "request",
         "method": call.method,
         "status": call.status,
         "request_bytes": call.request_bytes,
@@ -110,7 +110,7 @@ def line_of(call: RequestReport) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _second(second: int) -> str:
+def _timestamp(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 

@@ -1,7 +1,7 @@
-"""A worker's counts: added up in memory on the path, sent to the supervisor within 100 ms (the stages' `Meters`).
+"""Counts what one worker does and sends the counts to the supervisor within 100 ms.
 
-Nothing is kept here once it is sent, so a worker's memory does not grow with label values; the sums live in
-`totals.py`, dead workers' shares included. Why not multiprocess files: decision 0005.
+Counts are dropped once they are sent, so a worker's memory does not grow with label values. The supervisor adds them
+up in `totals.py`. Decision 0005 says why these are not prometheus_client's multiprocess files.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from proxy.stages.settle import RequestReport
 
 FLUSH_AFTER_S = 0.1
-COUNTED_AT_ONCE = 64
-"""So many calls are noted before they are counted: few enough not to be felt."""
+COUNT_AFTER_CALLS = 64
+"""How many calls are queued before they are counted together, which is cheaper than one by one."""
 
 DURATION_BOUNDS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0,
@@ -24,7 +24,7 @@ REDIS_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 
 class CountsSink(Protocol):
-    """Where counts go: in a worker, the channel to the supervisor."""
+    """Takes the counts. In a worker this is the channel to the supervisor."""
 
     @property
     def congested(self) -> bool: ...
@@ -33,7 +33,7 @@ class CountsSink(Protocol):
 
 
 class LoadGauges(Protocol):
-    """What keeps count itself, and is read when counts are sent."""
+    """Current figures that are read when counts are sent."""
 
     @property
     def in_flight(self) -> int: ...
@@ -45,12 +45,12 @@ class LoadGauges(Protocol):
     def held_bytes(self) -> int: ...
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
-        """Calls shed since this was last asked, by (what ran out, whose bound it was)."""
+        """Return and reset the calls that were shed, by (resource, scope)."""
         ...
 
 
 class HistogramCounts:
-    """Observations since the last flush: how many at most each bound, and their sum."""
+    """Observations since the last flush: a count per bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -70,19 +70,19 @@ class HistogramCounts:
 
 
 class WorkerMetrics:
-    """Counts what happens in one worker. On the path things are noted, and counted some at a time: that is cheaper
-    than one by one. A timer looks for news every `FLUSH_AFTER_S`."""
+    """Counts what happens in one worker. Calls are queued and counted several at a time. Every `FLUSH_AFTER_S` a
+    timer sends the counts, if there are any."""
 
-    def __init__(self, sums: CountsSink) -> None:
-        self._sums = sums
+    def __init__(self, sink: CountsSink) -> None:
+        self._sink = sink
         self._loop = asyncio.get_running_loop()
-        self._ended: list[RequestReport] = []
+        self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
         self._calls: dict[tuple[str, str, str, int], list[int]] = {}
         self._decisions: dict[tuple[str, str, str], int] = {}
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
-        self._spreads = {
+        self._histograms = {
             "duration": HistogramCounts(DURATION_BOUNDS_S),
             "overhead": HistogramCounts(OVERHEAD_BOUNDS_S),
             "first_byte": HistogramCounts(FIRST_BYTE_BOUNDS_S),
@@ -90,15 +90,15 @@ class WorkerMetrics:
         }
         self._capacity: LoadGauges | None = None
         self._in_flight_sent = 0
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
+        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
 
     def watch(self, capacity: LoadGauges) -> None:
-        """Whose figures are the gauges'."""
+        """Read the gauges from `capacity`."""
         self._capacity = capacity
 
     def finished(self, call: RequestReport) -> None:
-        self._ended.append(call)
-        if len(self._ended) >= COUNTED_AT_ONCE:
+        self._finished_calls.append(call)
+        if len(self._finished_calls) >= COUNT_AFTER_CALLS:
             self._count()
 
     def limit_decision(self, outcome: str, type: str, unit: str) -> None:
@@ -109,29 +109,29 @@ class WorkerMetrics:
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
 
     def decided_alone(self) -> None:
-        """A limit check was decided without Redis, where the operator has chosen so."""
+        """A limit check was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
         self._decided_alone += 1
 
     def redis_round_trip(self, seconds: float) -> None:
         self._round_trips.append(seconds)
-        if len(self._round_trips) >= COUNTED_AT_ONCE:
+        if len(self._round_trips) >= COUNT_AFTER_CALLS:
             self._count()
 
     def flush(self) -> None:
-        """Send what has been counted since the last time."""
+        """Send what was counted since the last flush, unless the channel is congested."""
         self._count()
-        if not self._sums.congested:
-            self._sums.counted(self._taken())
+        if not self._sink.congested:
+            self._sink.counted(self._take_counts())
 
     def close(self) -> None:
-        """The last counts leave."""
+        """Stop the timer and send the last counts."""
         self._timer.cancel()
         self.flush()
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._look)
+    def _flush_if_changed(self) -> None:
+        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
         self._count()
-        counted = self._calls or self._decisions or self._decided_alone or self._spreads["redis"].sum
+        counted = self._calls or self._decisions or self._decided_alone or self._histograms["redis"].sum
         if counted or self._in_flight() != self._in_flight_sent:
             self.flush()
 
@@ -139,9 +139,9 @@ class WorkerMetrics:
         return self._capacity.in_flight if self._capacity is not None else 0
 
     def _count(self) -> None:
-        """Add up what was noted."""
-        ended, self._ended = self._ended, []
-        calls, spreads = self._calls, self._spreads
+        """Count the queued calls and round trips."""
+        ended, self._finished_calls = self._finished_calls, []
+        calls, histograms = self._calls, self._histograms
         for call in ended:
             key = (call.workspace_id, call.external_entity_id, call.slug, call.status)
             tally = calls.get(key)
@@ -152,20 +152,24 @@ class WorkerMetrics:
                 tally[1] += tokens.input - tokens.cached_input
                 tally[2] += tokens.cached_input
                 tally[3] += tokens.output
-        spreads["duration"].observe([call.duration_s for call in ended])
-        spreads["overhead"].observe([call.ours_s for call in ended])
-        spreads["first_byte"].observe([call.first_byte_s for call in ended if call.first_byte_s is not None])
-        spreads["redis"].observe(self._round_trips)
+        histograms["duration"].observe([call.duration_s for call in ended])
+        histograms["overhead"].observe([call.ours_s for call in ended])
+        histograms["first_byte"].observe([call.first_byte_s for call in ended if call.first_byte_s is not None])
+        histograms["redis"].observe(self._round_trips)
         self._round_trips.clear()
 
-    def _taken(self) -> dict[str, Any]:
+    def _take_counts(self) -> dict[str, Any]:
         calls, self._calls = self._calls, {}
         decisions, self._decisions = self._decisions, {}
         unreported, self._unreported = self._unreported, {}
         alone, self._decided_alone = self._decided_alone, 0
-        spreads = {name: [spread.counts, spread.sum] for name, spread in self._spreads.items() if any(spread.counts)}
-        for name in spreads:
-            self._spreads[name].clear()
+        histograms = {
+            name: [histogram.counts, histogram.sum]
+            for name, histogram in self._histograms.items()
+            if any(histogram.counts)
+        }
+        for name in histograms:
+            self._histograms[name].clear()
         capacity, sheds, gauges = self._capacity, {}, {"in_flight": 0, "parked": 0, "held_bytes": 0}
         if capacity is not None:
             sheds = capacity.taken_sheds()
@@ -180,7 +184,7 @@ class WorkerMetrics:
             "decisions": [[*key, count] for key, count in decisions.items()],
             "unreported": unreported,
             "decided_alone": alone,
-            "spreads": spreads,
+            "histograms": histograms,
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,
         }

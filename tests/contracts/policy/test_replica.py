@@ -360,7 +360,7 @@ def test_what_was_put_together_from_two_pictures_is_not_kept(world: World, late:
         if kind == late:
             world.directory._read = read  # type: ignore[method-assign] # once
             world.publish(key("d", "h"))
-            world.directory._look_anew()
+            world.directory._reload()
         return read(kind, id)
 
     world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
@@ -378,7 +378,7 @@ def test_a_plan_put_together_from_two_pictures_is_not_kept(world: World) -> None
         if id == "root":
             world.directory._read = read  # type: ignore[method-assign] # once
             world.publish(group("leaf", "root", 4))
-            world.directory._look_anew()
+            world.directory._reload()
         return read(kind, id)
 
     world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads

@@ -1,4 +1,4 @@
-"""Keeps the machine's replica of policy: fetches changes from control and writes them.
+"""Keeps the machine's policy replica: fetches changes from control and writes them.
 
 One writer. Must not apply part of a page.
 """

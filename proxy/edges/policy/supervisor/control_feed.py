@@ -1,4 +1,4 @@
-"""Control's pages of policy over HTTP: `GET /internal/v1/snapshot`, all since a revision.
+"""Fetches control's snapshot, all rows since a revision, in pages: `GET /internal/v1/snapshot`.
 
 Used by the supervisor only. Each page ends as a decoded `SnapshotPage` or a `ControlUnreachableError`. Must not apply
 anything; its errors never carry the token.
@@ -44,7 +44,9 @@ class ControlFeed:
 
 def _decoded(status: int, body: bytes) -> SnapshotPage:
     if status in (401, 403):
-        raise ControlUnreachableError(f"control refuses our TOLLGATE_INTERNAL_TOKEN ({status}): is it the same there?")
+        raise ControlUnreachableError(
+            f"control refused TOLLGATE_INTERNAL_TOKEN ({status}); set the same token on control and proxy"
+        )
     if status != 200:
         raise ControlUnreachableError(f"control answered {status} to a request for policy")
     try:

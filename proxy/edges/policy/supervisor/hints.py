@@ -1,7 +1,7 @@
-"""Control's hints: "revision R is committed", on the Redis channel `tollgate:hints`. The supervisor's.
+"""Subscribes to control's hints ("revision R is committed") on the Redis channel `tollgate:hints`.
 
-A hint only makes a refresh come sooner; Redis keeps none for who was away, so each (re-)subscription counts as one. It
-promises to come back after any outage of Redis and must not take anything down with it.
+A hint only makes a refresh come sooner. Redis does not keep hints for absent subscribers, so each subscription counts
+as one. Reconnects after any outage of Redis and lets no error escape.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 CHANNEL = "tollgate:hints"
 QUIET_S = 10.0
-"""After this long without a word the connection is asked for a sign of life; after twice as long it is given up."""
+"""After this long without a message the connection is pinged; after twice as long it is replaced."""
 _PROBE_KEY = "tg:{readiness}"
 _COUNTERS_COMMANDS = """
 redis.call('TIME')
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class HintSubscriber:
-    """Subscribed for as long as `run` runs. `on_hint` gets the revision, or None after a (re-)subscription."""
+    """Subscribed while `run` runs. `on_hint` gets the revision, or None after each subscription."""
 
     def __init__(self, redis_url: str, on_hint: Callable[[int | None], None]) -> None:
         self._redis = connect(redis_url)
@@ -52,15 +52,15 @@ class HintSubscriber:
 
     @property
     def trouble(self) -> str:
-        """Why there is no subscription; "" while there is one. Changes then arrive by the regular refresh alone."""
+        """Why there is no subscription; empty while there is one. Without it changes wait for the regular refresh."""
         if self._subscribed:
             return ""
         return f"no subscription to {CHANNEL} ({self._fault or 'not connected yet'}). Allow SUBSCRIBE on it in Redis"
 
     async def refusal(self) -> str:
-        """What Redis says to the commands that the counters' scripts use; "" when it allows them all.
+        """Redis's error to the commands that the counters' scripts use; empty when it allows them all.
 
-        For naming the cause after a check has failed: an ACL's refusal names the command or the key.
+        Names the cause after a check has failed: an ACL's error names the command or the key.
         """
         try:
             async with asyncio.timeout(1):
@@ -83,10 +83,10 @@ class HintSubscriber:
                     await pubsub.ping()
                     continue
                 quiet = 0
-                self._heard(message)
+                self._on_message(message)
             raise TimeoutError
 
-    def _heard(self, message: dict[str, object]) -> None:
+    def _on_message(self, message: dict[str, object]) -> None:
         if message["type"] == "subscribe":
             self._subscribed, self._fault = True, ""
             self._on_hint(None)
@@ -95,15 +95,15 @@ class HintSubscriber:
 
 
 def connect(redis_url: str) -> "Redis":
-    """A client that reports a failure instead of retrying it: the callers here have their own pace."""
+    """A client that does not retry by itself: the callers here have their own backoff."""
     return Redis.from_url(redis_url, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0), protocol=2)
 
 
 def _cause(error: Exception) -> str:
-    """In one line: the server's own words where it said something."""
+    """One line: the server's own error text, if it sent one."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _revision(data: object) -> int | None:
-    """None for what is not a number: then something was said, and it is worth a look."""
+    """The revision; None for a malformed message, which is treated as 'refresh'."""
     return int(data) if isinstance(data, bytes) and data.isdigit() else None

@@ -1,8 +1,8 @@
-"""Writes the machine's replica of policy: control's pages of changes become rows in a SQLite file (mode 0600).
+"""Writes the machine's policy replica: control's pages of changes become rows in a SQLite file (mode 0600).
 
-The supervisor is the only writer; workers read through `edges/policy/directory.py`. A page is one transaction. A reset
-is built in a second file and swapped in, so readers only ever see a complete replica. The file survives restarts.
-Readers learn of a change from the `ReplicaStamp` (`edges/policy/replica_file.py`).
+The supervisor is the only writer; workers read through `edges/policy/directory.py` and learn of a change from the
+`ReplicaStamp`. An update is one transaction. A full rebuild is written to a second file that replaces the first, so
+readers only ever see complete policy. The file survives restarts.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
 SCHEMA_VERSION = 2
-"""In `PRAGMA user_version`; a file of version 1 is taken over, one of another version is rebuilt from control."""
-# Not WITHOUT ROWID: there a body above 1 kB takes a page of its own, and random ids rewrite whole bodies.
+"""In `PRAGMA user_version`. A file of version 1 is upgraded; one of any other version is rebuilt from control."""
+# Not WITHOUT ROWID: a body above 1 kB would take a page of its own, and random ids would rewrite whole bodies.
 _SCHEMA = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
@@ -30,7 +30,7 @@ CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEX
 _FROM_VERSION_1 = """
 BEGIN; ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT ''; PRAGMA user_version = 2; COMMIT;
 """
-# In place: INSERT OR REPLACE would take the row out and put it elsewhere, three pages written instead of one.
+# Updates in place: INSERT OR REPLACE would move the row and write three pages instead of one.
 _UPSERT = "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body"
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ReplicaInUseError(Exception):
 
 
 class PolicyReplica:
-    """The writer's side. Not safe for two threads at once; the refresher calls it from one at a time."""
+    """The replica's writer. Not thread-safe: the refresher calls it from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,7 +51,7 @@ class PolicyReplica:
         self._lock_fd = _lock(path)
         self.stamp = ReplicaStamp(stamp_path(path), writable=True)
         self.stamp.confirm(0.0)
-        self._conn, self._version = _open_or_start_anew(path)
+        self._conn, self._version = _open_or_create(path)
         self.stamp.advance_generation()
 
     @property
@@ -66,14 +66,14 @@ class PolicyReplica:
         self.stamp.confirm(now_s)
 
     def begin_update(self, *, reset: bool) -> "SqliteUpdate":
-        """Begin to take over one answer of control: its pages go into the update, then it is committed or dropped."""
+        """Begin to write one answer of control: add its pages, then commit or discard the update."""
         with self.writing():
             return _FullRebuild(self, self._path) if reset else _IncrementalUpdate(self, self._conn)
 
     def forget_if_damaged(self) -> bool:
-        """Whether the file is damaged: then the next refresh asks for all of it, and till then what is readable serves.
+        """Check the file. If it is damaged, have the next refresh fetch everything; readable rows serve until then.
 
-        Reads the whole file; may run beside a refresh, so it uses a connection of its own.
+        Reads the whole file. May run during a refresh, so it uses its own connection.
         """
         try:
             with contextlib.closing(connect_readonly(self._path)) as conn:
@@ -82,12 +82,17 @@ class PolicyReplica:
             verdict = error
         if verdict == "ok":
             return False
-        log.error("replica %s is damaged (%s); it is rebuilt from control", self._path, verdict)
+        log.error(
+            "Policy replica %s is damaged (%s); it is rebuilt from control. Until then, calls whose rows cannot be read"
+            " are answered 503. Check the disk.",
+            self._path,
+            verdict,
+        )
         self._version = ReplicaVersion()
         return True
 
     def endpoints_among(self, slugs: Set[str]) -> Set[str]:
-        """Which of these slugs exist; all of them where that cannot be told. May run beside a refresh."""
+        """Which of these slugs exist; all of them if the replica cannot be read. May run during a refresh."""
         try:
             with contextlib.closing(connect_readonly(self._path)) as conn:
                 asked = ((RowKind.ENDPOINT.value, slug) for slug in slugs)
@@ -98,7 +103,7 @@ class PolicyReplica:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Renders the disk's troubles as ours; a damaged file is rebuilt by the next refresh."""
+        """Turn errors of disk and SQLite into `ReplicaUnwritableError`. The next refresh rebuilds a damaged file."""
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
@@ -113,25 +118,25 @@ class PolicyReplica:
         os.close(self._lock_fd)
 
     def retire_file(self) -> None:
-        """Before another file takes its name: the old one's log goes into it and away, or it would be found beside
-        the new file. Readers hold the old file open and go on with it until they see the stamp turn.
+        """Close the file before another one replaces it, and remove its write-ahead log, which would be taken for the
+        new file's. Readers keep the old file open until they see the generation change.
         """
         try:
             self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._conn.close()
         except sqlite3.DatabaseError as error:
-            log.warning("the replaced replica was damaged (%s)", error)
+            log.warning("The policy replica that was replaced was damaged (%s). Check the disk.", error)
         _unlink(self._path, "-wal", "-shm")
 
     def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
-        """For the drafts: this is now what the file says."""
+        """Called by an update after its commit: these are the live file's connection and version."""
         self._conn, self._version = conn, version
         if changed:
             self.stamp.advance_generation()
 
 
 class SqliteUpdate(ABC):
-    """One answer of control on its way into the file; invisible to readers until `commit`."""
+    """One answer of control that is being written to the file. Readers see nothing of it before `commit`."""
 
     def __init__(self, replica: PolicyReplica, conn: sqlite3.Connection) -> None:
         self._replica = replica
@@ -154,7 +159,7 @@ class SqliteUpdate(ABC):
         with self._replica.writing():
             self._commit(version)
 
-    def _stand(self, version: ReplicaVersion) -> None:
+    def _write_version(self, version: ReplicaVersion) -> None:
         self._conn.execute("DELETE FROM standing")
         self._conn.execute("INSERT INTO standing VALUES (?, ?, ?)", (version.epoch, version.revision, version.nonce))
 
@@ -174,9 +179,9 @@ class _IncrementalUpdate(SqliteUpdate):
 
     def _commit(self, version: ReplicaVersion) -> None:
         if version == self._replica.version and not self._changed:
-            self._conn.execute("ROLLBACK")  # the common case writes nothing to the disk
+            self._conn.execute("ROLLBACK")  # the usual refresh, without changes, writes nothing
             return
-        self._stand(version)
+        self._write_version(version)
         self._conn.execute("COMMIT")
         self._replica.committed(version, self._conn, changed=self._changed)
 
@@ -186,51 +191,51 @@ class _IncrementalUpdate(SqliteUpdate):
 
 
 class _FullRebuild(SqliteUpdate):
-    """The whole picture anew, in a file beside; the rename makes it the one that readers find."""
+    """All policy, written to a new file. The rename makes it the one that readers open."""
 
     def __init__(self, replica: PolicyReplica, path: Path) -> None:
         self._path = path
-        self._beside = path.with_name(path.name + ".new")
-        _unlink(self._beside)
-        conn = _create(self._beside, journal="OFF")  # synced once, at the end; a half-built file is never renamed
+        self._new_path = path.with_name(path.name + ".new")
+        _unlink(self._new_path)
+        conn = _create(self._new_path, journal="OFF")  # synced once at the end; an incomplete file is never renamed
         conn.execute("PRAGMA synchronous = OFF")
         conn.execute("PRAGMA cache_size = -65536")
         conn.execute("BEGIN")
         super().__init__(replica, conn)
 
     def _commit(self, version: ReplicaVersion) -> None:
-        self._stand(version)
+        self._write_version(version)
         self._conn.execute("COMMIT")
         self._conn.close()
-        _sync(self._beside)
+        _sync(self._new_path)
         self._replica.retire_file()
-        os.replace(self._beside, self._path)
+        os.replace(self._new_path, self._path)
         _sync(self._path.parent)
         self._replica.committed(version, _connect(self._path), changed=True)
 
     def discard(self) -> None:
         self._conn.close()
-        _unlink(self._beside)
+        _unlink(self._new_path)
 
 
-def _open_or_start_anew(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
+def _open_or_create(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
     if path.exists():
         try:
             conn = _connect(path)
-            return conn, _read_standing(conn)
+            return conn, _read_version(conn)
         except sqlite3.DatabaseError as error:
-            log.warning("replica %s cannot be used (%s); it is rebuilt from control", path, error)
+            log.warning("Policy replica %s cannot be used (%s); it is rebuilt from control.", path, error)
     _unlink(path)
     return _create(path), ReplicaVersion()
 
 
-def _read_standing(conn: sqlite3.Connection) -> ReplicaVersion:
-    (version,) = conn.execute("PRAGMA user_version").fetchone()
-    if version == 1:  # of before revisions had nonces: it serves, control away or not, until control is asked
+def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
+    (schema,) = conn.execute("PRAGMA user_version").fetchone()
+    if schema == 1:  # written before revisions had nonces: serves until control is asked
         conn.executescript(_FROM_VERSION_1)
-    elif version != SCHEMA_VERSION:
+    elif schema != SCHEMA_VERSION:
         conn.close()
-        raise sqlite3.DatabaseError(f"written by another version of the proxy ({version})")
+        raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
     os.chmod(_file_of(conn), 0o600)
     row = conn.execute("SELECT epoch, revision, nonce FROM standing").fetchone()
     conn.execute("SELECT kind FROM rows LIMIT 1").fetchone()
@@ -245,9 +250,9 @@ def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:
 
 
 def _connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
-    """A writer's connection; used from whichever thread the refresher runs in, one at a time."""
+    """A connection that may write. Used from one thread at a time, but not always the same one."""
     conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    conn.execute(f"PRAGMA journal_mode = {journal}")  # WAL: readers never wait for the writer, nor it for them
+    conn.execute(f"PRAGMA journal_mode = {journal}")  # with WAL neither readers nor the writer wait for each other
     conn.execute("PRAGMA synchronous = NORMAL")
     conn.execute("PRAGMA journal_size_limit = 4194304")
     return conn

@@ -1,6 +1,6 @@
-"""The replica as a whole, for whoever looks at it by hand: how far it is, what it holds, a key by its prefix.
+"""Reads the policy replica as a whole: its version, row counts, a key by its prefix, secrets that cannot be opened.
 
-Read only, from outside the running proxy. Slow by design (it may read every row): nothing on a request's path uses it.
+Read-only; works beside a running proxy and without one. May read every row, so no request uses it.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ class NoReplicaFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FixedGeneration:
-    """The stamp of a picture that does not turn while it is looked at."""
+    """A `GenerationSource` for a replica that is read once: the generation never changes."""
 
     generation_cell: tuple[int] = (0,)
 
 
 class NoConfirmer:
-    """Nothing to confirm with, nobody to tell."""
+    """A `Confirmer` without a supervisor: confirms nothing and reports nothing."""
 
     async def confirm(self) -> bool:
         return False
@@ -46,7 +46,7 @@ class NoConfirmer:
 
 
 class ReplicaListing:
-    """An open replica. `directory`: the look-ups that the proxy itself makes."""
+    """An open replica. `directory` does the look-ups that the proxy itself does."""
 
     def __init__(self, path: Path, keys: Sequence[bytes]) -> None:
         self._path = path
@@ -73,13 +73,13 @@ class ReplicaListing:
         return KeyRow.from_wire(found[0], orjson.loads(found[1])) if found else None
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
-        """How many secrets none of these keys opens, and how many there are."""
+        """How many secrets none of these keys can open, and how many there are."""
         rows = self._conn.execute("SELECT id, body FROM rows WHERE kind = ?", (RowKind.SECRET.value,))
         opened = [_opens(keys, SecretRow.from_wire(id, orjson.loads(body))) for id, body in rows]
         return opened.count(False), len(opened)
 
     def confirmed_ago_s(self) -> float | None:
-        """How long ago control confirmed this picture; None when no proxy runs here, or it has not reached control."""
+        """Seconds since control confirmed this policy; None if no proxy runs here or it has not reached control."""
         if not _is_locked(lock_path(self._path)):
             return None
         stamp = ReplicaStamp(stamp_path(self._path))

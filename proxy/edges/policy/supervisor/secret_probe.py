@@ -1,4 +1,4 @@
-"""Whether the keys of TOLLGATE_SECRET_KEY open the secrets in the machine's replica of policy. The supervisor's."""
+"""Checks that the keys of TOLLGATE_SECRET_KEY open the secrets in the policy replica. Used by the supervisor only."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,26 +12,26 @@ REMEDY = "Set TOLLGATE_SECRET_KEY to the key list that control has"
 
 
 class SecretProbe:
-    """Tries every secret once per revision of policy: some microseconds each, in a thread."""
+    """Tries every secret once per revision of policy, in a thread. Takes some microseconds each."""
 
     def __init__(self, replica_path: Path, keys: Sequence[bytes]) -> None:
         self._replica_path = replica_path
         self._keys = keys
-        self._seen = ReplicaVersion()
+        self._checked_version = ReplicaVersion()
         self._finding = OK
 
     async def finding(self, version: ReplicaVersion) -> Finding:
-        """A fault when no secret opens, degraded when some do not. `version`: what the replica holds now."""
-        if version != self._seen:
-            self._finding = await asyncio.to_thread(self._look)
-            self._seen = version
+        """A fault when no secret can be opened, degraded when some cannot. `version` is the replica's current one."""
+        if version != self._checked_version:
+            self._finding = await asyncio.to_thread(self._check_all)
+            self._checked_version = version
         return self._finding
 
-    def _look(self) -> Finding:
+    def _check_all(self) -> Finding:
         try:
             with open_replica_listing(self._replica_path, self._keys) as listing:
                 unopened, total = listing.unopened_secrets(self._keys)
-        except NoReplicaFileError:  # no policy yet: another check's business
+        except NoReplicaFileError:  # no policy yet: the check `policy` reports that
             return OK
         if not unopened:
             return OK

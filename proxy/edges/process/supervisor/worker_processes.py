@@ -1,7 +1,7 @@
-"""Workers as processes: each slot has a listener that outlives whoever sits on it, so a restart loses no connection.
+"""Runs workers as processes. Each worker slot owns a listening socket that survives its worker.
 
-The supervisor's. It promises that a dead worker is replaced, with backoff when it keeps dying; that no worker outlives
-the supervisor; and that a retired slot is empty in bounded time. What workers do is `proxy/worker/app.py`'s business.
+So a restart drops no queued connection. A dead worker is replaced, with backoff when it keeps dying, and no worker
+outlives the supervisor. What a worker does is in `proxy/worker/app.py`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from proxy.edges.process.channel import Channel, Message
 
 BACKLOG = 1024
 ANSWER_TIMEOUT_S = 1.0
-"""A worker whose loop does not answer within this time is not counted as serving."""
+"""A worker whose event loop does not answer within this time does not count as serving."""
 _HEALTHY_AFTER_S = 10.0
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +53,7 @@ def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def _check_free(family: socket.AddressFamily, host: str, port: int) -> None:
-    """SO_REUSEPORT would let a second proxy share the port silently; a bind without it tells."""
+    """Bind once without SO_REUSEPORT, with which a second proxy would share the port silently."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -64,24 +64,24 @@ def _check_free(family: socket.AddressFamily, host: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SlotCallbacks:
-    """What a slot tells and asks the supervisor."""
+    """What a slot reports to the supervisor and asks of it."""
 
     counted: Callable[[int, dict[str, Any]], None]
     died: Callable[[int, str], None]
-    """The slot's number, and the name that the worker had for its life."""
+    """Called with the slot's number and the dead worker's incarnation."""
     confirm: Callable[[], Awaitable[bool]]
     damage: Callable[[], Awaitable[None]]
 
 
 class WorkerSlot:
-    """One worker's place. `run` keeps it filled until `retire`."""
+    """A place for one worker. `run` keeps a worker running in it until `retire`."""
 
     def __init__(
         self, number: int, listener: socket.socket, environ: Mapping[str, str], callbacks: SlotCallbacks
     ) -> None:
         self.number = number
         self.health: Message = {}
-        """What the worker said of itself at the last flush."""
+        """The worker's state, as of the last flush."""
         self._listener = listener
         self._environ = environ
         self._callbacks = callbacks
@@ -89,41 +89,45 @@ class WorkerSlot:
         self._channel: Channel | None = None
         self._serving = False
         self._retired = asyncio.Event()
-        self._flushed: asyncio.Future[bool] | None = None
+        self._flush_answer: asyncio.Future[bool] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.incarnation = ""
-        """The name of the worker that sits here now; every life has another. Empty: nobody does."""
+        """The name of the worker process that runs now, unique to it. Empty when none runs."""
 
     async def run(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
         while not self._retired.is_set():
             started_s = time.monotonic()
-            status = await self._one_life()
+            status = await self._run_worker()
             if self._retired.is_set():
                 return
             healthy = time.monotonic() - started_s > _HEALTHY_AFTER_S
             backoff_s = _FIRST_BACKOFF_S if healthy else min(backoff_s * 2, _LAST_BACKOFF_S)
-            log.error("worker %d ended with status %d; it is replaced", self.number, status)
+            log.error(
+                "Worker %d ended with status %d; starting another. Calls that it served were cut off.",
+                self.number,
+                status,
+            )
             if not healthy:
                 await asyncio.sleep(backoff_s)
 
     async def flush(self) -> bool:
-        """Have the worker send its counts and say how it is; whether it serves, and its loop answered in time."""
+        """Have the worker send its counts and its state. Return whether it serves and answered in time."""
         if self._channel is None or not self._serving:
             return False
-        if self._flushed is None:
-            self._flushed = asyncio.get_running_loop().create_future()
+        if self._flush_answer is None:
+            self._flush_answer = asyncio.get_running_loop().create_future()
             self._channel.send({"is": "flush"})
-        waiting = self._flushed
+        waiting = self._flush_answer
         await asyncio.wait([waiting], timeout=ANSWER_TIMEOUT_S)
         return waiting.done() and waiting.result()
 
     async def settled(self) -> int:
-        """Up to which number the worker's settlements are in Redis, as it says now; 0 when it says nothing."""
+        """Ask the worker up to which number its settlements are in Redis. 0 when it does not answer."""
         return int(self.health.get("settled", 0)) if await self.flush() else 0
 
     def retire(self) -> None:
-        """Let the worker finish what it has and leave; nobody follows it."""
+        """Have the worker finish its calls and exit. It is not replaced."""
         self._retired.set()
         self._listener.close()
         self._signal(signal.SIGTERM)
@@ -135,32 +139,32 @@ class WorkerSlot:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
-    async def _one_life(self) -> int:
+    async def _run_worker(self) -> int:
         ours, theirs = socket.socketpair()
         self.incarnation = secrets.token_hex(8)
         with theirs:
             self._process = await self._spawn(theirs)
-        channel = Channel(self._heard, lambda: None)
+        channel = Channel(self._on_message, lambda: None)
         await channel.open(ours)
         self._channel = channel
-        if self._retired.is_set():  # SIGTERM came while the process was being made
+        if self._retired.is_set():  # retired while the process was being created
             self._signal(signal.SIGTERM)
         try:
             return await self._process.wait()
         finally:
-            await asyncio.sleep(0)  # what it had still sent is read before it counts as dead
+            await asyncio.sleep(0)  # read what it still sent before it counts as dead
             self._serving, self.health, self._channel = False, {}, None
             self._answered(False)
             channel.close()
-            gone, self.incarnation = self.incarnation, ""
-            self._callbacks.died(self.number, gone)
+            incarnation, self.incarnation = self.incarnation, ""
+            self._callbacks.died(self.number, incarnation)
 
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:
         fds = (self._listener.fileno(), channel.fileno())
         arguments = [*map(str, fds), self.incarnation]
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # no module of the working directory takes the place of an installed one
+            "-P",  # the working directory must not shadow installed modules
             "-m",
             "proxy.worker",
             *arguments,
@@ -169,11 +173,11 @@ class WorkerSlot:
             preexec_fn=die_with_parent(),
         )
 
-    def _heard(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         match message["is"]:
             case "serving":
                 self._serving = True
-                log.info("worker %d serves", self.number)
+                log.info("Worker %d serves.", self.number)
             case "counts":
                 self._callbacks.counted(self.number, message["counts"])
             case "flushed":
@@ -185,15 +189,15 @@ class WorkerSlot:
                 self._start(self._callbacks.damage())
 
     async def _confirm(self, number: int) -> None:
-        asker = self._channel
+        channel = self._channel
         ok = await self._callbacks.confirm()
-        if asker is not None:
-            asker.send({"is": "confirmed", "number": number, "ok": ok})
+        if channel is not None:
+            channel.send({"is": "confirmed", "number": number, "ok": ok})
 
     def _answered(self, ok: bool) -> None:
-        if self._flushed is not None and not self._flushed.done():
-            self._flushed.set_result(ok)
-        self._flushed = None
+        if self._flush_answer is not None and not self._flush_answer.done():
+            self._flush_answer.set_result(ok)
+        self._flush_answer = None
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -202,7 +206,7 @@ class WorkerSlot:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For `preexec_fn`: the kernel kills the child when this process ends, however it ends (Linux)."""
+    """For `preexec_fn`: the kernel kills the child when this process ends, however it ends. Linux only."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None).prctl
@@ -210,7 +214,7 @@ def die_with_parent() -> Callable[[], None]:
 
     def arm() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
 
     return arm

@@ -1,7 +1,7 @@
-"""The admin port: `/healthz`, `/readyz`, `/metrics`. Never on the public port, and never a secret.
+"""The admin port: `/healthz`, `/readyz` and `/metrics`. Must not be served on the public port or show a secret.
 
 The supervisor serves it, so it answers while workers are busy or dead. `/metrics` needs a metrics key, except for a
-request that this machine itself makes (docs/reference/metrics.md#access).
+request from this machine itself (docs/reference/metrics.md#access).
 
 See docs/reference/inference.md#admin-port.
 """
@@ -23,7 +23,7 @@ _LOCAL_NAMES = ("localhost", "")
 ReportNow = Callable[[], Awaitable[Report]]
 MetricsText = Callable[[], Awaitable[bytes]]
 MayExport = Callable[[str], Awaitable[bool]]
-"""Whether an API key may export metrics. Raises `PolicyUnavailableError` when there is no policy to tell by."""
+"""Whether an API key may export metrics. Raises `PolicyUnavailableError` when there is no policy to check it by."""
 
 
 def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExport) -> web.Application:
@@ -46,7 +46,7 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExpor
 
 
 async def _refusal(request: web.Request, may_export: MayExport) -> web.Response | None:
-    """None when the request carries a key that may export metrics."""
+    """The error response; None when the request carries a key that may export metrics."""
     headers = request.headers
     keys = credentials_in(headers.getall("Authorization", ()), headers.getall("x-api-key", ()))
     if not keys:
@@ -68,10 +68,10 @@ def _is_from_this_machine(request: web.Request) -> bool:
 
 
 def is_direct_from_loopback(peer: str, is_http_1_1: bool, fields: Headers) -> bool:
-    """Whether a request came from loopback by itself, not through a proxy or TLS terminator that stands there.
+    """Whether a request comes directly from this machine, not through a proxy or TLS terminator on it.
 
-    A forwarder shows by its fields, by the name that its own caller asked for, or by HTTP/1.0, which nginx speaks to
-    its upstreams unless told otherwise. `fields`: names in lower case.
+    A forwarder shows by its header fields, by the host name that its own client used, or by HTTP/1.0, which nginx uses
+    for upstreams by default. The names in `fields` are in lower case.
     """
     if not is_http_1_1 or not _is_loopback(peer):
         return False
@@ -81,7 +81,7 @@ def is_direct_from_loopback(peer: str, is_http_1_1: bool, fields: Headers) -> bo
 
 
 def _names_this_machine(host: str) -> bool:
-    """Of a Host field's value (RFC 9110 7.2): `localhost` or a loopback address, with any port."""
+    """Whether a Host field (RFC 9110 7.2) names `localhost` or a loopback address, with any port."""
     name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     return name.lower() in _LOCAL_NAMES or _is_loopback(name)
 

@@ -1,31 +1,31 @@
-"""Which values of a metric's label are told apart, so that labels cannot eat the supervisor's memory.
+"""Bounds how many values of a metric's label are distinguished, so that labels cannot exhaust memory.
 
-First come, first served, up to a bound. A hundredth of the bound is each workspace's own, also when others have taken
-all: so one workspace cannot have the calls of all others counted as `_other`.
+First come, first served. A hundredth of the bound is guaranteed to each workspace even when the bound is reached, so
+one workspace cannot have the calls of all others counted as `_other`.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 
 OTHER = "_other"
-OWN_PART = 100
+GUARANTEED_FRACTION = 100
 
 
 class BoundedLabels:
     """The values of one label, by workspace."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._own = most // OWN_PART
+        self._max_values = most
+        self._guaranteed = most // GUARANTEED_FRACTION
         self._known: defaultdict[str, set[str]] = defaultdict(set)
         self._count = 0
 
     def bounded(self, workspace: str, value: str) -> str:
-        """`value`, or `_other` where there is no room for one more. No value needs no room."""
+        """`value`, or `_other` when there is no room for one more. The empty value needs no room."""
         known = self._known[workspace]
         if value in known or not value:
             return value
-        if self._count >= self._most and len(known) >= self._own:
+        if self._count >= self._max_values and len(known) >= self._guaranteed:
             return OTHER
         known.add(value)
         self._count += 1

@@ -1,13 +1,13 @@
-"""Drops the metrics' series of slugs that were deleted, once in a while. The supervisor's."""
+"""Removes the metric series of deleted slugs every minute. Runs in the supervisor."""
 
 import asyncio
 from collections.abc import Set
 from typing import Protocol
 
-SWEEP_S = 60.0
+SWEEP_INTERVAL_S = 60.0
 
 
-class Series(Protocol):
+class SlugSeries(Protocol):
     """The machine's metrics."""
 
     def quiet_slugs(self) -> set[str]: ...
@@ -15,22 +15,22 @@ class Series(Protocol):
     def forget_slugs(self, slugs: Set[str]) -> None: ...
 
 
-class Policy(Protocol):
+class Endpoints(Protocol):
     """The machine's replica."""
 
     def endpoints_among(self, slugs: Set[str]) -> Set[str]: ...
 
 
 class LabelSweep:
-    """A slug goes when it was not called for a while and no endpoint has it any more."""
+    """Removes a slug that was not called for a while and that no endpoint has any more."""
 
-    def __init__(self, series: Series, policy: Policy, interval_s: float = SWEEP_S) -> None:
+    def __init__(self, series: SlugSeries, policy: Endpoints, interval_s: float = SWEEP_INTERVAL_S) -> None:
         self._series = series
         self._policy = policy
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """For ever."""
+        """Sweep until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             quiet = self._series.quiet_slugs()

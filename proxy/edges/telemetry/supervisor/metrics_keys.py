@@ -1,4 +1,4 @@
-"""Which API keys may read `/metrics`, by the machine's replica of policy. The supervisor's; not on a request's path."""
+"""Decides by the policy replica which API keys may read `/metrics`. Used by the supervisor only."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,14 +10,14 @@ from proxy.exchange import PolicyUnavailableError
 
 
 class MetricsKeys:
-    """`confirm`: has control confirm the replica, since a key that is not known may have been made just now."""
+    """`confirm` refreshes the replica from control: an unknown key may have been minted just now."""
 
     def __init__(self, replica_path: Path, confirm: Callable[[], Awaitable[bool]]) -> None:
         self._replica_path = replica_path
         self._confirm = confirm
 
     async def may_export(self, key: str) -> bool:
-        """Raises `PolicyUnavailableError` when the key is not known and control cannot be asked."""
+        """Raises `PolicyUnavailableError` when the key is unknown and control cannot be reached."""
         digest = digest_of(key)
         kind = await asyncio.to_thread(self._kind_of, digest)
         if kind is None:

@@ -1,8 +1,8 @@
-"""The machine's metrics: what all workers have counted, dead ones included, as Prometheus text.
+"""Adds up the counts of all workers, dead ones included, and renders them as Prometheus text.
 
-The supervisor's. Counters only grow while the supervisor lives; gauges are sums over the workers that live now. The
-numbers of `external_entity_id` and `model_slug` values are bounded, further ones count as `_other`: labels must not eat
-the memory. Series of slugs that were deleted go once every scraper has seen their last value.
+Counters only grow while the supervisor lives; gauges are sums over the living workers. The numbers of
+`external_entity_id` and `model_slug` values are bounded; further values count as `_other`. Series of deleted slugs are
+removed once every scraper has seen their last value.
 
 See docs/reference/metrics.md.
 """
@@ -21,11 +21,11 @@ from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
 
 QUIET_S = 300.0
-"""For so long a slug must not have been called before it may be forgotten: longer than anybody's scrape interval."""
+"""How long a slug must not have been called before its series may be removed: longer than any scrape interval."""
 TOKEN_KINDS = ("uncached_input", "cached_input", "output")
-_SPREADS = {
+_HISTOGRAMS = {
     "duration": ("tollgate_request_duration_seconds", "From the request's head to the answer's end", DURATION_BOUNDS_S),
-    "overhead": ("tollgate_overhead_seconds", "Time that was ours, not the upstream's", OVERHEAD_BOUNDS_S),
+    "overhead": ("tollgate_overhead_seconds", "Time spent in the gateway, not in the upstream", OVERHEAD_BOUNDS_S),
     "first_byte": ("tollgate_time_to_first_byte_seconds", "From the head to the first byte", FIRST_BYTE_BOUNDS_S),
     "redis": ("tollgate_redis_round_trip_seconds", "One admission step in Redis", REDIS_BOUNDS_S),
 }
@@ -37,7 +37,7 @@ _GAUGES = {
 
 
 class MetricTotals(Collector):
-    """Adds up what workers send. `readings`: gauges that the supervisor knows itself, read at each scrape."""
+    """Adds up what workers send. `readings` gives the supervisor's own gauges at each scrape."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class MetricTotals(Collector):
         self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decided_alone = 0
-        self._spreads = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _SPREADS.items()}
+        self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def add(self, worker: int, counts: dict[str, Any]) -> None:
-        """What `worker` has counted since it last sent, and its gauges as they are now."""
+        """Add what `worker` counted since it last sent, and replace its gauges."""
         now_s = self._clock()
         for workspace, entity, called, status, calls, *tokens in counts["calls"]:
             slug = self._slugs.bounded(workspace, called)
@@ -81,23 +81,23 @@ class MetricTotals(Collector):
         for reason, count in counts["unreported"].items():
             self._unreported[reason,] += count
         self._decided_alone += counts["decided_alone"]
-        for name, (buckets, total) in counts["spreads"].items():
-            sums, totals = self._spreads[name]
+        for name, (buckets, total) in counts["histograms"].items():
+            sums, totals = self._histograms[name]
             sums[:] = map(int.__add__, sums, buckets)
             totals[0] += total
         self._gauges[worker] = counts["gauges"]
 
     def forget_gauges(self, worker: int) -> None:
-        """The worker has died: what it had in flight is gone, what it counted stays."""
+        """Drop the gauges of a worker that died. Its counts stay."""
         self._gauges.pop(worker, None)
 
     def quiet_slugs(self) -> set[str]:
-        """Those that nobody has called for a while: their series may go if the slugs are gone."""
+        """Slugs that were not called for a while. Their series may be removed if the slugs were deleted."""
         before_s = self._clock() - QUIET_S
         return {slug for slug, called_at_s in self._called_at_s.items() if called_at_s <= before_s}
 
     def forget_slugs(self, slugs: Set[str]) -> None:
-        """Drop the series of these, and what only they have needed of the bounds on labels."""
+        """Remove these slugs' series, and free the label values that only they used."""
         for series in (self._requests, self._tokens):
             for key in [key for key in series if key[2] in slugs]:
                 del series[key]
@@ -107,7 +107,7 @@ class MetricTotals(Collector):
         self._slugs.keep((workspace, slug) for workspace, _, slug, _ in self._requests)
 
     def text(self) -> bytes:
-        """May run beside `add`, in a thread: it works on copies."""
+        """Render all metrics. May run in a thread beside `add`: it works on copies."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -117,14 +117,14 @@ class MetricTotals(Collector):
         )
         yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
         yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
-        about = "Calls answered 529: what had run out, and for whom (worker, workspace or key)"
+        about = "Calls answered 529, by the resource that had run out and its scope (worker, workspace or key)"
         yield _counter("tollgate_shed_requests", about, ["resource", "scope"], self._sheds)
-        about = "Answers billed by what was delivered, since no usage was reported or the report was not believed"
+        about = "Answers billed by what was delivered, because usage was missing or implausible"
         yield _counter("tollgate_usage_not_reported", about, ["reason"], self._unreported)
-        about = "Limit checks that workers decided by their shares, Redis being away"
+        about = "Limit checks that workers decided by their shares while Redis was unreachable"
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
-        for key, (name, about, bounds) in _SPREADS.items():
-            counts, total = self._spreads[key]
+        for key, (name, about, bounds) in _HISTOGRAMS.items():
+            counts, total = self._histograms[key]
             edges = [*(str(bound) for bound in bounds), "+Inf"]
             yield HistogramMetricFamily(
                 name, about, buckets=list(zip(edges, accumulate(counts), strict=True)), sum_value=total[0]
@@ -133,9 +133,9 @@ class MetricTotals(Collector):
             yield GaugeMetricFamily(name, about, value=value)
 
     def _summed_gauges(self) -> Iterator[tuple[str, str, float]]:
-        told = list(self._gauges.values())
+        by_worker = list(self._gauges.values())
         for key, (name, about) in _GAUGES.items():
-            yield name, about, sum(gauges.get(key, 0) for gauges in told)
+            yield name, about, sum(gauges.get(key, 0) for gauges in by_worker)
 
 
 def _counter(name: str, about: str, labels: list[str], values: dict[tuple[str, ...], int]) -> Metric:

@@ -180,7 +180,7 @@ async def test_a_seat_says_what_its_worker_has_settled_as_long_as_it_answers() -
     with socket.socket() as listener:
         slot = WorkerSlot(0, listener, {}, SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing))
         assert await slot.settled() == 0
-        slot._channel, link = Channel(slot._heard, lambda: None), SupervisorLink(lambda: None)
+        slot._channel, link = Channel(slot._on_message, lambda: None), SupervisorLink(lambda: None)
         await slot._channel.open(ours)
         await link.open(theirs)
         link.health = lambda: {"settled": 7}

@@ -165,7 +165,7 @@ def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """What a worker sends for one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
     nothing: dict[str, Any] = {"decisions": [], "sheds": [], "decided_alone": 0, "unreported": {}}
-    return {"calls": told, "spreads": {}, "gauges": {}} | nothing
+    return {"calls": told, "histograms": {}, "gauges": {}} | nothing
 
 
 def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
@@ -235,13 +235,13 @@ async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: Me
     assert line.sent == 0
     for _ in range(100):
         metrics.finished(call())
-    assert sum(tally[0] for tally in metrics._calls.values()) + len(metrics._ended) == 100
+    assert sum(tally[0] for tally in metrics._calls.values()) + len(metrics._finished_calls) == 100
     async with asyncio.timeout(5):
         while not line.sent:
             await asyncio.sleep(0.01)
     assert line.sent == 1
     assert metrics._calls == {}
-    assert metrics._ended == []
+    assert metrics._finished_calls == []
 
 
 async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: MetricTotals) -> None:
