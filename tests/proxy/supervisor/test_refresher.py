@@ -330,7 +330,10 @@ async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
         await eventually(lambda: replica.confirmations == 1)
         replica.confirmed_at_s = float("-inf")
         control.gate = asyncio.Event()
-        leaver, stayer = asyncio.create_task(refresher.refresh_on_demand()), asyncio.create_task(refresher.refresh_on_demand())
+        leaver, stayer = (
+            asyncio.create_task(refresher.refresh_on_demand()),
+            asyncio.create_task(refresher.refresh_on_demand()),
+        )
         await eventually(lambda: len(control.requests) == 2)
         leaver.cancel()
         await asyncio.wait([leaver])
