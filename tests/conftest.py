@@ -1,4 +1,4 @@
-"""Rules for the whole suite: with TOLLGATE_NO_SKIPS=1, as in CI, a skipped test is a failed one."""
+"""Rules for all tests: with TOLLGATE_NO_SKIPS=1, as in CI, a skipped test fails."""
 
 import os
 from collections.abc import Generator

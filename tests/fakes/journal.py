@@ -1,4 +1,4 @@
-"""The books in memory: the twin of `proxy/edges/journal/writer.py`. Its `entries` are what happened, in order."""
+"""The journal in memory: a fake of `proxy/edges/journal/writer.py`. `entries` are what happened, in order."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Metrics and access log in memory: lists of what was told."""
+"""Metrics and access log in memory: lists of what was reported."""
 
 from dataclasses import dataclass, field
 

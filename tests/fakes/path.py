@@ -56,7 +56,7 @@ class House:
         )
 
     def over(self, upstream: UpstreamClient) -> None:
-        """From here on with another way out, the real one for instance."""
+        """The same with another upstream client, such as the real one."""
         self.pipeline = Pipeline(replace(self.dependencies(), upstream=upstream))
 
     def rebuilt(self, **changes: object) -> "House":
@@ -68,7 +68,7 @@ class House:
         return outgoing
 
     def check_settled(self) -> None:
-        """Nothing is left open: not in the books, not in the buckets, not in the gauges."""
+        """Assert that nothing is left open in journal, counters and gauges."""
         assert sorted(call.event_key for call in self.journal.closed) == sorted(
             call.event_key for call in self.journal.opened
         )

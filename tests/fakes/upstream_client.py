@@ -1,4 +1,4 @@
-"""An upstream in memory: the twin of `proxy/edges/upstream/client.py`. A test queues what each call comes to."""
+"""An upstream client in memory: a fake of `proxy/edges/upstream/client.py`. A test queues the outcome of each call."""
 
 import asyncio
 from collections import deque
@@ -58,7 +58,7 @@ def answer(body: bytes = b"", status: int = 200, headers: Headers = JSON, pieces
 
 @dataclass
 class FakeUpstream:
-    """`script`: what the next calls come to; an event holds a call back until it is set."""
+    """`script`: the outcomes of the next calls. An event delays a call until it is set."""
 
     script: deque[FakeAnswer | Exception | asyncio.Event] = field(default_factory=deque)
     calls: list[UpstreamCall] = field(default_factory=list)

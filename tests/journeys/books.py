@@ -1,4 +1,4 @@
-"""Holds what callers were told against the billing events and the counters. Pure; each fault is one sentence.
+"""Compares what callers saw with the billing events and the counters. Pure; each fault is one sentence.
 
 A complete answer has one event with its tokens, a refusal has none, whatever broke off has one at most, and one for
 certain where the caller had some of the answer.
@@ -20,8 +20,8 @@ REFUSED_BEFORE_DISPATCH = frozenset(
 )
 OURS_TO_MEND = frozenset(("INTERNAL_GATEWAY_ERROR",))
 REDIS_MAY_FORGET_S = 2.0
-"""An append-only file that is synced every second is written before each reply, but for the two seconds that Redis
-lets a slow sync hold a write up (redis.conf, `appendfsync`): so much may go with a SIGKILL."""
+"""With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf). A SIGKILL
+loses that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Event:
 
 
 def faults_of_events(told: Sequence[Told], items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Everything in the events that is not as it must be."""
+    """All faults in the events."""
     events = [Event.of(item) for item in items]
     by_request: dict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -99,8 +99,8 @@ def usage_by_entity(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many requests the counters may say that an entity has made. Each call that was dispatched is one, whatever
-    came of it; one that was refused before is none, unless its worker died before it could give it back."""
+    """The bounds on an entity's counted requests. A dispatched call counts, however it ended; a call refused before
+    dispatch does not, unless its worker died before it could return the reservation."""
 
     least: int
     most: int
@@ -114,20 +114,20 @@ class Requests:
 
 
 def may_be_forgotten(items: Iterable[Mapping[str, Any]], told: Sequence[Told], deaths: Sequence["Death"]) -> int:
-    """How many tokens the counters may lack after these deaths of Redis: those settled in what it may forget."""
+    """How many tokens the counters may lack after Redis died: those settled within what a SIGKILL loses."""
     lost = {call.request_id for call in told if any(death.may_forget(call.ended_at_s) for death in deaths)}
     return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A SIGKILL of Redis. `disturbed_at_s`: when what may have held settlements up before it began."""
+    """A SIGKILL of Redis. `disturbed_at_s`: when the disturbance that may have delayed settlements began."""
 
     at_s: float
     disturbed_at_s: float
 
     def may_forget(self, ended_at_s: float) -> bool:
-        """Whether a call that ended then may have been settled within what is forgotten."""
+        """Whether the settlement of a call that ended at `ended_at_s` may be lost."""
         return self.disturbed_at_s - REDIS_MAY_FORGET_S <= ended_at_s <= self.at_s + 1
 
 

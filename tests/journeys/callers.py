@@ -1,4 +1,4 @@
-"""Callers that write down exactly what they were told: status, request id, tokens, or that the answer broke off.
+"""Callers that record what they received: status, request id, tokens, or that the answer broke off.
 
 What they write down is held against the books by `books.py`. They retry nothing.
 """
@@ -18,12 +18,12 @@ from tests.upstream.questions import Question, tokens_in
 
 TIMEOUT_S = 30.0
 BULKY, BULK = 0.3, 60_000
-"""How many calls bring much metadata, which is journaled: so that journals grow by segments."""
+"""The share of calls with much metadata, and its bytes. Metadata is journaled, so that journals grow by segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one call's caller knows. `status` 0: no answer at all. `tokens`: of a complete answer only."""
+    """What the caller of one call knows. `status` is 0 without an answer; `tokens` is None unless it was complete."""
 
     request_id: str
     entity: str
@@ -42,7 +42,7 @@ class Told:
 
 @dataclass(slots=True)
 class _Heard:
-    """One answer as it comes in."""
+    """One answer while it is received."""
 
     status: int = 0
     code: str = ""
@@ -53,7 +53,7 @@ class _Heard:
 
 @dataclass
 class Callers:
-    """Some callers at once, each one call after the other, until `stop`. `proxy` is asked anew for each call."""
+    """Concurrent callers that each make one call after the other until `stop`. `proxy` returns the URL."""
 
     session: aiohttp.ClientSession
     proxy: Callable[[], str]
@@ -71,7 +71,7 @@ class Callers:
         self._tasks = [asyncio.create_task(self._call_on_and_on()) for _ in range(count)]
 
     async def stop(self) -> None:
-        """Returns when the last answer has ended."""
+        """Return when the last answer has ended."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
@@ -90,7 +90,7 @@ class Callers:
         return Question(tokens, chance.randint(1, 8), pause_ms)
 
     async def call(self, entity: str, question: Question, **more: Any) -> Told:
-        """One call, plain or streamed as chance has it, noted."""
+        """Make one call, plain or streamed at random, and record it."""
         self._made += 1
         request_id = f"call-{self._made:06d}"
         streamed = self.chance.random() < 0.6
@@ -133,7 +133,7 @@ class Callers:
 
 
 async def _hear_stream(answer: aiohttp.ClientResponse, heard: _Heard) -> None:
-    """Complete is a stream whose `[DONE]` and whose end came."""
+    """Read a stream. It is complete if `[DONE]` and the end of the body came."""
     done = False
     async for line in answer.content:
         if not line.startswith(b"data: "):

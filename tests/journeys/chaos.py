@@ -1,4 +1,4 @@
-"""The chaos program: the real product under load, its processes killed at random moments, and every call accounted for.
+"""The chaos program: kills processes of the real product at random moments under load and accounts for every call.
 
 `python -m tests.journeys.chaos --minutes 10 --seed 7` prints its progress and a verdict; exit 0 only without a fault.
 First Redis is spared, and the day's usage must equal the events to the token; then nothing is.
@@ -43,7 +43,7 @@ PLENTY = 1_000_000_000
 TIGHT_PER_MINUTE = 100
 DRAIN_S = 60.0
 FELT_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
-"""For how long after a blow settlements may have to wait; the others end when they are over."""
+"""How long settlements may be delayed after a blow, in seconds. Blows that are not listed end at once."""
 HOLDBACK_S = 2.0
 SPARING_REDIS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
 SPARING_NOTHING = (*SPARING_REDIS, "redis", "redis", "all", "all", "all twice", "stop cut short")
@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. `seconds`: of chaos, drains not counted."""
+    """One run. `seconds`: how long the chaos lasts, without the drains."""
 
     seconds: float
     seed: int
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass
 class Stand:
-    """A product with callers at it, and the operator's way in."""
+    """A product, its callers, and the operator's HTTP client."""
 
     product: Product
     desk: Desk
@@ -73,7 +73,7 @@ class Stand:
     upstream: ScriptedUpstream
     began: str
     may_be_kept: int = 0
-    """Requests whose callers were told of Redis' loss, and whose worker died before Redis was back to be told."""
+    """Requests refused while Redis was away, whose worker died before it could return their reservations."""
 
     async def items(self) -> list[Any]:
         """All billing events there are."""
@@ -100,7 +100,7 @@ class Stand:
         return used
 
     async def metrics(self) -> dict[str, float]:
-        """The proxy's metrics, those with labels summed."""
+        """The proxy's metrics, summed over labels."""
         async with self.callers.session.get(self.product.admin + "/metrics") as answer:
             text = await answer.text()
         values: dict[str, float] = defaultdict(float)
@@ -110,7 +110,7 @@ class Stand:
         return values
 
     async def drained(self) -> bool:
-        """Whether control has everything, and nothing is left of the dead."""
+        """Whether control has all events, and no journal of a dead worker is left."""
         try:
             pending = (await self.metrics())["tollgate_journal_pending_events"]
         except aiohttp.ClientError:
@@ -129,7 +129,7 @@ class Stand:
 
 @contextlib.asynccontextmanager
 async def standing(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Stand]:
-    """The product, one tree of groups, a key for each of its leaves, and callers that have not begun."""
+    """Start the product with one tree of groups, a key for each leaf, and callers that do not call yet."""
     upstream = ScriptedUpstream(default=answer_question)
     product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
     async with aiohttp.ClientSession() as session:
@@ -148,7 +148,7 @@ async def standing(directory: Path, seed: int, settings: dict[str, str] | None =
 
 
 async def _tree(desk: Desk, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Groups and keys by entity: two with room for all, one that is often refused, below one parent."""
+    """Create a parent and three children, one of which is often refused. Group ids and keys by entity."""
     await desk.endpoint(SLUG, await desk.model("chaos", upstream_url))
     daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
     root = await desk.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
@@ -159,7 +159,7 @@ async def _tree(desk: Desk, upstream_url: str) -> tuple[dict[str, str], dict[str
 
 @dataclass
 class Storm:
-    """Who is killed when. The seed decides; what was done is kept."""
+    """Kills at random, as the seed decides, and records what it did."""
 
     stand: Stand
     plan: Plan
@@ -168,7 +168,7 @@ class Storm:
     done: Counter[str] = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     felt: list[tuple[float, float]] = field(default_factory=list)
-    """When what kept settlements waiting began, and when it was over."""
+    """When each disturbance that delayed settlements began and ended."""
 
     async def rage(self, seconds: float, blows: Sequence[str]) -> None:
         ends_at = time.monotonic() + seconds
@@ -182,7 +182,7 @@ class Storm:
             self.felt.append((began, time.time() + FELT_S.get(blow, 1.0)))
 
     def _kill_one(self, named: str) -> None:
-        """Nobody, when it is dead already and not back yet."""
+        """Kill one process, if it is there: it may be dead and not back yet."""
         for pid in self.stand.product.processes(named)[:1]:
             with contextlib.suppress(ProcessLookupError):
                 kill(pid)
@@ -204,7 +204,7 @@ class Storm:
         self._kill_one("redis-server")
 
     async def _freeze(self) -> None:
-        """Redis stands still; on the way, maybe, somebody dies who was waiting for it."""
+        """Stop Redis for a moment; a worker that waits for it may be killed meanwhile."""
         with _still(self.stand.product.processes("redis-server")):
             await asyncio.sleep(self.chance.choice((0.03, 0.3, 1.5)))
             if self.chance.random() < 0.3:
@@ -213,13 +213,13 @@ class Storm:
             await asyncio.sleep(self.chance.choice((0.03, 0.3)))
 
     async def _stall(self) -> None:
-        """Any of ours stands still, and goes on as if nothing had been."""
+        """Stop one of our processes for a moment."""
         named = self.chance.choice(("proxy.worker", "-m proxy --", "-m control --"))
         with _still(self.stand.product.processes(named)[: self.chance.choice((1, 2))]):
             await asyncio.sleep(self.chance.choice((0.1, 0.5, 2.0)))
 
     async def _restart(self) -> None:
-        """In order, so that nothing may be forgotten."""
+        """Stop in order and start again: nothing may be lost."""
         assert await asyncio.to_thread(self.stand.product.stop) == 0
         await asyncio.to_thread(self.stand.product.start)
 
@@ -229,7 +229,7 @@ class Storm:
         await asyncio.to_thread(self.stand.product.start)
 
     async def _all_twice(self) -> None:
-        """The second time while it starts."""
+        """Kill everything, and once more while it starts."""
         self._redis_dies()
         product = self.stand.product
         await asyncio.to_thread(product.kill)
@@ -244,7 +244,7 @@ class Storm:
         await self._all()
 
     def _redis_dies(self) -> None:
-        """Settlements may have waited while Redis, or their worker, was troubled: count from when that began."""
+        """Record a death of Redis. A disturbance before it may have delayed settlements; count from its beginning."""
         now = since = time.time()
         for began, over in reversed(self.felt):
             if over >= since - REDIS_MAY_FORGET_S:
@@ -266,7 +266,7 @@ def _still(pids: Sequence[int]) -> Iterator[None]:
 
 
 async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
-    """One run; its faults."""
+    """Run the plan; return the faults."""
     async with standing(directory, plan.seed, plan.settings) as stand:
         storm = Storm(stand, plan, random.Random(plan.seed + 1), say)
         faults: list[str] = []
@@ -284,7 +284,7 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
 
 
 async def verdict(stand: Stand, deaths: Sequence[Death], say: Say = print) -> list[str]:
-    """The faults in the books, once everything has arrived."""
+    """The faults in events and counters, once all events and settlements have arrived."""
     told = stand.callers.told
     await stand.until(stand.drained, "all events are shipped")
     await asyncio.sleep(HOLDBACK_S + 1)
@@ -308,7 +308,7 @@ async def verdict(stand: Stand, deaths: Sequence[Death], say: Say = print) -> li
 
 
 def _faults_of_requests(stand: Stand, items: list[Any], used: dict[str, int], *, may_lack: bool) -> list[str]:
-    """None but those of dispatched calls, and of those that were under way when their worker died."""
+    """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
     due = {entity: Requests.of(entity, stand.callers.told, items) for entity in used}
     return [
         f"{entity} made {due[entity]} requests, its usage says {requests}"
@@ -318,7 +318,7 @@ def _faults_of_requests(stand: Stand, items: list[Any], used: dict[str, int], *,
 
 
 def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
-    """Never more than was billed; less by what Redis may have forgotten."""
+    """Faults in the counted tokens: never more than billed, and less only by what Redis may have lost."""
     return [
         f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
         for entity, tokens in used.items()

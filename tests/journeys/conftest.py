@@ -1,4 +1,4 @@
-"""One product over two workers for the journeys that leave it as they found it, and a stage for each of them."""
+"""One product with two workers for all journeys with its default settings, and a stage for each journey."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 
 class Workspace:
-    """A product with one workspace in it, as `tollgate workspace create` made it."""
+    """A product with one workspace, created by `tollgate workspace create`."""
 
     def __init__(self, product: Product) -> None:
         self.product = product
@@ -28,7 +28,7 @@ class Workspace:
 
 @dataclass
 class Stage:
-    """What a journey plays on: the operator's desk, an upstream, and names nobody else uses."""
+    """What a journey works with: the operator's HTTP client, an upstream, and names that no other journey uses."""
 
     product: Product
     desk: Desk
@@ -45,20 +45,20 @@ class Stage:
         return openai.AsyncOpenAI(base_url=self.product.proxy + "/v1", api_key=api_key, max_retries=0, timeout=30)
 
     async def ask(self, api_key: str, **changes: Any) -> Any:
-        """One plain call of the slug with the stock SDK."""
+        """Make one plain call of the slug with the stock SDK."""
         request: dict[str, Any] = {"model": self.slug, "messages": [{"role": "user", "content": "Hello"}]} | changes
         async with self.client(api_key) as client:
             return await client.chat.completions.create(**request)
 
     async def post(self, headers: dict[str, str], body: bytes, path: str = "/v1/chat/completions") -> tuple[int, Any]:
-        """One call as anything but an SDK would make it; what is not JSON comes back as text."""
+        """Make one call without an SDK. Return the status, and the body as JSON or else as text."""
         async with self.session.post(self.product.proxy + path, data=body, headers=headers) as answer:
             if "json" in answer.content_type:
                 return answer.status, await answer.json()
             return answer.status, await answer.text()
 
     async def key_without_limits(self) -> str:
-        """A key of a new group that may call the slug, which leads to the upstream."""
+        """Create an endpoint that leads to the upstream, and a group that may call it. Return a key of the group."""
         await self.desk.endpoint(self.slug, await self.desk.model(self.name, self.upstream.url))
         return await self.desk.key(await self.desk.group(self.name, [{"slug": self.slug}]))
 
@@ -94,7 +94,7 @@ class Stage:
         await self.until(back, "control is back")
 
     async def events_of(self, entity: str, count: int) -> list[Any]:
-        """The events of one group, once there are `count`; more are seen too."""
+        """All events of one group, once there are at least `count`."""
 
         async def look() -> list[Any] | None:
             events = await self.desk.events(entity, self.began)

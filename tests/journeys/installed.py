@@ -1,4 +1,4 @@
-"""The product as `pip install` leaves it: a wheel of this tree in a virtual environment that has nothing else.
+"""Installs a wheel of this tree into a virtual environment that has nothing else, as `pip install` would.
 
 Its dependencies are those of this interpreter, linked one by one, so that what only the tests need cannot be imported.
 Nothing is downloaded.
@@ -33,7 +33,7 @@ def install(to: Path) -> Path:
 
 
 def build_wheel(to: Path) -> Path:
-    """From a copy: a build leaves directories behind where it runs."""
+    """Build in a copy of the tree: a build leaves directories behind."""
     copy = to / "source"
     copy.mkdir()
     for name in SOURCES:
@@ -46,7 +46,7 @@ def build_wheel(to: Path) -> Path:
 
 
 def required_by(name: str) -> set[str]:
-    """The distribution and all that it needs here, by name."""
+    """The names of the distribution and of all that it requires on this machine."""
     seen: set[tuple[str, str]] = set()
     front = {(name, "")}
     while front:
@@ -60,7 +60,7 @@ def required_by(name: str) -> set[str]:
 
 
 def _link(name: str, to: Path) -> None:
-    """Link a distribution's files into `to`, by what they are called at the top."""
+    """Link each top-level file or directory of a distribution into `to`."""
     found = distribution(name)
     for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
         (to / top).symlink_to(str(found.locate_file(top)))

@@ -1,6 +1,6 @@
-"""The whole product as an operator runs it: `tollgate up` in a session of its own, its processes counted and killed.
+"""The product driver of all journeys: starts `tollgate` commands, finds and kills their processes, calls the HTTP API.
 
-Also the way to it over HTTP. Nothing of the product is imported but that tie: these tests see what anybody sees.
+It imports nothing of the product but `tie_to_parent`: journeys see what an operator sees.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +21,40 @@ import aiohttp
 from runtime.child_process import tie_to_parent
 
 COMMAND = (str(Path(sys.executable).parent / "tollgate"),)
+
+
+def spawn(
+    words: Sequence[str], environment: Mapping[str, str], log: Path, command: Sequence[str] = COMMAND
+) -> subprocess.Popen[str]:
+    """Start a `tollgate` command in a session of its own, its standard error appended to `log`.
+
+    It dies with the thread that started it, so that a test run that is killed leaves nothing running.
+    """
+    with log.open("a") as stderr:
+        return subprocess.Popen(
+            [*command, *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+            preexec_fn=tie_to_parent(),  # noqa: PLW1509
+        )
+
+
+def ready_line(process: subprocess.Popen[str], within_s: float = 60) -> str:
+    """The first line on standard output; "" if none comes in time."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], within_s)
+    return process.stdout.readline() if readable else ""
+
+
+def ended(process: subprocess.Popen[str], within_s: float = 60) -> int:
+    """The exit status, once the process has ended. TimeoutExpired after `within_s`."""
+    status = process.wait(timeout=within_s)
+    if process.stdout is not None:
+        process.stdout.close()
+    return status
 
 
 class Product:
@@ -47,26 +81,14 @@ class Product:
         return self._up is not None and self._up.poll() is None
 
     def launch(self) -> subprocess.Popen[str]:
-        """Start it and return at once."""
-        words = ["up", "--data", str(self.data), "--workers", str(self.workers), *self.ports]
-        with self.log.open("a") as log:
-            self._up = subprocess.Popen(
-                [*COMMAND, *words],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
-            )
+        """Start it and do not wait until it is ready."""
+        words = ("up", "--data", str(self.data), "--workers", str(self.workers), *self.ports)
+        self._up = spawn(words, self.environment, self.log)
         return self._up
 
     def start(self) -> str:
         """Start it and return its `ready` line. A second start uses the ports of the first."""
-        out = self.launch().stdout
-        assert out is not None
-        readable, _, _ = select.select([out], [], [], 60)
-        line = out.readline() if readable else ""
+        line = ready_line(self.launch())
         assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.last_words()}"
         urls = dict(word.split("=", 1) for word in line.split()[1:])
         self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
@@ -75,25 +97,22 @@ class Product:
         return line
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM; return the exit status."""
         self.up.terminate()
         return self.ended(60)
 
     def kill(self) -> None:
-        """SIGKILL, as the out-of-memory killer would; nothing to do where it has ended."""
+        """Send SIGKILL, as the out-of-memory killer would. Does nothing if the process has ended."""
         if self._up is not None:
             self._up.kill()
             self.ended(60)
 
     def ended(self, within_s: float) -> int:
-        """Its exit status, once it has ended."""
-        status = self.up.wait(timeout=within_s)
-        if self.up.stdout is not None:
-            self.up.stdout.close()
-        return status
+        """The exit status, once it has ended."""
+        return ended(self.up, within_s)
 
     def command(self, *arguments: str) -> Any:
-        """What a `tollgate` command on this data directory prints: one JSON value a line."""
+        """Run a `tollgate` command on this data directory. Return the JSON it prints; a list, if many lines."""
         done = self.run(*arguments, "--data", str(self.data))
         assert done.returncode == 0, done.stderr
         values = [json.loads(line) for line in done.stdout.splitlines()]
@@ -105,7 +124,7 @@ class Product:
         )
 
     def processes(self, named: str = "") -> list[int]:
-        """The pids of all living processes of this `up`'s group whose command line contains `named`."""
+        """The pids of all running processes of this `up` whose command line contains `named`."""
         return [pid for pid in _pids() if _group(pid) == self.up.pid and named in _command_line(pid)]
 
     def last_words(self) -> str:
@@ -113,7 +132,7 @@ class Product:
 
 
 def is_free(url: str) -> bool:
-    """Whether nobody listens there: a new listener could bind it."""
+    """Whether a new listener could bind the address of `url`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -132,7 +151,7 @@ def _pids() -> list[int]:
 
 
 def _group(pid: int) -> int:
-    """Its process group; 0 for one that is gone or a zombie."""
+    """The process group of `pid`; 0 if the process is gone or a zombie."""
     try:
         state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except (FileNotFoundError, ProcessLookupError):
@@ -170,7 +189,7 @@ class Desk:
         return answer
 
     async def model(self, name: str, replica: str) -> str:
-        """A platform model with one deployment and one replica, in production; its id."""
+        """Create a platform model with one deployment and one replica, in production; return its id."""
         path = "/v1/models"
         id = (await self.call("POST", path, {"name": name}))["id"]
         deployment = (await self.call("POST", f"{path}/{id}/deployments", {"name": "d"}))["id"]

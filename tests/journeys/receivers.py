@@ -1,4 +1,4 @@
-"""A customer's receivers of webhooks, on TLS, and a product that trusts their certificates and finds their names."""
+"""A customer's webhook receivers on TLS, and the settings that let the product trust and resolve them."""
 
 import asyncio
 from collections import defaultdict
@@ -18,7 +18,7 @@ DOMAIN = "hooks.example.com"
 
 @dataclass(frozen=True)
 class Told:
-    """One message as it came in."""
+    """One message as received."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -32,13 +32,13 @@ class Told:
         return list(orjson.loads(self.body)["data"]["events"])
 
     def verified(self, secret: str) -> Any:
-        """The message, if the public library finds a signature by this secret; it raises if not."""
+        """The message. WebhookVerificationError if it has no signature by this secret."""
         return Webhook(secret).verify(self.body, dict(self.headers))
 
 
 @dataclass
 class Receiver:
-    """One receiver: what it was told, and how it answers. `status` None: it never does."""
+    """One receiver: what it received, and how it answers. With `status` None it never answers."""
 
     name: str
     status: int | None = 200
@@ -60,7 +60,7 @@ class Receiver:
 
     @property
     def events(self) -> list[Any]:
-        """Of all messages, as often as they came."""
+        """The events of all messages, repeated as often as they came."""
         return [event for one in self.told for event in one.events]
 
     def by_id(self) -> dict[str, list[Told]]:
@@ -92,7 +92,7 @@ class Receiver:
 
 @dataclass
 class Customer:
-    """Some receivers, and the settings by which the product reaches them."""
+    """Receivers, and the settings with which the product reaches them."""
 
     ca: ThrowawayCa
     receivers: list[Receiver] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A wall clock that a test can step, for the whole product: a preloaded library adds what a file says.
+"""A wall clock that a test can step, for the whole product: a preloaded library adds the offset in a file.
 
 Only `CLOCK_REALTIME` moves, as when an operator or NTP sets the clock; what measures durations does not.
 """
@@ -60,7 +60,7 @@ MISSING = "no C compiler for the stepped clock (Debian: apt-get install gcc libc
 
 
 class SteppedClock:
-    """Start the product with `environment`; `step` sets its clock forward or back from then on."""
+    """Start the product with `environment`. `step` sets its clock forward or back."""
 
     def __init__(self, directory: Path) -> None:
         assert COMPILER is not None, MISSING

@@ -1,5 +1,4 @@
-"""The guide's backup and restore (docs/operating.md), as an operator does it; the last hour's changes are lost, its
-events are not."""
+"""Backup and restore as docs/operating.md describes them: changes after the backup are lost, events are not."""
 
 import contextlib
 import secrets
@@ -16,9 +15,9 @@ import aiohttp
 import openai
 import pytest
 
-from runtime.child_process import free_ports, tie_to_parent
+from runtime.child_process import free_ports
 from tests.journeys.conftest import Stage
-from tests.journeys.product import COMMAND, Desk, Product, models
+from tests.journeys.product import Desk, Product, ended, models, spawn
 from tests.redis_server import private_redis
 from tests.upstream import ScriptedUpstream
 
@@ -32,7 +31,7 @@ def back_up(database: Path, copy: Path) -> None:
 
 
 def put_back(copy: Path, database: Path) -> None:
-    """With control stopped: the file, and no log of the one that it replaces."""
+    """Replace the database by the copy, with control stopped, and remove the write-ahead log of the old one."""
     for suffix in ("-wal", "-shm"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
     database.unlink()
@@ -40,7 +39,7 @@ def put_back(copy: Path, database: Path) -> None:
 
 
 class LostHour:
-    """What happens before and after a backup. `answered`: of each key, how many calls; each is one event."""
+    """What happens before and after a backup. `answered`: answered calls by key prefix; each is one event."""
 
     def __init__(self, stage: Stage, copy: Path) -> None:
         self.stage = stage
@@ -80,7 +79,7 @@ class LostHour:
         return 200
 
     async def until_refused(self, key: str) -> None:
-        """It may be served for as long as the proxy has not heard of it."""
+        """Call until the proxy knows that the key is gone."""
 
         async def refused() -> bool:
             return await self.status_of(key) == 403
@@ -115,7 +114,7 @@ async def test_what_the_guide_says_comes_back_after_a_restore(killable_stage: St
 
 
 class Planes:
-    """Two machines: `tollgate control` and `tollgate proxy`, each a process of its own, as a stage needs a product."""
+    """`tollgate control` and `tollgate proxy` as on two machines, with what a stage needs of a product."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.data = folder / "control"
@@ -131,7 +130,7 @@ class Planes:
             "TOLLGATE_CONTROL_URL": self.control,
             "TOLLGATE_REFRESH_INTERVAL_S": "1",
         }
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start_control(self) -> None:
         self._start("control", "--data", str(self.data), "--control-port", self._ports[0])
@@ -141,19 +140,12 @@ class Planes:
         self._start("proxy", "--data", str(self.data.parent / "proxy"), *ports)
 
     def _start(self, plane: str, *words: str) -> None:
-        with self.log.open("a") as log:
-            self._running[plane] = subprocess.Popen(
-                [*COMMAND, plane, *words],
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-                preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
-            )
+        self._running[plane] = spawn((plane, *words), self._environment, self.log)
 
     def stop(self, plane: str) -> None:
         process = self._running.pop(plane)
         process.terminate()
-        process.wait(timeout=60)
+        ended(process)
 
     def command(self, *arguments: str) -> Any:
         return self._product.command(*arguments)
@@ -178,7 +170,7 @@ def planes(folder: Path) -> Iterator[Planes]:
 
 @pytest.fixture
 async def apart(tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream) -> AsyncIterator[Stage]:
-    """A stage on two planes that run apart."""
+    """A stage on two planes that run separately."""
     with planes(tmp_path) as found:
         made = Product(found.data).command("workspace", "create", "acme", "--prefix", "acme")
         found.start_control()
@@ -206,7 +198,7 @@ for name in sys.argv[1:]:
 
 
 def create_workspaces(running: Planes, names: list[str]) -> None:
-    """`tollgate workspace create` for each name, in one process: half the time of a command is its start."""
+    """Run `tollgate workspace create` for each name, in one process: most of a command's time is its start."""
     environment = Product(running.data).environment | {"TOLLGATE_DATA": str(running.data)}
     subprocess.run([sys.executable, "-c", CREATE_WORKSPACES, *names], env=environment, check=True, timeout=60)
 

@@ -1,4 +1,4 @@
-"""However a call ends, it is settled, and once: usage equals the events' tokens, and nothing stays reserved.
+"""A call is settled once, however it ends: usage equals the events' tokens, and nothing stays reserved.
 
 The whole product over two workers. Duplicated and reordered batches: tests/contracts/redis/test_admission_machine.py.
 """
@@ -36,14 +36,14 @@ class Account:
 
 @dataclass
 class Till:
-    """Two accounts below one parent, one tight by the minute and one by the day, and an upstream with moods."""
+    """Two accounts below one parent, one tight by the minute and one by the day."""
 
     stage: Stage
     upstream: ScriptedUpstream
     root: str
     accounts: Sequence[Account]
     calls: int = 0
-    """Made with each account."""
+    """How many calls each account has made."""
 
     def request(self, account: Account, mood: str, tokens: Tokens, **more: Any) -> Any:
         self.calls += account is self.accounts[0]
@@ -58,7 +58,7 @@ class Till:
         return self.stage.session.post(url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
     async def ask(self, mood: str, tokens: Tokens, **more: Any) -> list[int]:
-        """The status for each account, 0 where the answer broke off."""
+        """Make one call with each account. The statuses; 0 if the answer broke off."""
         statuses = []
         for account in self.accounts:
             try:
@@ -84,7 +84,7 @@ class Till:
 
     @contextlib.asynccontextmanager
     async def part_of_an_answer(self) -> AsyncIterator[list[aiohttp.ClientResponse]]:
-        """One stream for each account, of which the first piece has come."""
+        """Open one stream for each account and read its first piece."""
         async with contextlib.AsyncExitStack() as stack:
             answers = []
             for account in self.accounts:
@@ -100,7 +100,7 @@ class Till:
         return self.upstream.gate.waiting == count
 
     async def check(self) -> dict[str, list[Event]]:
-        """All that must hold once everything is settled; the events by account."""
+        """Check all that must hold once everything is settled. Return the events by account."""
         found = {account.entity: await self._check(account) for account in self.accounts}
         due = sum(event.tokens.total for events in found.values() for event in events)
         await self.stage.until(lambda: self._has_used(self.root, {"TOKEN": due}), f"the parent has used {due}")
@@ -122,7 +122,7 @@ class Till:
         return status == 200 and {item["type"]: item["current_usage"] for item in answer["items"]} == due
 
     async def _used_and_reserved(self, account: Account) -> int:
-        """Of the tightest TOKEN limit, before one more call, whose own reservation is known."""
+        """What is used and reserved of the tightest TOKEN limit, told by one more call of known cost."""
         body = {"model": self.stage.slug, "messages": [{"role": "user", "content": "1/1/0/1/0"}], "max_tokens": 1}
         data = json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""What was delivered is billed, whoever cuts the stream and whatever is reported: the whole product, two workers."""
+"""Delivered output is billed, whoever cuts the stream and whatever usage is reported."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.upstream.dictation import answer_as_dictated
 
 LEAST, MOST = 0.6, 1.7
 SENTENCE, IN_SENTENCE = "The quick brown fox jumps over the lazy dog. ", 10
-"""And how many tokens `o200k_base` counts in it."""
+"""A sentence, and how many tokens `o200k_base` counts in it."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def dictated() -> AsyncIterator[ScriptedUpstream]:
 
 
 async def key_for(stage: Stage, upstream: ScriptedUpstream, *limits: tuple[str, str, int]) -> tuple[str, str]:
-    """A group that may call the slug, and a key of it."""
+    """Create a group that may call the slug. Its id and a key."""
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, upstream.url))
     group = await stage.desk.group(stage.name, models(stage.slug, *limits))
     return group, await stage.desk.key(group)
@@ -56,7 +56,7 @@ async def heard(answer: aiohttp.ClientResponse, sentences: int) -> None:
 
 
 async def leave_after(stage: Stage, key: str, sentences: int, **more: Any) -> None:
-    """All of the answer's text, and away before its usage comes."""
+    """Read all of the answer's text, and leave before its usage comes."""
     told = {"text": SENTENCE, "times": sentences, "stop": True, "usage": '{"prompt_tokens":1,"completion_tokens":1}'}
     async with ask(stage, key, told, stream=True, **more) as answer:
         assert answer.status == 200
@@ -67,7 +67,7 @@ async def leave_after(stage: Stage, key: str, sentences: int, **more: Any) -> No
 async def test_a_caller_who_lowers_the_mean_and_leaves_early_pays_for_what_he_got(
     stage: Stage, dictated: ScriptedUpstream
 ) -> None:
-    """A day's 5 000 tokens buy about as many, not 150 000 words."""
+    """A day's 5 000 tokens buy about 5 000, not 150 000 words."""
     group, key = await key_for(stage, dictated, ("TOKEN", "DAY", 5000))
     cheap = {"text": "a", "times": 1, "usage": '{"prompt_tokens":1,"completion_tokens":1}'}
     for _ in range(40):  # more than 16 in each of the two workers, as likely as not

@@ -1,9 +1,8 @@
-"""Webhooks through the whole product: calls are made, and a customer's receivers are told of them, come what may."""
+"""Webhooks through the whole product: receivers get each event, whatever dies meanwhile."""
 
 import asyncio
 import base64
 import json
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ import aiohttp
 import pytest
 from standardwebhooks import WebhookVerificationError
 
-from runtime.child_process import free_ports, tie_to_parent
+from runtime.child_process import free_ports
 from tests.journeys.conftest import Stage, Workspace, stage_of
-from tests.journeys.product import COMMAND, Product, kill
+from tests.journeys.product import Product, ended, kill, spawn
 from tests.journeys.receivers import Customer, Receiver
 from tests.postgres_server import find_binaries, running_postgres
 from tests.upstream import ScriptedUpstream
@@ -29,7 +28,7 @@ RETRY_FOR_S = 4
 
 @dataclass
 class Play:
-    """A stage, and a customer who listens."""
+    """A stage, and a customer with webhook receivers."""
 
     stage: Stage
     customer: Customer
@@ -42,7 +41,7 @@ class Play:
         return await self.stage.desk.call("POST", PATH, {"url": receiver.url})
 
     async def listed(self, count: int) -> dict[str, Any]:
-        """The events in the list, by their keys."""
+        """The listed events by idempotency key, once there are `count`."""
 
         async def look() -> Any:
             events = await self.stage.desk.events(self.stage.name, self.stage.began, 1000)
@@ -54,14 +53,14 @@ class Play:
         return list((await self.stage.desk.call("GET", f"{PATH}/{webhook['id']}/deliveries", **query))["items"])
 
     async def until(self, receiver: Receiver, events: int) -> None:
-        """So many distinct events were told."""
+        """Return once `receiver` has got so many distinct events."""
         await eventually(
             lambda: len({one["idempotencyKey"] for one in receiver.events}) >= events,
             lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.last_words()}",
         )
 
     async def until_status(self, webhook: Any, status: str) -> Any:
-        """The webhook's one delivery, once it is that."""
+        """A delivery of the webhook, once one has this status."""
 
         async def look() -> Any:
             return next(iter(await self.deliveries(webhook, status=status)), None)
@@ -177,24 +176,18 @@ async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_lat
 def another_control(product: Product) -> Iterator[None]:
     """A second `tollgate control` on the same database."""
     [port] = free_ports("127.0.0.1", 1)
-    with product.log.open("a") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "control", "--control-port", str(port), "--data", str(product.data)],
-            env=product.environment,
-            stdout=log,
-            stderr=log,
-            preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
-        )
+    words = ("control", "--control-port", str(port), "--data", str(product.data))
+    process = spawn(words, product.environment, product.log)
     try:
         yield
     finally:
         process.kill()
-        process.wait()
+        ended(process)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, str]]:
-    """The settings that name one, and what two processes must share."""
+    """The settings that name a database, and those that two processes must share."""
     shared = {
         "TOLLGATE_SECRET_KEY": base64.b64encode(b"k" * 32).decode(),
         "TOLLGATE_INTERNAL_TOKEN": "the-internal-token-of-this-journey",

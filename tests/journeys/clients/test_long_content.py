@@ -1,4 +1,4 @@
-"""Hostile content on the whole product: it costs a worker little more than plain text of the same size."""
+"""Hostile content costs a worker little more than plain text of the same size."""
 
 import io
 import os
@@ -33,7 +33,7 @@ async def test_a_hostile_body_costs_a_worker_little_more_than_a_plain_one(stage:
 
 
 async def _cpu_s_of(stage: Stage, key: str, members: bytes, unit: bytes) -> float:
-    """What the workers spend on one call with a body of `unit` again and again."""
+    """The CPU seconds that the workers spend on one call whose body repeats `unit`."""
     text = unit * (SIZE_BYTES // len(unit))
     model = stage.slug.encode()
     body = b'{%b"model":"%b","messages":[{"role":"user","content":"%b"}]}' % (members, model, text)

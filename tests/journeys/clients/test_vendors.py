@@ -1,4 +1,4 @@
-"""Both stock SDKs against each vendor through the whole product: passed on or translated, nobody can tell.
+"""Both stock SDKs against each vendor through the whole product: a translation is not noticed.
 
 And what must never be told: the vendors' credentials and hosts, in no answer, no metric and no line of any log.
 """
@@ -34,7 +34,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "str
 
 @dataclass
 class Street:
-    """A product whose vendors are `vendors`, a slug and a key for each of them, and all that callers were told."""
+    """A product whose vendors are `vendors`, a slug for each, and a key that may call all of them."""
 
     stage: Stage
     vendors: ScriptedUpstream
@@ -117,7 +117,7 @@ def chat(street: Street, provider: str, text: str = "Hello", **more: Any) -> dic
 
 
 def check_asked(street: Street, provider: str) -> None:
-    """The vendor was asked once, in its dialect, by its own credential and model, and with nothing of the caller's."""
+    """The vendor got one call in its dialect, with its own credential and model, and without the caller's key."""
     [asked] = street.asked
     assert asked.json["model"] == MODEL
     assert street.keys["all"].encode() not in asked.head + asked.body

@@ -1,4 +1,4 @@
-"""What stock clients do on the wire, against the whole product: kept connections, pipelines, large bodies, parking."""
+"""What stock clients do on the wire: keep-alive, pipelining, large bodies, calls that wait for a replica."""
 
 import asyncio
 import http.client
@@ -35,7 +35,7 @@ async def connected(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 
 def ask_twice(stage: Stage, key: str) -> tuple[list[int], set[Any]]:
-    """Two calls by the standard library's client; their statuses, and the connections they went over."""
+    """Make two calls with the standard library's client. Their statuses and the local addresses they came from."""
     at, statuses, sockets = urlsplit(stage.product.proxy), [], set()
     connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=30)
     for stream in (False, True):

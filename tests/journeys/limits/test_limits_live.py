@@ -1,4 +1,4 @@
-"""Limits as they change, and as time does: on the running window, to the second, at midnight by Redis' clock, per tier.
+"""Limits that change, and limits over time: the running window, exact waits, midnight by Redis' clock, tiers.
 
 The whole product over two workers; the windows' own edges: tests/contracts/redis/test_counters.py.
 """
@@ -30,7 +30,7 @@ REQUESTS, TOKENS = ("REQUEST", "MINUTE"), ("TOKEN", "MINUTE")
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer, and the span of time within which it was decided."""
+    """One answer, and the times between which it was decided."""
 
     asked_s: float
     heard_s: float
@@ -39,13 +39,13 @@ class Answer:
     said: Any
 
     def wait_s(self, of: "Answer", window_s: float) -> set[int]:
-        """What it may rightly say, in whole seconds, of a window that began with the answer `of`."""
+        """The waits, in whole seconds, that are right for a window that began with the answer `of`."""
         longest, shortest = window_s - (self.asked_s - of.heard_s), window_s - (self.heard_s - of.asked_s)
         return set(range(math.ceil(shortest), math.ceil(longest) + 1))
 
 
 async def ask(stage: Stage, key: str, content: str = "10/5/0/1/0") -> Answer:
-    """On a connection of its own, so that the kernel spreads calls over the workers."""
+    """Make one call on a connection of its own, so that the kernel spreads calls over the workers."""
     asked_s = time.time()
     body = {"model": stage.slug, "messages": [{"role": "user", "content": content}]}
     headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
@@ -66,13 +66,13 @@ async def counted() -> AsyncIterator[ScriptedUpstream]:
 
 @pytest.fixture
 async def set_up(stage: Stage, counted: ScriptedUpstream) -> Stage:
-    """With an endpoint that leads to the upstream that answers questions."""
+    """A stage with an endpoint whose upstream answers questions."""
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
     return stage
 
 
 async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, int]) -> None:
-    """Returns when no worker goes by the old limits: their headers tell."""
+    """Change the limits. Return when the headers of all workers show the new ones."""
     await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", {"models": models(stage.slug, *limits)})
     told = {f"x-ratelimit-limit-{type.lower()}s": str(threshold) for type, _, threshold in limits}
     in_a_row = 0
@@ -208,7 +208,7 @@ async def used(stage: Stage, group: str, due: dict[str, int]) -> bool:
 
 
 async def test_a_model_api_target_counts_against_the_workspaces_tier(tmp_path: Path, counted: ScriptedUpstream) -> None:
-    """Over all its groups, whose own limits leave room; live when the tier changes; and a group's no costs no tier."""
+    """The tier counts over all groups, changes live, and is not charged for a call that a group's limit refuses."""
     async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": counted.url}) as stage:
         secret = await stage.desk.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})
         target = {"provider": "PLATFORM_MODEL_API", "secret_id": secret["id"], "target_model": "m"}

@@ -1,4 +1,4 @@
-"""Limits, over two workers and up the tree: never one too many, the whole threshold usable, and a clear refusal."""
+"""Limits over two workers and up the tree: never one too many, and the whole threshold is usable."""
 
 import asyncio
 from typing import Any

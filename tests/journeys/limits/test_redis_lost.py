@@ -1,4 +1,4 @@
-"""Redis away for seconds under load, through the whole product: nothing hangs, nobody restarts anything, and the limits
+"""Redis is away for seconds under load: nothing hangs, nothing is restarted, and the limits
 hold as the operator has chosen: refused (`closed`), or by each worker's share (`local`).
 """
 
@@ -26,9 +26,9 @@ QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 CALLERS = 8
 AWAY_S = 4.0
 HANGS_S = 5.0
-"""An answer that takes longer counts as none, on however busy a machine."""
+"""A call that takes longer hangs, however busy the machine is."""
 SHARES_KNOWN_S = 4.0
-"""After a start, within which workers learn of each other."""
+"""Within this time after a start, workers know how many they are."""
 PLENTY = 1_000_000_000
 
 
@@ -42,7 +42,7 @@ class Told:
 
 @dataclass
 class Load:
-    """Callers that call on and on, and note what they were told and when."""
+    """Callers that call again and again, and record each answer and its time."""
 
     stage: Stage
     key: str
@@ -64,7 +64,7 @@ class Load:
             await asyncio.sleep(0.01)
 
     async def call(self) -> Told:
-        """One call on a connection of its own, so that the kernel spreads them over the workers."""
+        """Make one call on a connection of its own, so that the kernel spreads calls over the workers."""
         began_s = time.monotonic()
         headers = {"Authorization": f"Bearer {self.key}", "Connection": "close"}
         body = {"model": self.stage.slug, "messages": QUESTION}
@@ -80,7 +80,7 @@ class Load:
         return Counter((one.status, one.code) for one in self.told if one.began_s >= moment_s)
 
     async def answered_again(self) -> None:
-        """Until all workers admit calls, and then for some more, every one of which must be."""
+        """Call until all workers admit calls. After that each of 50 calls must be answered."""
 
         async def answered() -> bool:
             return {(await self.call()).status for _ in range(20)} == {200}
@@ -177,7 +177,7 @@ def away(request: pytest.FixtureRequest) -> str:
 
 @contextlib.asynccontextmanager
 async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
-    """For some seconds: stopped, or killed and not started again."""
+    """Redis is away: stopped, or killed and not started again."""
     if how == "stopped":
         with standing_still(stage):
             yield
@@ -235,8 +235,8 @@ async def _three_answered(load: Load) -> bool:
 
 @pytest.mark.parametrize(("callers", "stopped_s"), [(40, 0.3), (60, 2.0)])
 async def test_a_stop_of_redis_spends_nothing(closed: Stage, callers: int, stopped_s: float) -> None:
-    """Whatever Redis runs late: what was served and what remains are the whole limit. After two seconds the workers
-    have given their connections up."""
+    """Served and remaining calls add up to the limit, whatever Redis runs late. After two seconds the workers have
+    closed their connections."""
     stage = closed
     load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", PLENTY))
     for _ in range(2):

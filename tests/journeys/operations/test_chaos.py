@@ -17,7 +17,7 @@ COST = Tokens(input=100, output=20, cached_input=3)
 
 
 def seed() -> int:
-    """Another one each time; TOLLGATE_CHAOS_SEED brings one back."""
+    """A new seed each time; TOLLGATE_CHAOS_SEED repeats one."""
     return int(os.environ.get("TOLLGATE_CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
 
 

@@ -1,4 +1,4 @@
-"""What dies comes back or leaves nothing behind: workers, planes, `up` itself; and no call is lost or billed twice."""
+"""Whatever process dies, it comes back or leaves nothing behind, and no call is lost or billed twice."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(killab
 
 
 async def test_a_call_in_a_killed_workers_hands_is_billed_once(killable_stage: Stage) -> None:
-    """The caller had part of the answer, so it is billed by what was noted of it; and by nobody twice."""
+    """The caller had part of the answer: it is billed by the last journaled progress, once."""
     stage = killable_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.close()
@@ -146,7 +146,7 @@ async def test_a_drain_ends_when_its_time_is_up(killable_stage: Stage) -> None:
 
 
 async def test_ctrl_c_in_a_terminal_stops_in_order(killable_stage: Stage) -> None:
-    """A terminal sends SIGINT to the whole group: Redis and control must not go before the proxy has drained."""
+    """A terminal sends SIGINT to the whole group: Redis and control must not stop before the proxy has drained."""
     stage = killable_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.close()
@@ -168,7 +168,7 @@ async def test_ctrl_c_in_a_terminal_stops_in_order(killable_stage: Stage) -> Non
 
 
 async def test_sigterm_to_the_whole_group_loses_nothing(killable_stage: Stage) -> None:
-    """As a service manager stops a group of processes: Redis and control may go while the proxy still drains."""
+    """A service manager stops a group of processes: Redis and control may stop while the proxy still drains."""
     stage = killable_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.close()

@@ -1,4 +1,4 @@
-"""Full disks, torn journals, absent databases, clocks that jump: no event lost, none doubled, and the operator told."""
+"""Full disks, torn journals, absent databases, stepped clocks: no event is lost or doubled; the operator is told."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ from tests.upstream.questions import Question
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 LARGE = {"metadata": {"pad": "x" * 60_000}}
-"""In the journal it is kept with each call."""
+"""Metadata is journaled with each call."""
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @contextlib.contextmanager
 def locked_database(stand: Stand) -> Iterator[None]:
-    """Somebody holds SQLite's write lock: control can commit nothing."""
+    """Another process holds SQLite's write lock, so that control cannot commit."""
     with contextlib.closing(sqlite3.connect(stand.product.data / "control.db", timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -42,7 +42,7 @@ def locked_database(stand: Stand) -> Iterator[None]:
 
 
 async def some_calls(stand: Stand, count: int, **more: object) -> list[Told]:
-    """One after the other, of distinct costs."""
+    """Make calls one after the other, each with another cost."""
     chance = stand.callers.chance
     return [
         await stand.callers.call(
@@ -62,7 +62,7 @@ def log_of(stand: Stand) -> str:
 
 
 class SmallDisk:
-    """A file system of its own that is soon full."""
+    """A small file system for the journals."""
 
     def __init__(self, directory: Path) -> None:
         self.journals = directory / "journals"
@@ -81,7 +81,7 @@ class SmallDisk:
 
     @staticmethod
     def possible() -> bool:
-        """Whether we may mount: root may, in most containers nobody may."""
+        """Whether we may mount: only root may, and not in most containers."""
         if os.geteuid() != 0 or shutil.which("mount") is None:
             return False
         probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tollgate", "/mnt"]
@@ -89,7 +89,7 @@ class SmallDisk:
 
 
 class ShortFiles:
-    """A limit on the size of files, which no further segment fits; for where nothing can be mounted."""
+    """A limit on the size of files that no further segment fits, for machines on which nothing can be mounted."""
 
     def __init__(self, directory: Path) -> None:
         self.journals = directory / "journals"
@@ -117,7 +117,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk |
 
 
 async def refused_by_all(stand: Stand) -> None:
-    """Calls with much to write down, until no worker takes one: so many at once that each gets a connection of them."""
+    """Make large calls until no worker admits one, so many at once that each worker gets some."""
     refused = 0
     while refused < 20:
         told = await asyncio.gather(*(some_calls(stand, 1, **LARGE) for _ in range(16)))
@@ -161,7 +161,7 @@ async def assert_the_operator_is_told(stand: Stand) -> None:
 
 
 async def restart_workers(stand: Stand) -> None:
-    """Kill them once they gave back what they refused: nothing tells of that, and what they did not is left counted."""
+    """Kill the workers, a second after their last refusal: no event shows that its reservation was returned."""
     await asyncio.sleep(1)
     for pid in stand.product.processes("proxy.worker"):
         kill(pid)
@@ -177,7 +177,7 @@ async def _refused(stand: Stand) -> list[Told]:
 
 
 async def test_a_torn_tail_costs_the_record_it_tore(tmp_path: Path) -> None:
-    """Power went: the last record of each journal did not reach the disk whole. All others count."""
+    """After a power failure the last record of each journal is torn; all others count."""
     async with standing(tmp_path, 1) as stand:
         with locked_database(stand):
             await assert_all_answered(stand, 40)
@@ -209,7 +209,7 @@ async def _log(stand: Stand, words: str) -> str:
 
 
 def _tear(path: Path) -> list[str]:
-    """Make rubbish of the end of the last record; the request id of the call whose end that was."""
+    """Overwrite the end of the last record. The request id of the call that it closed, if there is one."""
     data = path.read_bytes()
     records = list(frames(data))
     if not records:
@@ -226,7 +226,7 @@ def _tear(path: Path) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def without_control(stand: Stand) -> AsyncIterator[None]:
-    """Control dies as soon as it is there."""
+    """Kill control again and again."""
 
     async def keep_down() -> None:
         while True:

@@ -1,16 +1,13 @@
-"""The installed wheel, outside of any checkout: it brings all that its commands need."""
+"""The installed wheel has all that its commands need, outside of any checkout."""
 
 import os
-import select
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from runtime.child_process import tie_to_parent
 from tests.journeys.installed import install
-
-PATIENCE_S = 60.0
+from tests.journeys.product import ended, ready_line, spawn
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +37,12 @@ def test_the_demo_holds_from_the_installed_wheel(tollgate: Path, environment: di
     assert "all 15 steps held" in done.stdout
 
 
-def test_up_gets_ready_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    ports = ("--proxy-port", "0", "--control-port", "0", "--admin-port", "0")
-    with (tmp_path / "up.log").open("wb") as log:
-        up = subprocess.Popen(
-            [str(tollgate), "up", *ports],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            preexec_fn=tie_to_parent(),  # noqa: PLW1509 (a test run that is killed leaves nothing running)
-        )
-    assert up.stdout is not None
-    readable, _, _ = select.select([up.stdout], [], [], PATIENCE_S)
-    line = up.stdout.readline() if readable else ""
+def test_up_gets_ready_from_the_installed_wheel(
+    tollgate: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("up", "--proxy-port", "0", "--control-port", "0", "--admin-port", "0")
+    up = spawn(words, environment, tmp_path / "up.log", (str(tollgate),))
+    line = ready_line(up)
     up.terminate()
-    assert (up.wait(PATIENCE_S), line.split(" ")[0]) == (0, "ready"), (tmp_path / "up.log").read_text()
-    up.stdout.close()
+    assert (ended(up), line.split(" ")[0]) == (0, "ready"), (tmp_path / "up.log").read_text()

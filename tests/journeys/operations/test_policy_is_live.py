@@ -1,4 +1,4 @@
-"""What the operator changes is what the proxy does, in under a second; and who may not, is told so and no more."""
+"""A change by the operator acts in under a second; a refused caller learns nothing else."""
 
 import time
 
@@ -48,7 +48,7 @@ async def test_a_revoked_key_is_refused(stage: Stage) -> None:
 
 
 async def test_a_new_key_works_at_once(stage: Stage) -> None:
-    """Before any hint or refresh: a key that the replica does not know is asked for."""
+    """Before any hint or refresh: the proxy asks control for a key that its replica does not have."""
     key = await stage.key_without_limits()
     assert (await stage.ask(key)).model == stage.slug
 

@@ -1,4 +1,4 @@
-"""One tenant does what it can to a worker; the other one's calls are served by the whole product."""
+"""One tenant occupies a worker as far as it can; the other tenant's calls are served."""
 
 import asyncio
 from collections.abc import Iterator

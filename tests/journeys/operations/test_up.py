@@ -1,4 +1,4 @@
-"""`tollgate up` as a command: its one line, its lock, its ports, its files, and what a `kill -9` of it leaves."""
+"""`tollgate up` as a command: its output, lock, ports and files, and what a `kill -9` leaves."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def product(tmp_path: Path) -> Iterator[Product]:
 
 @dataclass(frozen=True)
 class Life:
-    """What was seen of one `tollgate up` from its start to its stop, in a place as awkward as may be.
+    """What one `tollgate up` showed from its start to its stop, in an awkward place.
 
     Its data directory has a path too long for a socket, modules in the working directory are named as the product's
     libraries, and PATH leads to no redis-server.
