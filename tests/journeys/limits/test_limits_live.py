@@ -124,7 +124,7 @@ async def test_waits_are_right_to_the_second(set_up: Stage) -> None:
         await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
     )
     first = await ask(stage, key)
-    await asyncio.sleep(1.6)
+    await asyncio.sleep(1.6)  # so that waits counted from the first and from the second call differ in seconds
     second = await ask(stage, key)
     refused = await ask(stage, key)
     assert [answer.status for answer in (first, second, refused)] == [200, 200, 429]
@@ -154,7 +154,7 @@ async def test_who_waits_as_told_passes(set_up: Stage) -> None:
         last = max(refused, key=lambda answer: answer.heard_s)
         await asyncio.sleep(last.heard_s + int(last.headers["retry-after"]) - time.time())
         assert (await ask(stage, key)).status == 200
-        await asyncio.sleep(1.01)
+        await asyncio.sleep(1.01)  # that call leaves the window
 
 
 @asynccontextmanager

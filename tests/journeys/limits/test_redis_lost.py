@@ -25,6 +25,7 @@ from tests.waiting import eventually
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 CALLERS = 8
 AWAY_S = 4.0
+"""Longer than every deadline of the proxy for Redis: nothing may change in this time."""
 HANGS_S = 5.0
 """A call that takes longer hangs, however busy the machine is."""
 SHARES_KNOWN_S = 4.0
@@ -224,7 +225,7 @@ async def test_a_blip_costs_no_more_than_the_calls_of_its_moment(closed: Stage) 
             over_s = time.monotonic()
             await stage.until(lambda: _three_answered(load), "answers")
             recovered_s = time.monotonic()
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # in which no call may be refused
             assert set(load.since(recovered_s)) == {(200, "")}
             assert recovered_s - over_s < 1, "the breaker stayed open"
 

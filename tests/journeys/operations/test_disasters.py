@@ -237,7 +237,7 @@ async def without_control(stand: Stand) -> AsyncIterator[None]:
 
     killer = asyncio.create_task(keep_down())
     try:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # it has been killed by then, and is killed whenever it is back
         yield
     finally:
         killer.cancel()
