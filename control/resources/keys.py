@@ -12,7 +12,7 @@ from control.edges.sql.group_rows import find_group
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.resources.errors import GroupNotFoundError, KeyNotFoundError
 from control.resources.ids import new_key
-from control.resources.records import KeyHolder, KeyRecord
+from control.resources.records import KeyRecord, PresentedKey
 from policy.credentials import KeyKind, digest_of, prefix_of
 
 
@@ -70,7 +70,7 @@ async def read_keys(store: Store, owner: KeyOwner, after: tuple[int, str] | None
         return await key_rows.list_keys(conn, owner.workspace_id, owner.group_id, after, limit)
 
 
-async def holders_of(store: Store, keys: Sequence[str]) -> list[KeyHolder]:
+async def find_presented_keys(store: Store, keys: Sequence[str]) -> list[PresentedKey]:
     """Who holds the keys that a request presents; unknown keys are left out."""
     async with store.read() as conn:
         found = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]

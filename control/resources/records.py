@@ -74,7 +74,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyHolder:
+class PresentedKey:
     """The key that a request presented, and the workspace it acts for."""
 
     prefix: str

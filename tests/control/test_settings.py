@@ -13,7 +13,7 @@ GOOD = {
 }
 
 
-def test_the_defaults_are_those_of_the_document() -> None:
+def test_control_defaults_are_the_documented_ones() -> None:
     found = Settings.from_environ(GOOD)
     assert (found.event_holdback_s, found.event_retention_days) == (60, 92)
     webhooks = (found.webhook_poll_interval_s, found.webhook_timeout_s, found.webhook_retry_for_s)

@@ -7,7 +7,7 @@ import pytest
 from control.stopping import cancelled, done_unless
 
 
-async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> None:
+async def test_a_task_that_swallows_a_cancellation_still_ends() -> None:
     swallowed = 0
 
     async def stubborn() -> None:
@@ -27,7 +27,7 @@ async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> No
     assert swallowed == 2
 
 
-async def test_a_start_that_waits_is_left_when_a_stop_is_asked_for() -> None:
+async def test_a_stop_cancels_a_start_that_is_still_waiting() -> None:
     stop = asyncio.Event()
     waiting = asyncio.create_task(done_unless(stop, _for_ever()))
     await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_a_start_that_waits_is_left_when_a_stop_is_asked_for() -> None:
     assert await waiting is False
 
 
-async def test_what_the_start_raises_is_raised() -> None:
+async def test_an_error_of_the_start_is_raised() -> None:
     with pytest.raises(LookupError):
         await done_unless(asyncio.Event(), _failing())
 

@@ -76,7 +76,7 @@ async def test_never_more_than_allowed_in_any_window(windows: Windows) -> None:
         assert (later_answered - first_answered) * 1000 > FEW.window_ms - 20
 
 
-async def test_the_wait_is_told_and_true(windows: Windows) -> None:
+async def test_a_refusal_states_the_true_wait(windows: Windows) -> None:
     a_second = Allowance("some", 5, 1000)
     for _ in range(a_second.requests):
         assert await windows.admit("k", a_second) == 0
@@ -103,7 +103,7 @@ async def test_processes_count_together(redis: Redis) -> None:
     assert sum(not wait for wait in answers) == 7
 
 
-async def test_with_redis_away_this_process_counts() -> None:
+async def test_without_redis_this_process_counts() -> None:
     client = connect("unix:///nowhere/redis.sock")
     windows = RedisWindows(client)
     slow = Allowance("slow", 7, 60_000)
@@ -111,7 +111,7 @@ async def test_with_redis_away_this_process_counts() -> None:
     await client.aclose()
 
 
-async def test_the_refusal_says_how_long() -> None:
+async def test_a_refusal_says_when_to_retry() -> None:
     throttle = Throttle(LocalWindows())
     for _ in range(10):
         await throttle.check("k", "POST", f"{D}/retry")

@@ -42,14 +42,14 @@ async def most_steps_of_a_turn(clock: Clock, *work: asyncio.Task[Any]) -> int:
 
 
 @pytest.mark.parametrize("computations", [1, 3, 40])
-async def test_a_turn_of_the_loop_has_one_slice_whoever_computes(clock: Clock, computations: int) -> None:
+async def test_a_turn_of_the_loop_has_one_slice_for_all_computations(clock: Clock, computations: int) -> None:
     tasks = [asyncio.create_task(each(range(50), clock.step)) for _ in range(computations)]
     most = await most_steps_of_a_turn(clock, *tasks)
     assert clock.steps == 50 * computations
     assert most <= 5
 
 
-async def test_what_comes_one_after_the_other_shares_a_slice_too(clock: Clock) -> None:
+async def test_consecutive_computations_share_a_slice(clock: Clock) -> None:
     async def several() -> None:
         for _ in range(30):
             await each(range(2), clock.step)
@@ -68,7 +68,7 @@ async def test_computations_take_turns(clock: Clock) -> None:
     assert done == ["short", "long", "longer"]
 
 
-async def test_who_is_cancelled_in_the_queue_holds_up_nobody(clock: Clock) -> None:
+async def test_a_cancelled_task_in_the_queue_delays_no_other(clock: Clock) -> None:
     tasks = [asyncio.create_task(each(range(50), clock.step)) for _ in range(5)]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ async def test_who_is_cancelled_in_the_queue_holds_up_nobody(clock: Clock) -> No
     assert faults == []
 
 
-async def test_short_work_is_not_made_to_wait(clock: Clock) -> None:
+async def test_short_work_does_not_wait(clock: Clock) -> None:
     turned: list[None] = []
     asyncio.get_running_loop().call_soon(turned.append, None)
     await pause()
@@ -106,7 +106,7 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
-async def test_the_collector_looks_between_calls(full_looks: list[int]) -> None:
+async def test_full_collections_run_while_no_request_is_processed(full_looks: list[int]) -> None:
     turns = WorkspaceTurns()
     task = asyncio.create_task(collect_when_idle(turns))
     async with turns.of("ws"):
@@ -118,7 +118,7 @@ async def test_the_collector_looks_between_calls(full_looks: list[int]) -> None:
     task.cancel()
 
 
-async def test_a_collector_that_finds_no_such_moment_looks_at_last(
+async def test_a_full_collection_runs_without_an_idle_moment_at_last(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_slices, "_COLLECT_AFTER_S", 0.01)

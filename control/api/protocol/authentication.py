@@ -10,33 +10,33 @@ from aiohttp import web
 
 from control.api.protocol.errors import ProblemError
 from control.dependencies import Dependencies
-from control.resources.keys import holders_of
-from control.resources.records import KeyHolder
+from control.resources.keys import find_presented_keys
+from control.resources.records import PresentedKey
 from policy.credentials import KeyKind, credentials_in, may_manage
 
 _GATEWAY = "/v1/gateway/"
 
 
-CALLER = web.RequestKey("caller", KeyHolder)
+CALLER = web.RequestKey("caller", PresentedKey)
 """Where a request keeps its caller, for the log."""
 
 
-async def authenticate(request: web.Request, dependencies: Dependencies) -> KeyHolder:
+async def authenticate(request: web.Request, dependencies: Dependencies) -> PresentedKey:
     """The key that the request presents; 401 or 403 when there is none, or it is unknown."""
     keys = credentials_in(request.headers.getall("Authorization", ()), request.headers.getall("x-api-key", ()))
     if not keys:
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
-    holders = await holders_of(dependencies.store, keys)
-    if len(holders) > 1:
+    presented = await find_presented_keys(dependencies.store, keys)
+    if len(presented) > 1:
         message = "Authorization and x-api-key hold two different API keys; send one"
         raise ProblemError(400, "AMBIGUOUS_CREDENTIAL", message)
-    if not holders:
+    if not presented:
         raise ProblemError(403, "AUTHENTICATION_FAILED", "Authentication failed")
-    request[CALLER] = holders[0]
-    return holders[0]
+    request[CALLER] = presented[0]
+    return presented[0]
 
 
-def check_may_manage(caller: KeyHolder, path: str) -> None:
+def check_may_manage(caller: PresentedKey, path: str) -> None:
     """403 unless the key has management scope and, below /v1/gateway/, the workspace is onboarded."""
     if caller.kind is KeyKind.FEDERATED:
         message = "A federated gateway key is an inference credential; use a workspace key with management scope"

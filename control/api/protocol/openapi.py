@@ -53,7 +53,7 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
     413: ("The body is too large.", "REQUEST_ENTITY_TOO_LARGE", "Request Entity Too Large"),
     415: ("The body is not declared as JSON.", "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json"),
     429: ("Too many requests with this key.", "RATE_LIMITED", "Management API rate limit exceeded for this API key"),
-    503: ("A part of ours is away; try again.", "DATABASE_UNAVAILABLE", "The database cannot be reached"),
+    503: ("A part of Tollgate is unavailable; try again.", "DATABASE_UNAVAILABLE", "The database cannot be reached"),
 }
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}

@@ -17,7 +17,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Encoded, joined
 from control.dependencies import Dependencies, Store
 from control.resources.errors import NotFoundError
-from control.resources.records import KeyHolder
+from control.resources.records import PresentedKey
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 class ApiRequest:
     """One authenticated, validated request."""
 
-    caller: KeyHolder
+    caller: PresentedKey
     dependencies: Dependencies
     path: dict[str, str]
     query: BaseModel | None

@@ -10,21 +10,21 @@ from sqlalchemy import ColumnElement, delete, insert, select, tuple_
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
-from control.resources.records import KeyHolder, KeyRecord
+from control.resources.records import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
 from policy.snapshot import KeyRow, RowKind
 
 _RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
 
 
-async def find_by_digest(conn: Connection, digest: str) -> KeyHolder | None:
+async def find_by_digest(conn: Connection, digest: str) -> PresentedKey | None:
     query = (
         select(api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, workspaces.c.onboarded)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(api_keys.c.digest == digest)
     )
     row = (await conn.execute(query)).one_or_none()
-    return KeyHolder(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded) if row else None
+    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded) if row else None
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:

@@ -14,7 +14,7 @@ async def vendor_b(plane: ControlPlane) -> dict[str, Any]:
     return {"provider": "VENDOR_B", "secret_id": await plane.secret(), "target_model": "big-1"}
 
 
-async def test_an_endpoint_lives_and_dies(plane: ControlPlane) -> None:
+async def test_an_endpoint_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
     target = await vendor_b(plane)
     made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
     assert made["slug"] == "acme/chat"
@@ -39,7 +39,7 @@ async def test_a_slug_is_unique_under_concurrent_creates(plane: ControlPlane) ->
     assert {answer.body["code"] for answer in answers if answer.status == 409} == {"CONFLICT"}
 
 
-async def test_a_list_drains_in_pages(plane: ControlPlane) -> None:
+async def test_a_list_is_read_to_its_end_in_pages(plane: ControlPlane) -> None:
     target = await vendor_b(plane)
     for number in range(5):
         (await plane.post(PATH, {"slug": f"acme/m{number}", "targets": [target]})).ok()

@@ -56,7 +56,7 @@ def keys_of(items: list[Any]) -> list[str]:
     return [item["idempotencyKey"] for item in items]
 
 
-async def test_an_event_as_the_spec_shows_it(plane: ControlPlane) -> None:
+async def test_an_event_has_the_form_of_the_spec(plane: ControlPlane) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, [7], start_ms, request_metadata={"never": "shown"})
     answer = (await plane.get(PATH, params={"start_time": time_text(start_ms)})).ok()
@@ -130,7 +130,7 @@ async def test_as_many_filters_as_are_allowed_can_be_paged_through(plane: Contro
     assert keys_of(await walk(plane, params)) == [event_key(n) for n in range(40)]
 
 
-async def test_a_value_that_nobody_has_is_found_nowhere(lite: ControlPlane) -> None:
+async def test_a_filter_value_without_events_finds_none(lite: ControlPlane) -> None:
     start_ms = await clock_ms(lite.store) - HOUR_MS
     await fill(lite, range(6), start_ms)
     for name, text in itertools.product(("api_keys", "external_entity_ids"), ("", "tg_key1,tg_key2", "TG_KEY1", "%")):
@@ -152,7 +152,7 @@ async def test_start_is_inclusive_and_end_exclusive(plane: ControlPlane) -> None
     assert answer["window"] == params
 
 
-async def test_a_cursor_pins_the_window_against_what_comes_later(plane: ControlPlane) -> None:
+async def test_a_cursor_pins_the_window_against_later_events(plane: ControlPlane) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, range(10), start_ms)
     first = (await plane.get(PATH, params={"start_time": time_text(start_ms), "limit": 4})).ok()
@@ -307,7 +307,7 @@ async def test_a_workspace_sees_its_own_events_only(plane: ControlPlane) -> None
     assert (await plane.get(PATH, params={**params, "api_keys": "tg_key1"}, key=other)).ok()["items"] == []
 
 
-async def test_who_may_not_read_is_told_403(lite: ControlPlane) -> None:
+async def test_a_key_without_scope_is_403_for_events(lite: ControlPlane) -> None:
     params = {"start_time": "2026-01-01T00:00:00Z"}
     group = await lite.group("customer-1")
     federated = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
@@ -321,7 +321,7 @@ async def test_who_may_not_read_is_told_403(lite: ControlPlane) -> None:
     assert (await lite.get(PATH, params=params, key="")).status == 401
 
 
-async def test_a_holdback_of_nothing_shows_events_at_once(tmp_path: Any) -> None:
+async def test_without_a_holdback_events_are_shown_at_once(tmp_path: Any) -> None:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", event_holdback_s=0.0) as plane:
         now_ms = await clock_ms(plane.store)
         await books(plane.store, 0.0)[0].take([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
@@ -349,7 +349,7 @@ async def test_a_holdback_of_nothing_shows_events_at_once(tmp_path: Any) -> None
         ("1970-01-02T00:00:00+23:59", 60 * 10**9),
     ],
 )
-def test_times_that_are_understood(text: str, wanted_ns: int) -> None:
+def test_accepted_time_formats(text: str, wanted_ns: int) -> None:
     assert parse_time_ns(text) == wanted_ns
 
 
@@ -361,7 +361,7 @@ def test_any_utc_time_is_read_exactly(moment: datetime) -> None:
 
 
 @given(st.text(max_size=30))
-def test_no_text_is_a_fault_of_ours(text: str) -> None:
+def test_any_text_as_a_time_is_read_or_refused(text: str) -> None:
     try:
         parse_time_ns(text)
     except ValueError:

@@ -21,7 +21,7 @@ def day(threshold: int, type: str = "TOKEN", slug: str = SLUG) -> Json:
     return {"slug": slug, "usage_limits": [{"type": type, "unit": "DAY", "threshold": threshold}]}
 
 
-async def test_a_group_lives_and_dies(plane: ControlPlane) -> None:
+async def test_a_group_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
     body = {"metadata": {"external_entity_id": "c-1", "name": "First"}, "models": [rate(10)]}
     made = (await plane.post(PATH, body)).ok()
     assert made["metadata"] == {"external_entity_id": "c-1", "name": "First"}
@@ -134,7 +134,7 @@ async def test_an_external_id_is_unique_in_its_workspace(plane: ControlPlane) ->
     (await plane.post(PATH, body, key=key)).ok()
 
 
-async def test_foreign_groups_do_not_exist(plane: ControlPlane) -> None:
+async def test_groups_of_other_workspaces_are_404(plane: ControlPlane) -> None:
     group = await plane.group("mine")
     key = (await plane.another_workspace())["api_key"]
     one = f"{PATH}/{group['id']}"
@@ -235,7 +235,7 @@ async def test_an_empty_or_wrong_patch_is_refused(lite: ControlPlane, body: Any)
     (await lite.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
 
 
-async def test_null_is_as_if_left_out(lite: ControlPlane) -> None:
+async def test_a_null_member_counts_as_absent(lite: ControlPlane) -> None:
     entry = {"slug": SLUG, "rate_limits": None, "usage_limits": None}
     body = {"metadata": {"external_entity_id": "n", "name": None}, "models": [entry], "hierarchy": None}
     made = (await lite.post(PATH, body)).ok()

@@ -20,7 +20,7 @@ async def minting_place(plane: ControlPlane) -> str:
     return f"/v1/gateway/groups/{(await plane.group('g'))['id']}/api_keys"
 
 
-async def test_a_federated_key_lives_and_dies(plane: ControlPlane) -> None:
+async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane) -> None:
     place = await minting_place(plane)
     made = (await plane.post(place, {"name": "mine"})).ok()
     assert made.keys() == {"api_key", "prefix", "name", "created_at"}
@@ -34,7 +34,7 @@ async def test_a_federated_key_lives_and_dies(plane: ControlPlane) -> None:
     assert (await plane.get(place)).ok()["items"] == []
 
 
-async def test_only_the_digest_is_kept_and_published(plane: ControlPlane) -> None:
+async def test_only_the_digest_is_stored_and_published(plane: ControlPlane) -> None:
     place = await minting_place(plane)
     key = (await plane.post(place, {})).ok()["api_key"]
     async with plane.store.read() as conn:
@@ -51,7 +51,7 @@ async def test_last_used_at_is_shown(plane: ControlPlane) -> None:
     assert (await plane.get(f"{place}/{prefix}")).ok()["last_used_at"] == "1970-01-01T00:00:00.001Z"
 
 
-async def test_a_group_knows_its_own_keys_only(plane: ControlPlane) -> None:
+async def test_a_group_lists_only_its_own_keys(plane: ControlPlane) -> None:
     place = await minting_place(plane)
     prefix = (await plane.post(place, {})).ok()["prefix"]
     elsewhere = f"/v1/gateway/groups/{(await plane.group('h'))['id']}/api_keys/{prefix}"
@@ -105,7 +105,7 @@ async def test_a_cursor_belongs_to_its_list_and_workspace(plane: ControlPlane) -
     (await plane.get(f"{OWN}?cursor={cursor}", key=other)).refused(400)
 
 
-async def test_a_workspace_key_shows_when_it_managed(plane: ControlPlane) -> None:
+async def test_a_workspace_key_shows_its_last_management_request(plane: ControlPlane) -> None:
     used, idle = [(await plane.post(OWN, {"type": "WORKSPACE_MANAGE_ALL"})).ok() for _ in range(2)]
     (await plane.get(OWN, key=used["api_key"])).ok()
     app = plane.client.app

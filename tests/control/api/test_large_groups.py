@@ -62,7 +62,7 @@ async def test_a_group_has_at_most_so_many_models(lite: ControlPlane) -> None:
     assert choice["maxItems"] == MAX_MODELS
 
 
-async def test_a_group_of_before_the_bound_is_read_used_and_deleted(plane: ControlPlane) -> None:
+async def test_a_group_older_than_the_bound_is_read_used_and_deleted(plane: ControlPlane) -> None:
     models = full_models(3 * MAX_MODELS)
     root = await old_group(plane, "root", models)
     leaf = await old_group(plane, "leaf", models, root)
@@ -96,7 +96,7 @@ async def test_a_page_of_large_groups_ends_early(lite: ControlPlane) -> None:
     assert seen == [[large[0]], [large[1]], [large[2], *small]]
 
 
-async def test_a_long_answer_tells_its_length_and_has_a_head(lite: ControlPlane) -> None:
+async def test_a_long_answer_has_a_content_length_and_answers_head(lite: ControlPlane) -> None:
     path = f"{PATH}/{(await lite.group('most', models=full_models()))['id']}"
     headers = {"Authorization": f"Bearer {lite.key}"}
     async with lite.client.get(path, headers=headers) as answer:
@@ -107,7 +107,7 @@ async def test_a_long_answer_tells_its_length_and_has_a_head(lite: ControlPlane)
         assert {**head.headers, "Date": ""} == {**answer.headers, "Date": ""}
 
 
-async def test_of_very_many_faults_the_first_are_told_and_all_are_counted(lite: ControlPlane) -> None:
+async def test_of_many_faults_the_first_are_listed_and_all_are_counted(lite: ControlPlane) -> None:
     unknown = {f"field{n}": n for n in range(20)}
     models = [{"slug": SLUG} | unknown, *([{"slug": SLUG}] * (MAX_MODELS - 1)), {"slug": SLUG} | unknown]
     body = (await lite.post(PATH, {"metadata": {}, "models": models})).refused(400, "INVALID_REQUEST")
@@ -120,7 +120,7 @@ async def test_of_very_many_faults_the_first_are_told_and_all_are_counted(lite: 
     assert len(body["details"]) == 50
 
 
-async def test_what_is_encoded_by_hand_is_what_the_schema_says(lite: ControlPlane) -> None:
+async def test_hand_encoded_groups_match_their_schema(lite: ControlPlane) -> None:
     parent = await lite.group("p", models=full_models(2), mode="CASCADING")
     child = await lite.group("c", parent["id"], models=full_models(1))
     assert GatewayGroupV1.model_validate(child).model_dump(mode="json") == child
@@ -128,7 +128,7 @@ async def test_what_is_encoded_by_hand_is_what_the_schema_says(lite: ControlPlan
 
 
 @pytest.mark.timeout(300)
-async def test_no_call_at_its_bound_holds_the_loop_for_the_others(lite: ControlPlane) -> None:
+async def test_no_request_at_its_bound_blocks_the_loop_for_others(lite: ControlPlane) -> None:
     """As another tenant meets it: a turn of the loop takes no more than two parsings of one body, by CPU time."""
     spare_the_collector()
     ids = await full_tree(lite)

@@ -67,7 +67,7 @@ async def test_an_environments_name_is_unique_without_regard_to_case(plane: Cont
     (await plane.get(f"{model}/environments/\N{KELVIN SIGN}")).refused(404)
 
 
-async def test_puts_of_one_environment_at_once_make_one(plane: ControlPlane) -> None:
+async def test_concurrent_puts_of_one_environment_make_one(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     body = {"deployment_id": one.rpartition("/")[2]}
     names = ["qa", "QA", "Qa", "qA"]
@@ -76,7 +76,7 @@ async def test_puts_of_one_environment_at_once_make_one(plane: ControlPlane) -> 
     assert len((await plane.get(f"{model}/environments")).ok()["items"]) == 1
 
 
-async def test_environments_of_before_that_differ_in_case_are_told_apart(plane: ControlPlane) -> None:
+async def test_older_environments_that_differ_in_case_stay_distinct(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     values = {"model_id": model.rpartition("/")[2], "created_at_ms": 1, "updated_at_ms": 1}
@@ -88,7 +88,7 @@ async def test_environments_of_before_that_differ_in_case_are_told_apart(plane: 
         assert (await plane.get(f"{model}/environments/{name}")).ok()["deployment_id"] == id
 
 
-async def test_a_model_grows_to_a_bound_and_shrinks_from_beyond_it(
+async def test_a_model_may_shrink_but_not_grow_beyond_its_bound(
     lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, one = await deployment(lite)
@@ -137,7 +137,7 @@ async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
     (await plane.post(f"{one}/logs", {"limit": 0})).refused(400)
 
 
-async def test_foreign_models_do_not_exist(plane: ControlPlane) -> None:
+async def test_models_of_other_workspaces_are_404(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     key = (await plane.another_workspace())["api_key"]
     for method, path, body in (
@@ -155,7 +155,7 @@ async def test_foreign_models_do_not_exist(plane: ControlPlane) -> None:
         (await plane.call(method, path, body, key=key)).refused(404)
 
 
-async def test_changes_at_once_are_all_published(plane: ControlPlane) -> None:
+async def test_concurrent_changes_are_all_published(plane: ControlPlane) -> None:
     model, _ = await deployment(plane)
     await asyncio.gather(*(plane.post(f"{model}/deployments", {"name": f"d{i}"}) for i in range(6)))
     assert len((await published_model(plane, model))["deployments"]) == 7
@@ -185,7 +185,7 @@ async def test_an_allowed_network_is_allowed(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "x" * 129, "%2e%2e%2f", "ä"])
-async def test_environment_names_are_plain(lite: ControlPlane, name: str) -> None:
+async def test_illegal_environment_names_are_refused(lite: ControlPlane, name: str) -> None:
     model, one = await deployment(lite)
     answer = await lite.put(f"{model}/environments/{name}", {"deployment_id": one.rpartition("/")[2]})
     answer.refused(400)

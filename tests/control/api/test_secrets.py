@@ -25,7 +25,7 @@ async def ciphertexts(plane: ControlPlane) -> dict[str, str]:
         return {row.id: row.ciphertext for row in await conn.execute(query)}
 
 
-async def test_a_secret_lives_rotates_and_dies(plane: ControlPlane) -> None:
+async def test_a_secret_is_stored_rotated_and_deleted(plane: ControlPlane) -> None:
     made = (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
     assert made.keys() == {"id", "name", "created_at", "updated_at"}
     again = (await plane.post(PATH, {"name": "vendor", "value": "other"})).ok()
@@ -80,7 +80,7 @@ def service_account(key: rsa.RSAPrivateKey) -> str:
     return base64.b64encode(json.dumps(account).encode()).decode()
 
 
-async def test_a_secret_in_use_stays(plane: ControlPlane) -> None:
+async def test_a_secret_in_use_is_not_deleted(plane: ControlPlane) -> None:
     secret_id = await plane.secret("vendor")
     target = {"provider": "VENDOR_B", "secret_id": secret_id, "target_model": "m"}
     endpoint = (await plane.post(ENDPOINTS, {"slug": "acme/x", "targets": [target]})).ok()
@@ -89,7 +89,7 @@ async def test_a_secret_in_use_stays(plane: ControlPlane) -> None:
     (await plane.delete(f"{PATH}/vendor")).ok()
 
 
-async def test_deleting_and_using_at_once_leaves_nothing_dangling(plane: ControlPlane) -> None:
+async def test_concurrent_delete_and_use_leave_no_dangling_reference(plane: ControlPlane) -> None:
     for number in range(5):
         name = f"v{number}"
         target = {"provider": "VENDOR_B", "secret_id": await plane.secret(name), "target_model": "m"}
@@ -99,7 +99,7 @@ async def test_deleting_and_using_at_once_leaves_nothing_dangling(plane: Control
         assert (used.status, gone.status) in ((200, 409), (400, 200)), (used, gone)
 
 
-async def test_the_same_name_at_once_is_one_secret(plane: ControlPlane) -> None:
+async def test_concurrent_puts_of_one_name_make_one_secret(plane: ControlPlane) -> None:
     answers = await asyncio.gather(*(plane.post(PATH, {"name": "n", "value": f"v{i}"}) for i in range(6)))
     assert {answer.status for answer in answers} == {200}
     assert len({answer.body["id"] for answer in answers}) == 1
@@ -133,6 +133,6 @@ async def test_a_name_fits_into_a_path(lite: ControlPlane, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b_c-d@e:f", "x" * 255])
-async def test_a_good_name_is_found_again(lite: ControlPlane, name: str) -> None:
+async def test_a_secret_is_deleted_by_any_legal_name(lite: ControlPlane, name: str) -> None:
     (await lite.post(PATH, {"name": name, "value": "v"})).ok()
     assert (await lite.delete(f"{PATH}/{name}")).ok()["name"] == name

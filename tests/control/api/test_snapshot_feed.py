@@ -83,7 +83,7 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
         (await plane.get(f"/internal/v1/snapshot?{wrong}", key=TOKEN)).refused(400)
 
 
-async def test_only_what_changed_travels(store: Store) -> None:
+async def test_only_changed_rows_are_sent(store: Store) -> None:
     await publish(store, "a", "b", "c", body={"v": 1})
     follower = Follower()
     await follower.follow(store)
@@ -97,7 +97,7 @@ async def test_only_what_changed_travels(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_a_cursor_in_small_pages_misses_nothing_that_changes_meanwhile(store: Store) -> None:
+async def test_small_pages_miss_no_change_made_meanwhile(store: Store) -> None:
     ids = [f"g{number:02}" for number in range(20)]
     await publish(store, *ids, body={"v": 1})
     follower, cursor = Follower(), None
@@ -139,7 +139,7 @@ async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_who_is_older_than_the_tombstones_starts_over(store: Store) -> None:
+async def test_a_reader_older_than_the_tombstones_starts_over(store: Store) -> None:
     await publish(store, "a", "b", body={})
     old, young = Follower(), Follower()
     await old.follow(store)
@@ -153,7 +153,7 @@ async def test_who_is_older_than_the_tombstones_starts_over(store: Store) -> Non
     assert (old.resets, young.resets) == (2, 1)
 
 
-async def test_another_epoch_or_a_database_put_back_starts_over(store: Store) -> None:
+async def test_another_epoch_or_a_restored_database_starts_over(store: Store) -> None:
     await publish(store, "a", body={})
     ahead, elsewhere = Follower(), Follower()
     for follower in (ahead, elsewhere):
@@ -211,7 +211,7 @@ async def test_a_restored_database_starts_over_whatever_was_written_since(store:
     assert follower.resets == 2
 
 
-async def test_who_had_not_gone_beyond_the_backup_need_not_start_over(store: Store) -> None:
+async def test_a_reader_not_beyond_the_backup_need_not_start_over(store: Store) -> None:
     await publish(store, "a", body={"v": 1})
     follower = Follower()
     await follower.follow(store)
@@ -241,7 +241,7 @@ async def test_a_restore_between_two_pages_ends_the_cursor(store: Store) -> None
     assert third.next is not None
 
 
-async def test_a_proxy_of_before_the_nonces_is_served_by_numbers_alone(store: Store) -> None:
+async def test_a_proxy_older_than_nonces_is_served_by_revision_alone(store: Store) -> None:
     await publish(store, "a", body={})
     older = await policy_feed.read_page(store, FeedReader("", 0, None, 10))
     again = await policy_feed.read_page(store, FeedReader(older.epoch, older.revision, None, 10))
@@ -278,7 +278,7 @@ async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_burying_many_is_one_revision(store: Store) -> None:
+async def test_many_tombstones_are_one_revision(store: Store) -> None:
     await publish(store, *(f"g{number}" for number in range(1200)), body={})
     async with store.write() as tx:
         await tx.bury(RowKind.GROUP, published.c.id, published.c.id != "g7")

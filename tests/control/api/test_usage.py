@@ -40,7 +40,7 @@ def entries(path: list[Group], used: dict[str, DayUsage]) -> list[tuple[str, int
     return [(entry.type.value, entry.threshold, entry.current_usage, entry.source_group) for entry in found]
 
 
-def test_of_several_anchors_the_one_with_the_least_left_is_shown() -> None:
+def test_of_several_limits_the_one_with_the_least_left_is_shown() -> None:
     path = [group("child", day(100)), group("parent", day(200)), group("root", day(1000))]
     assert entries(path, {}) == [("REQUEST", 100, 0, "child")]
     used = {"child": DayUsage(40, 9), "parent": DayUsage(150, 9), "root": DayUsage(150, 9)}
@@ -55,7 +55,7 @@ def test_of_equals_the_nearest_is_shown_and_debt_counts() -> None:
     assert entries(tokens, used) == [("TOKEN", 100, 130, "parent")]
 
 
-def test_in_an_independent_tree_the_own_bucket_counts_an_inherited_limit() -> None:
+def test_in_an_independent_tree_an_inherited_limit_counts_per_group() -> None:
     mode = Enforcement.INDEPENDENT
     path = [group("child", mode=mode), group("parent", day(50), mode=mode)]
     used = {"child": DayUsage(3, 0), "parent": DayUsage(44, 0)}
@@ -153,16 +153,14 @@ async def test_a_group_of_another_workspace_is_not_found(lite: ControlPlane) -> 
     (await lite.get(f"/v1/gateway/groups/{made['id']}/usage", key=other)).refused(404)
 
 
-async def test_without_redis_usage_cannot_be_told(tmp_path: Path) -> None:
+async def test_without_redis_usage_is_503(tmp_path: Path) -> None:
     away = f"unix://{tmp_path}/nobody.sock"
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=away) as plane:
         made = await plane.group("g", models=models(("TOKEN", 5)))
         (await plane.get(f"/v1/gateway/groups/{made['id']}/usage")).refused(503, "COUNTERS_UNAVAILABLE")
 
 
-async def test_a_deleted_group_and_what_is_below_it_count_nothing_any_more(
-    metered: ControlPlane, redis_url: str
-) -> None:
+async def test_deleting_a_group_frees_the_counters_of_its_subtree(metered: ControlPlane, redis_url: str) -> None:
     root = await metered.group("root", mode="CASCADING", models=models(("TOKEN", 10_000)))
     middle = await metered.group("middle", parent=root["id"], models=models(("TOKEN", 5_000)))
     low = await metered.group("low", parent=middle["id"], models=models(("REQUEST", 9)))
@@ -177,7 +175,7 @@ async def test_a_deleted_group_and_what_is_below_it_count_nothing_any_more(
     assert low["id"] not in left
 
 
-async def test_the_marks_of_workers_long_gone_are_tidied_up(
+async def test_markers_of_dead_workers_are_cleaned_up(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "_FIRST_HOUSEKEEPING_S", 0.01)
@@ -192,7 +190,7 @@ async def test_the_marks_of_workers_long_gone_are_tidied_up(
         assert await redis.hkeys("tg:{g|acme/tidy}") == [b"@young"]
 
 
-async def test_a_redis_that_stands_still_makes_nobody_wait_long(tmp_path: Path) -> None:
+async def test_a_hanging_redis_delays_usage_at_most_a_second(tmp_path: Path) -> None:
     """Each answer within 3 s, where redis-py left to itself takes a dozen; and right again as soon as it answers."""
     with private_redis() as server:
         async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=server.url) as plane:

@@ -120,7 +120,7 @@ async def deliveries(plane: ControlPlane, webhook: Any, **params: Any) -> list[A
 # --- the resource ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_webhook_is_made_shown_changed_and_deleted(plane: ControlPlane) -> None:
+async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane) -> None:
     made = (await plane.post(PATH, {"url": URL, "description": "ledger"})).ok()
     assert made["secret"].startswith("whsec_")
     shown = (await plane.get(f"{PATH}/{made['id']}")).ok()
@@ -158,7 +158,7 @@ async def test_a_url_obeys_the_rules_of_base_urls(lite: ControlPlane, url: str) 
     (await lite.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
 
 
-async def test_what_was_taken_under_other_rules_is_not_sent(tmp_path: Path) -> None:
+async def test_a_url_that_newer_rules_forbid_is_not_called(tmp_path: Path) -> None:
     """The operator's settings of today count: those of the day when the URL was given may be gone."""
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with running_plane(url, **QUIET) as before:
@@ -173,7 +173,7 @@ async def test_what_was_taken_under_other_rules_is_not_sent(tmp_path: Path) -> N
         assert attempts[0]["status_code"] is None
 
 
-async def test_a_webhook_that_is_off_keeps_what_waits_until_it_is_on(lite: ControlPlane) -> None:
+async def test_a_disabled_webhook_keeps_its_pending_messages(lite: ControlPlane) -> None:
     made = await make(lite)
     one = f"{PATH}/{made['id']}"
     await tell(lite, 1)
@@ -200,12 +200,12 @@ NO_CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", NO_CHANGES)
-async def test_a_change_that_is_none_is_400(lite: ControlPlane, body: Any) -> None:
+async def test_an_empty_webhook_change_is_400(lite: ControlPlane, body: Any) -> None:
     made = await make(lite)
     (await lite.patch(f"{PATH}/{made['id']}", body)).refused(400)
 
 
-async def test_null_is_as_if_left_out_of_a_change(lite: ControlPlane) -> None:
+async def test_a_null_member_of_a_change_counts_as_absent(lite: ControlPlane) -> None:
     made = await make(lite)
     one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
     kept = (await lite.patch(one, nulls | {"enabled": False})).ok()
@@ -219,7 +219,7 @@ async def test_null_is_as_if_left_out_of_a_change(lite: ControlPlane) -> None:
     (await lite.patch(one, nulls)).refused(400)
 
 
-async def test_webhooks_of_others_are_not_found(lite: ControlPlane) -> None:
+async def test_webhooks_of_other_workspaces_are_404(lite: ControlPlane) -> None:
     made = await make(lite)
     await tell(lite, 1)
     (delivery,) = await deliveries(lite, made)
@@ -236,7 +236,7 @@ async def test_webhooks_of_others_are_not_found(lite: ControlPlane) -> None:
     (await lite.post(f"{PATH}/{second['id']}/deliveries/{delivery['id']}/redeliver")).refused(404)
 
 
-async def test_there_is_a_bound_on_webhooks(lite: ControlPlane) -> None:
+async def test_a_workspace_has_a_bounded_number_of_webhooks(lite: ControlPlane) -> None:
     for _ in range(20):
         await make(lite)
     (await lite.post(PATH, {"url": URL})).refused(409)
@@ -255,7 +255,7 @@ async def test_secrets_are_sealed_at_rest_and_reencrypted_with_the_others(lite: 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-async def test_events_are_told_to_every_webhook_of_their_workspace_once(plane: ControlPlane) -> None:
+async def test_every_webhook_of_the_workspace_gets_each_event_once(plane: ControlPlane) -> None:
     first, second = await make(plane), await make(plane, "https://b.example.com/x")
     off = await make(plane, "https://off.example.com/x")
     await plane.patch(f"{PATH}/{off['id']}", {"enabled": False})
@@ -276,7 +276,7 @@ async def test_events_are_told_to_every_webhook_of_their_workspace_once(plane: C
     assert message["data"]["events"][0]["requestMetadata"] == {"trace": 7}
 
 
-async def test_what_fails_is_tried_again_with_the_same_id_and_bytes_and_logged(plane: ControlPlane) -> None:
+async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: ControlPlane) -> None:
     made = await make(plane)
     await tell(plane, 1)
     answers = iter([500, None, 200])
@@ -414,7 +414,7 @@ async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: Cont
     assert shared.most_under_way[URL] <= 3
 
 
-async def test_what_a_dead_process_had_under_way_is_sent_by_another(plane: ControlPlane) -> None:
+async def test_messages_of_a_dead_process_are_sent_by_another(plane: ControlPlane) -> None:
     await make(plane)
     await tell(plane, 1)
     dying, living = Receivers(hang={URL}), Receivers()
@@ -441,7 +441,7 @@ async def test_a_late_result_of_a_lost_lease_changes_nothing(plane: ControlPlane
         assert (await conn.execute(select(webhook_deliveries.c.status))).scalars().all() == ["DELIVERED"]
 
 
-async def test_a_message_that_is_just_being_delivered_is_claimed_by_nobody(plane: ControlPlane) -> None:
+async def test_a_leased_message_is_claimed_by_no_other_process(plane: ControlPlane) -> None:
     """Its lease has run out, and the claim comes while the result of the attempt is being written."""
     made = await make(plane)
     await tell(plane, 1)
@@ -462,7 +462,7 @@ async def test_a_message_that_is_just_being_delivered_is_claimed_by_nobody(plane
     assert (status, attempts) == ("DELIVERED", 1)
 
 
-async def test_a_message_that_is_just_being_claimed_is_not_sent_again_by_hand(plane: ControlPlane) -> None:
+async def test_a_leased_message_cannot_be_redelivered(plane: ControlPlane) -> None:
     made = await make(plane)
     await tell(plane, 1)
     (waiting,) = await deliveries(plane, made)
@@ -474,7 +474,7 @@ async def test_a_message_that_is_just_being_claimed_is_not_sent_again_by_hand(pl
     (await by_hand).refused(409)
 
 
-async def test_what_is_sent_again_just_as_it_would_be_forgotten_stays(plane: ControlPlane) -> None:
+async def test_a_message_redelivered_during_cleanup_is_kept(plane: ControlPlane) -> None:
     made = await make(plane)
     await tell(plane, 1)
     (waiting,) = await deliveries(plane, made)
@@ -512,9 +512,7 @@ async def waits_for_us(store: Store) -> None:
         (webhook_rows.leased_query("whk_1", 5), "ix_webhook_deliveries_leased"),
     ],
 )
-async def test_what_is_asked_again_and_again_is_a_look_into_a_partial_index(
-    store: Store, query: Select[Any], index: str
-) -> None:
+async def test_polling_queries_use_a_partial_index(store: Store, query: Select[Any], index: str) -> None:
     """The log of what was delivered may be long; what waits is found without reading it."""
     log = [new_delivery(f"whk_{n % 9}", "TEST", (), n) for n in range(3000)]
     delivered = [replace(one, status="DELIVERED", ended_at_ms=1) for one in log[:2900]]
@@ -544,7 +542,7 @@ async def test_deleting_a_webhook_ends_its_messages_and_an_ingest_meanwhile_does
         assert (await conn.execute(select(webhook_deliveries.c.id))).all() == []
 
 
-async def test_old_events_and_messages_are_forgotten_and_young_ones_kept(plane: ControlPlane) -> None:
+async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: ControlPlane) -> None:
     await make(plane)
     await tell(plane, 1, 2)
     async with plane.store.read() as conn:

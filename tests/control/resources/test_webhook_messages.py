@@ -46,7 +46,7 @@ def row(key: str, metadata: str | None = None, timestamp_ms: int = NOW_MS) -> Si
     )
 
 
-def test_metadata_is_told_digit_by_digit() -> None:
+def test_metadata_keeps_every_digit() -> None:
     exact = '{"id":340282366920938463463374607431768211456,"x":0.1234567890123456789}'
     delivery = new_delivery("whk_1", "API_BILLING_USAGE", ["k1"], NOW_MS)
     assert f'"requestMetadata":{exact}}}'.encode() in body_of(delivery, {"k1": row("k1", exact)})
@@ -112,7 +112,7 @@ def test_any_2xx_is_a_delivery(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [None, 301, 400, 410, 500])
-def test_all_else_is_tried_again_until_three_days_are_over(status: int | None) -> None:
+def test_anything_but_2xx_is_retried_for_three_days(status: int | None) -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
     values = after_attempt(delivery, Attempt(NOW_MS, 0, status, "no"), 0.5)
     assert "status" not in values
@@ -137,12 +137,12 @@ def test_attempts_spread_over_three_days_and_the_last_one_is_at_their_end(chance
 
 
 @given(st.integers(1, 100))
-def test_delays_grow_and_are_spread(attempts: int) -> None:
+def test_delays_grow_and_have_jitter(attempts: int) -> None:
     assert delay_ms_after(attempts, 0.0) * 2 >= delay_ms_after(attempts, 0.999) > delay_ms_after(attempts, 0.0)
     assert delay_ms_after(attempts + 1, 0.5) >= delay_ms_after(attempts, 0.5)
 
 
-def test_what_the_receiver_asks_for_is_waited_for_within_reason() -> None:
+def test_retry_after_is_respected_up_to_a_bound() -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
     values = after_attempt(delivery, Attempt(NOW_MS, 0, 429, "no", 60_000), 0.5)
     assert values["next_attempt_at_ms"] == NOW_MS + 60_000

@@ -63,14 +63,14 @@ async def test_more_keys(store: Store) -> None:
         (("New", ["new"], ""), "tier"),
     ],
 )
-async def test_what_cannot_be_made_is_told_and_leaves_nothing(store: Store, arguments: Any, says: str) -> None:
+async def test_a_refused_workspace_leaves_nothing(store: Store, arguments: Any, says: str) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
     with pytest.raises(WorkspaceError, match=says):
         await workspaces.create_workspace(store, *arguments)
     assert len(await workspaces.list_workspaces(store)) == 1
 
 
-async def test_what_cannot_be_changed_is_told(store: Store) -> None:
+async def test_a_refused_change_of_a_workspace_says_why(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
     for name, changes in (("Nobody", {"tier": "x"}), ("Acme", {}), ("Acme", {"billing": "x"}), ("Acme", {"id": "x"})):
         with pytest.raises(WorkspaceError):

@@ -24,7 +24,7 @@ JSON = {"Content-Type": "application/json"}
         *(b'{"name":"x","value":"x"} {}', b'{"name":"x","value":"x",}', b'{"name":"x","value":"x"}//'),
     ],
 )
-async def test_what_is_not_json_is_400(lite: ControlPlane, raw: bytes) -> None:
+async def test_a_body_that_is_not_json_is_400(lite: ControlPlane, raw: bytes) -> None:
     (await lite.post(PATH, data=raw, headers=JSON)).refused(400, "INVALID_REQUEST")
 
 
@@ -47,7 +47,7 @@ async def test_json_of_another_shape_is_400(plane: ControlPlane, raw: bytes) -> 
 
 
 @pytest.mark.parametrize("value", ["😀", "\u2028", "é", "a\\u0000b", "x" * 65_536])
-async def test_odd_but_good_text_is_kept(plane: ControlPlane, value: Any) -> None:
+async def test_unusual_but_legal_text_is_kept(plane: ControlPlane, value: Any) -> None:
     (await plane.post(PATH, {"name": "x", "value": value})).ok()
 
 
@@ -57,7 +57,7 @@ async def test_another_content_type_is_415(lite: ControlPlane, kind: str) -> Non
     (await lite.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).refused(415, "UNSUPPORTED_MEDIA_TYPE")
 
 
-async def test_a_charset_beside_the_type_is_fine(lite: ControlPlane) -> None:
+async def test_a_charset_in_the_content_type_is_accepted(lite: ControlPlane) -> None:
     headers = {"Content-Type": "application/json; charset=utf-8"}
     (await lite.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).ok()
 
@@ -75,7 +75,7 @@ async def test_a_large_body_in_chunks_is_413(lite: ControlPlane) -> None:
     (await lite.post(PATH, data=chunks(), headers=JSON)).refused(413)
 
 
-async def test_queries_are_strict_too(lite: ControlPlane) -> None:
+async def test_unknown_query_parameters_are_400(lite: ControlPlane) -> None:
     assert (await lite.get(f"{PATH}?limits=5")).refused(400)["details"] == [
         {"field": "limits", "message": "unknown field"}
     ]
@@ -84,7 +84,7 @@ async def test_queries_are_strict_too(lite: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("id", ["%00", "a%00b", "%ff", "%ED%A0%80", "..%2f..", "%0a", "x" * 5000, "'", "%25", "{}"])
-async def test_ids_that_cannot_be_are_404(plane: ControlPlane, id: str) -> None:
+async def test_impossible_ids_are_404(plane: ControlPlane, id: str) -> None:
     for path in ("/v1/gateway/groups/", "/v1/gateway/endpoints/", "/v1/models/", "/v1/api_keys/"):
         (await plane.get(path + id)).refused(404)
     (await plane.delete(f"{PATH}/{id}")).refused(404)
@@ -131,7 +131,7 @@ async def test_a_compressed_body_is_415_whatever_is_in_it(
     assert "bug in" not in caplog.text
 
 
-async def test_a_body_that_stops_in_the_middle_is_no_bug(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_truncated_body_is_not_a_server_error(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     await raw_exchange(lite, b"Content-Length: 500\r\n", b'{"name":', leaves=True)
     (await lite.get(PATH)).ok()
     assert "bug in" not in caplog.text
@@ -174,7 +174,7 @@ async def test_an_object_of_too_many_members_is_400_and_names_one(lite: ControlP
     assert body["details"] == [{"field": "last", "message": "one member too many"}]
 
 
-async def test_what_is_said_of_too_much_nesting_names_the_bound(lite: ControlPlane) -> None:
+async def test_the_error_for_deep_nesting_names_the_bound(lite: ControlPlane) -> None:
     body = (await lite.post(PATH, data=HEAD + b"[" * 40 + b"]" * 40 + b"}", headers=JSON)).refused(400)
     assert f"more than {bodies.MAX_NESTING} levels" in body["error"]
 
@@ -185,7 +185,7 @@ async def test_commas_and_brackets_within_text_do_not_count(lite: ControlPlane, 
     (await lite.post(PATH, data=raw, headers=JSON)).ok()
 
 
-async def test_a_number_that_no_float_can_be_is_told_as_such(lite: ControlPlane) -> None:
+async def test_a_number_beyond_a_float_is_400(lite: ControlPlane) -> None:
     body = (await lite.post(PATH, data=b'{"name":"x","value":1e999}', headers=JSON)).refused(400, "INVALID_REQUEST")
     assert body["error"] == "The body is not valid JSON"
 
