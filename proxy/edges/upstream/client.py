@@ -76,6 +76,11 @@ class HttpUpstream:
             connection = await pool.replace_stale(call.deadline)
             return await connection.exchange(call, head)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no connection is open and no end of a burst is left to report."""
+        return self._sweep is None
+
     async def aclose(self) -> None:
         """Close all connections, including those in use."""
         if self._sweep is not None:
@@ -188,13 +193,13 @@ class _Pool:
         if self._slots_in_use < self._per_origin:
             self._slots_in_use += 1
             return await self._connect(deadline)
-        grant: asyncio.Future[UpstreamConnection | None] = self._shared.loop.create_future()
-        self._waiting.append(grant)
+        waiter: asyncio.Future[UpstreamConnection | None] = self._shared.loop.create_future()
+        self._waiting.append(waiter)
         try:
             async with asyncio.timeout(max(0.0, deadline - perf_counter())):
-                connection = await grant
+                connection = await waiter
         except BaseException as error:
-            self._cancel_wait(grant)
+            self._cancel_wait(waiter)
             if isinstance(error, TimeoutError):
                 raise UpstreamTimeoutError("the deadline passed while all connections were in use") from None
             raise
@@ -207,9 +212,9 @@ class _Pool:
 
     def release(self, connection: UpstreamConnection) -> None:
         """`connection` has finished an exchange: give it to the longest waiting call, or keep it."""
-        grant = self._next_waiter() if self._waiting else None
-        if grant is not None:
-            grant.set_result(connection)
+        waiter = self._next_waiter() if self._waiting else None
+        if waiter is not None:
+            waiter.set_result(connection)
         else:
             self._free.append(connection)
 
@@ -230,8 +235,8 @@ class _Pool:
         return len(old)
 
     def close(self) -> None:
-        while (grant := self._next_waiter()) is not None:
-            grant.cancel()
+        while (waiter := self._next_waiter()) is not None:
+            waiter.cancel()
         for connection in list(self._open):
             connection.drop()
 
@@ -251,24 +256,24 @@ class _Pool:
 
     def _free_slot(self) -> None:
         """Give the slot to the longest waiting call, which then connects, or release it."""
-        grant = self._next_waiter()
-        if grant is not None:
-            grant.set_result(None)
+        waiter = self._next_waiter()
+        if waiter is not None:
+            waiter.set_result(None)
         else:
             self._slots_in_use -= 1
 
     def _next_waiter(self) -> "asyncio.Future[UpstreamConnection | None] | None":
         while self._waiting:
-            grant = self._waiting.popleft()
-            if not grant.done():
-                return grant
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                return waiter
         return None
 
-    def _cancel_wait(self, grant: "asyncio.Future[UpstreamConnection | None]") -> None:
+    def _cancel_wait(self, waiter: "asyncio.Future[UpstreamConnection | None]") -> None:
         """A waiting call was cancelled or timed out: pass on what it may have been granted in the meantime."""
-        if not grant.done() or grant.cancelled():
-            grant.cancel()
-        elif (connection := grant.result()) is not None:
+        if not waiter.done() or waiter.cancelled():
+            waiter.cancel()
+        elif (connection := waiter.result()) is not None:
             self.release(connection)
         else:
             self._free_slot()

@@ -121,7 +121,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._received_at = 0.0
         self.freed_at = 0.0
 
-    # --- called by the pool -----------------------------------------------------------------------------------
+    # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def exchange(self, call: UpstreamCall, head: bytes) -> HttpAnswer:
         """Send a request on a free connection; wait for the head. `StaleConnectionError`: may be sent again."""

@@ -93,6 +93,11 @@ class VendorCTokens:
             return cached.value
         return await asyncio.shield(fetching)
 
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a token request is under way."""
+        return bool(self._fetching)
+
     async def aclose(self) -> None:
         for task in list(self._fetching.values()):
             task.cancel()

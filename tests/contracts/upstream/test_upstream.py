@@ -557,7 +557,7 @@ async def test_end_of_a_burst_is_reported_once(
     gate.set()
     await asyncio.gather(*calls)
     async with asyncio.timeout(SOON_S):
-        while client._sweep is not None:  # until it has nothing left to look at
+        while not client.is_idle:
             await asyncio.sleep(0.005)
     assert len(told) == is_burst
     assert upstream.connections == count
