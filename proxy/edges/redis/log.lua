@@ -1,24 +1,25 @@
--- The counters of one hash: how they are packed, and the rolling log whose entries are merged per granule.
--- take.lua and settle.lua follow this text. Same rules in plain Python: policy/limits/windows.py, policy/limits/admission.py.
+-- The counters of one hash: their packing, and the rolling log whose entries are merged per granule.
+-- This text is prepended to take.lua and settle.lua. The reference in Python: policy/limits/windows.py.
+-- See docs/reference/limits.md#counter-layout and docs/reference/limits.md#rolling-windows.
 --
--- Field <group>: a header of five numbers' width and six per log, here a flat table h:
---   h[1] last time, h[2] day, h[3] requests of the day, h[4] settled tokens of the day, then per log at i = 5, 11, ...
---   h[i] kind, h[i+1] total, h[i+2] oldest closed entry's last time (0: no closed entries),
---   h[i+3] open entry's last time, h[i+4] its span, h[i+5] its count.
--- Field <group>:<kind>: the closed entries (last time, span, count), oldest first; to be ignored while h[i+2] is 0.
--- Kinds, in order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no log),
--- 6 TOKEN DAY (its log is that of reservations with a lease).
--- Redis hashes each byte of each string that Lua sees: few calls and short strings decide what this costs.
+-- Field <group>: the packed header of one group. Unpacked it is a flat table h:
+--   h[1] last time, h[2] day, h[3] requests of the day, h[4] settled tokens of the day, then six numbers per log,
+--   at i = 5, 11, ...: h[i] kind, h[i+1] total, h[i+2] last time of the oldest closed entry (0: no closed entries),
+--   h[i+3] last time of the open entry, h[i+4] its span, h[i+5] its count.
+-- Field <group>:<kind>: the closed entries (last time, span, count), oldest first. Stale while h[i+2] is 0.
+-- Kinds, in the order of trial: 1 REQUEST SECOND, 2 REQUEST MINUTE, 3 TOKEN SECOND, 4 TOKEN MINUTE, 5 REQUEST DAY (no
+-- log), 6 TOKEN DAY (its log holds the reservations, each with a lease).
+-- Redis hashes every byte of every string that Lua sees, so cost depends on few calls and short strings.
 
 local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
 local DAY = 86400000
 local GRANULE = {20, 1000, 20, 1000, 0, 20000}
-local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- the last one is the lease, an argument
+local WINDOW = {1000, 60000, 1000, 60000, 0, 0}  -- take.lua and settle.lua set the last one to the lease
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
-local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then time, number, admitted
+local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then per take: time, number, admitted
 
--- The header's struct format, by its length: logs are added as they are needed. (A table of these would be made anew
--- in each call.)
+-- The struct format of a header, by its length: a header has only the logs that its limits need. (A table of formats
+-- would be built again in every call.)
 local function format(bytes)
   if bytes == 81 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7' end
   if bytes == 110 then return '<I6I3I7I7BI7I6I6I2I7BI7I6I6I2I7BI7I6I6I2I7' end
@@ -36,7 +37,7 @@ end
 local function read(header)
   if not header then return {0, 0, 0, 0} end
   local h = {unpack_(format(#header), header)}
-  h[#h] = nil  -- struct.unpack's position
+  h[#h] = nil  -- struct.unpack also returns the next position
   return h
 end
 
@@ -44,7 +45,7 @@ local function packed(h)
   return pack(format(23 + 29 * (#h - 4) / 6), unpack(h))
 end
 
--- Where the log of this kind stands in h; made empty where there is none.
+-- The index of this kind's log in h. Appends an empty log if there is none.
 local function log_at(h, kind)
   local n = #h
   for i = 5, n, 6 do
@@ -54,8 +55,8 @@ local function log_at(h, kind)
   return n + 1
 end
 
--- Groups go by their place g; both scripts have their names from ARGV[3] on.
--- closed: entries by field, read or changed in this call. changed: those to be written.
+-- g is the number of a group; ARGV[2 + g] is its name. closed: the closed entries that this call has read or changed,
+-- by field. changed: those to write.
 local closed, changed = {}, {}
 
 local function closed_of(g, kind)
@@ -72,7 +73,8 @@ local function write_closed(field, entries)
   closed[field], changed[field] = entries, entries
 end
 
--- Drops what has left the window: strictly, both ends of the distance being truncated to the millisecond.
+-- Drops the entries that have left the window. An entry of exactly one window ago counts: times are truncated to the
+-- millisecond.
 local function expire(g, h, i, now)
   local edge = now - WINDOW[h[i]]
   if h[i + 3] < edge then
@@ -94,7 +96,7 @@ local function expire(g, h, i, now)
   end
 end
 
--- Counts events now: in the open entry if that is of the same granule, else in a new one.
+-- Counts events at `now`: in the open entry if it is in the same granule, else in a new one.
 local function charge(g, h, i, count, granule, now)
   if count == 0 then return end
   local last, open = h[i + 3], h[i + 5]
@@ -121,7 +123,7 @@ local function roll(h, now, day)
   if h[2] ~= day then h[2], h[3], h[4] = day, 0, 0 end
 end
 
--- One HSET for the call, and a new lease of life for the key when the hour has changed.
+-- Writes everything with one HSET, and renews the key's expiry once an hour.
 local function save(fields, last_written, now)
   for field, entries in pairs(changed) do
     fields[#fields + 1] = field

@@ -1,8 +1,8 @@
--- After a lost connection: lets no take up to a number run any more, and tells which of those that nobody may have heard
--- of have run. Repeated, it changes nothing and tells the same.
+-- Revocation after a lost connection: refuses every take up to a number from now on, and lists the unanswered takes
+-- that have run. Repeating it changes nothing and gives the same reply.
 -- ARGV: the field of the incarnation's takes (see take.lua) | the number.
--- Reply: per take that ran, newest first: time, number, how many were admitted.
--- Same rules in plain Python: policy/limits/take_numbers.py.
+-- Reply: per take that ran, newest first: time, number, how many requests it admitted.
+-- The reference in Python: policy/limits/take_numbers.py. See docs/reference/limits.md#returned-reservations.
 
 local key, field, through = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local takes = redis.call('HGET', key, field)

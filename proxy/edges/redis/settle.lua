@@ -1,9 +1,9 @@
--- Settlement: replaces estimates by the truth, each once.
+-- Settlement: replaces estimates by actual figures, each settlement once.
 -- ARGV: struct format | values: lease (ms), then per settlement: number, admission time, reserved, actual, flags
---       (1 admitted without Redis, 2 given back), how many parts; per part: group's place, the limits that bind there
---       (bit mask, see policy/limits/counter_layout.py) | the groups' names | the incarnation's marker field.
--- Reply: how many settlements were new. Numbers rise within a batch; one not above the marker's has been applied before.
--- Same rules in plain Python: policy/limits/admission.py, settle().
+--       (1 admitted without Redis, 2 given back), number of buckets; per bucket: number of its group, mask of the
+--       limits that bind there (policy/limits/counter_layout.py) | the groups' names | the incarnation's marker field.
+-- Reply: how many settlements were new. Numbers rise within a batch; the marker holds the last number applied.
+-- The reference in Python: policy/limits/admission.py, settle(). See docs/reference/limits.md#settlement.
 
 local values = {unpack_(ARGV[1], ARGV[2])}
 WINDOW[6] = values[1]
@@ -20,7 +20,7 @@ local last_written = heads[groups][1]
 local day = floor(now / DAY)
 for g = 1, groups do roll(heads[g], now, day) end
 
--- Where each log stands that this batch has met, by 8 * group's place + kind: what has left it is dropped once.
+-- The index of each log that this batch has used, by 8 * g + kind, so that each log is expired once.
 local places = {}
 
 local function live_log(g, kind)
@@ -33,7 +33,7 @@ local function live_log(g, kind)
   return h, i
 end
 
--- Takes up to count events out of the entry that holds the instant; out of no other when that one has left.
+-- Takes up to count events out of the entry that holds the instant. Does nothing if that entry has left the window.
 local function refund(g, kind, count, instant)
   local h, i = live_log(g, kind)
   if h[i + 5] > 0 and instant >= h[i + 3] - h[i + 4] then
@@ -60,49 +60,50 @@ local function refund(g, kind, count, instant)
   end
 end
 
-local function excess(g, kind, count, exact)
+local function charge_excess(g, kind, count, exact)
   local h, i = live_log(g, kind)
   charge(g, h, i, count, exact and 1 or GRANULE[kind], now)
 end
 
--- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and one EXACT times as high where its log is the exact
--- one (policy/limits/counter_layout.py).
+-- A mask has the bit 2 ^ (kind - 1) for a limit of that kind, and the bit EXACT times as high if its log is exact
+-- (policy/limits/counter_layout.py).
 local EXACT = 64
 
-local function has(parts, bit)
-  return parts % (2 * bit) >= bit
+local function has(mask, bit)
+  return mask % (2 * bit) >= bit
 end
 
--- A request that was given back is returned; one that was admitted without Redis is charged, where still due.
-local function correct_requests(g, parts, admitted_at, given_back)
+-- Returns the request of a call that was never dispatched. Charges one that was admitted without Redis, if its window
+-- still lasts.
+local function correct_requests(g, mask, admitted_at, given_back)
   for kind = 1, 2 do
     local bit = 2 ^ (kind - 1)
-    if has(parts, bit) then
+    if has(mask, bit) then
       if given_back then
         refund(g, kind, 1, admitted_at)
       elseif admitted_at + WINDOW[kind] >= now then
-        excess(g, kind, 1, has(parts, EXACT * bit))
+        charge_excess(g, kind, 1, has(mask, EXACT * bit))
       end
     end
   end
   local h = heads[g]
-  if has(parts, 2 ^ 4) and floor(admitted_at / DAY) == h[2] then
+  if has(mask, 2 ^ 4) and floor(admitted_at / DAY) == h[2] then
     h[3] = math.max(0, h[3] + (given_back and -1 or 1))
   end
 end
 
-local function correct_tokens(g, parts, admitted_at, reserved, actual, without_redis)
+local function correct_tokens(g, mask, admitted_at, reserved, actual, without_redis)
   for kind = 3, 4 do
     local bit = 2 ^ (kind - 1)
-    if has(parts, bit) then
+    if has(mask, bit) then
       if actual < reserved then
         refund(g, kind, reserved - actual, admitted_at)
       elseif not without_redis or admitted_at + WINDOW[kind] >= now then
-        excess(g, kind, actual - reserved, has(parts, EXACT * bit))
+        charge_excess(g, kind, actual - reserved, has(mask, EXACT * bit))
       end
     end
   end
-  if has(parts, 2 ^ 5) then
+  if has(mask, 2 ^ 5) then
     refund(g, 6, reserved, admitted_at)
     heads[g][4] = heads[g][4] + actual
   end
@@ -110,19 +111,19 @@ end
 
 local fresh, highest, v = 0, applied, 2
 while v < #values do
-  local number, admitted_at, reserved, actual, flags, parts =
+  local number, admitted_at, reserved, actual, flags, buckets =
     values[v], values[v + 1], values[v + 2], values[v + 3], values[v + 4], values[v + 5]
   v = v + 6
   if number > highest then
     local without_redis, given_back = flags % 2 == 1, flags >= 2
     if without_redis then reserved = 0 end
     fresh, highest = fresh + 1, number
-    for p = v, v + 2 * parts - 2, 2 do
-      if flags > 0 then correct_requests(values[p], values[p + 1], admitted_at, given_back) end
-      correct_tokens(values[p], values[p + 1], admitted_at, reserved, actual, without_redis)
+    for b = v, v + 2 * buckets - 2, 2 do
+      if flags > 0 then correct_requests(values[b], values[b + 1], admitted_at, given_back) end
+      correct_tokens(values[b], values[b + 1], admitted_at, reserved, actual, without_redis)
     end
   end
-  v = v + 2 * parts
+  v = v + 2 * buckets
 end
 
 if fresh > 0 then

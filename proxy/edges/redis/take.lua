@@ -1,24 +1,24 @@
--- Admission: all limits of the path say yes and all counters move, or one says no and nothing moves.
--- ARGV: struct format | values: lease (ms), how many groups, per bound in order of trial (group's place, kind,
---       threshold), then the stamp: deadline (ms), number, highest number below which all answers are known | the
---       groups' names | the field of the incarnation's takes | a token estimate per request.
--- Reply: now, how many of the requests were admitted, place of the bound that refused the rest (0: none), retry after,
---        retry after if all reservations of tokens were settled at zero, hard retry after, and for REQUEST and for TOKEN
---        limits: place (0: none), room and reset of the tightest. Nobody admitted and none refused: the take came too
---        late and has moved nothing.
--- Same rules in plain Python: policy/limits/admission.py, admit(); policy/limits/take_numbers.py.
+-- Admission: all limits of the path pass and all counters are charged, or one limit refuses and nothing is counted.
+-- ARGV: struct format | values: lease (ms), number of groups; per bound in the order of trial: number of its group,
+--       kind, threshold; then the stamp: deadline (ms), number, number up to which all takes are answered | the groups'
+--       names | the field of the incarnation's takes | one token estimate per request.
+-- Reply: now, how many requests were admitted, number of the bound that refused the rest (0: none), retry after,
+--        counted retry after, hard retry after; then for REQUEST and for TOKEN limits: number (0: none), room, reset of
+--        the tightest bound. None admitted and none refused: the take was late or revoked, and nothing was counted.
+-- The reference in Python: policy/limits/admission.py, admit(); policy/limits/take_numbers.py.
+-- See docs/reference/limits.md#admission.
 
 local max = math.max
 local bounds = {unpack_(ARGV[1], ARGV[2])}
-local last = #bounds  -- struct.unpack's position
+local last = #bounds  -- struct.unpack also returns the next position
 local last_bound, groups = last - 6, bounds[2]
 local number, now = bounds[last - 2], clock()
 if now > bounds[last - 3] then return {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
 WINDOW[6] = bounds[1]
 local requests = #ARGV - 3 - groups
 
--- The incarnation's takes: the number up to which they were revoked, then per take that ran, newest first: time, number,
--- how many were admitted.
+-- The incarnation's takes: the number up to which they are revoked; then per unanswered take that ran, newest first:
+-- time, number, how many requests it admitted.
 local heads = redis.call('HMGET', key, unpack(ARGV, 3, 3 + groups))
 local takes, revoked, unanswered = heads[groups + 1], 0, ''
 if takes then
@@ -40,7 +40,7 @@ local last_written = heads[groups][1]
 local day = floor(now / DAY)
 for g = 1, groups do roll(heads[g], now, day) end
 
--- The room of each bound, and the tightest of each type (by kind: 1, 2, 5 count requests).
+-- The room of each bound, and the tightest bound of each type. Kinds 1, 2 and 5 count requests, 3, 4 and 6 tokens.
 local rooms, places = {}, {}
 local tight_request, tight_token = 0, 0
 for b = 3, last_bound, 3 do
@@ -63,7 +63,7 @@ for b = 3, last_bound, 3 do
   end
 end
 
--- Each request costs all bounds of a type alike, so the tightest of each type decides.
+-- A request costs every bound of a type the same, so the tightest bound of each type decides.
 local request_room, token_room = rooms[tight_request] or math.huge, rooms[tight_token] or math.huge
 local admitted, tokens = 0, 0
 while admitted < requests and request_room - admitted >= 1 and token_room - tokens >= 1 do
@@ -95,7 +95,7 @@ local midnight = DAY - now % DAY
 
 local refused_by, retry_after, counted_retry_after, hard_retry_after = 0, 0, 0, 0
 if admitted < requests then
-  -- When the log has room for one, if nothing happens until then: 0 when it has now.
+  -- When the log has room for a request, if nothing else happens. 0: it has room now.
   local function room_at(g, h, i, threshold)
     local total, at, window = h[i + 1], 0, WINDOW[h[i]]
     if total < threshold then return 0 end
@@ -111,7 +111,7 @@ if admitted < requests then
     return h[i + 3] + window + 1
   end
 
-  -- How long until this bound has room; how long if its reservations went now; how long nothing can lift its refusal.
+  -- The three waits of this bound: retry after, counted retry after, hard retry after.
   local function waits(b)
     local g, kind, threshold = bounds[b], bounds[b + 1], bounds[b + 2]
     local h, i = heads[g], places[b]
@@ -136,7 +136,7 @@ if admitted < requests then
   end
 end
 
--- When the bound's window is as good as new: for a log when its newest entry leaves, for a day at midnight.
+-- How long until nothing counts against the bound: until the newest entry leaves, or until midnight.
 local function reset(b)
   local i = places[b]
   if not i then return 0 end

@@ -1,4 +1,4 @@
-"""Two models that bound the counters from both sides, with no cleverness that could share a mistake with them.
+"""Two brute-force models that bound the counters from both sides. Simple, so that they share no mistake with them.
 
 Each event is remembered by itself. The exact log forgets it when its window has passed: what it refuses must not be
 admitted. The late log forgets it a granule later: what it admits must not be refused.
@@ -20,7 +20,7 @@ Kind = tuple[LimitType, Unit]
 
 @dataclass
 class Event:
-    """So many requests or tokens at one instant."""
+    """A number of requests or tokens at one instant."""
 
     at_ms: int
     count: int
@@ -28,12 +28,12 @@ class Event:
 
 @dataclass
 class Bucket:
-    """All that ever happened to one counting group under one kind of limit."""
+    """Every event of one counting group under one kind of limit."""
 
     window_ms: int
     events: list[Event] = field(default_factory=list)
     was_merged: bool = False
-    """Whether the log was ever under a threshold that lets it merge events."""
+    """Whether the log ever had a threshold that lets it merge events."""
 
     def least(self, now_ms: int) -> int:
         """What the exact log counts."""
@@ -56,7 +56,7 @@ class Bucket:
 
 
 class BruteForce:
-    """Both models of one hash. Days are summed up from all that happened in them."""
+    """Both models of one hash. A day is the sum of its events."""
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms

@@ -1,4 +1,4 @@
-"""Counters with a clock of the test's own: the in-memory twin, or the real ones on a real Redis.
+"""Counters with the test's own clock: the in-memory fake, or the real ones on a real Redis.
 
 The real scripts take their time from a Redis key instead of from TIME; all else is as in production.
 """
@@ -33,7 +33,7 @@ Limits = dict[tuple[LimitType, Unit], int]
 
 
 class Counters(Protocol):
-    """What the request path and the recovery see of the counters."""
+    """The counters as the request path and the recovery use them."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
@@ -45,7 +45,7 @@ class Counters(Protocol):
 
 @dataclass
 class World:
-    """Counters, and time."""
+    """Counters and their clock."""
 
     counters: Counters
     now_ms: int = START_MS

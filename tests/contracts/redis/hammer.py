@@ -1,4 +1,4 @@
-"""One process of `test_counters_processes.py`: asks for as much as it can get, and prints when it was admitted.
+"""One process of `test_counters_processes.py`: takes as much as it can, and prints the times of its admissions.
 
 `python -m tests.contracts.redis.hammer REDIS_URL NAME SECONDS`; begins when the key `go` appears.
 """
@@ -21,7 +21,7 @@ AT_ONCE = 8
 
 
 def plan_for_process(name: str) -> Plan:
-    """A leaf of its own below what all share. The TOKEN limit binds nobody; it makes each take tell its time."""
+    """A leaf of this process below a shared parent. The TOKEN limit never binds; it makes each take report its time."""
     root = group("root", {RPS: PER_SECOND, RPM: PER_MINUTE, RPD: 1_000_000, TPM: 10**9})
     return plan_of(group(f"leaf-{name}", {RPM: 10_000}, "root"), root)
 

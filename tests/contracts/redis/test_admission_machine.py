@@ -1,4 +1,4 @@
-"""The real scripts, with a clock of the test's own, held against the reference and between two brute-force models.
+"""The real scripts, with the test's own clock, compared with the reference and with two brute-force models.
 
 Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
 come late or whose answers are lost, changing thresholds, midnight, clocks that step back, and steps that aim at the
@@ -36,7 +36,7 @@ NAMES = ("root", "child", "leaf", "twig", "bud")
 
 @dataclass(frozen=True)
 class Admission:
-    """A call that was admitted: what it holds, and what bound it then."""
+    """An admitted call: its reservation, and the limits that bound it."""
 
     reservation: Reservation
     bounds: tuple[Bound, ...]
@@ -44,7 +44,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Sent:
-    """A take whose answer nobody has heard; it may have run, or it may be on its way yet."""
+    """An unanswered take. It may have run, or may still be on its way."""
 
     plan: Plan
     estimates: tuple[int, ...]
@@ -53,7 +53,7 @@ class Sent:
 
 
 class Machine(RuleBasedStateMachine):
-    """One hash of the real thing, one of the reference, and the models, moved in step."""
+    """Drives a real hash, one of the reference and the models through the same steps."""
 
     client: "redis.Redis"
     scripts: Scripts
@@ -359,11 +359,11 @@ def explore(machine: type[Machine], examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=thorough)
 
 
-def test_the_scripts_stay_between_the_models(machine: type[Machine]) -> None:
+def test_scripts_stay_between_the_models(machine: type[Machine]) -> None:
     explore(machine, examples=60, steps=40)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_the_scripts_stay_between_the_models_for_long(machine: type[Machine]) -> None:
+def test_scripts_stay_between_the_models_in_long_runs(machine: type[Machine]) -> None:
     explore(machine, examples=5_000, steps=60)

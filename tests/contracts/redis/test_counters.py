@@ -1,4 +1,4 @@
-"""What counters promise, kept alike by the in-memory twin and by the real scripts on a real Redis."""
+"""The contract of the counters, run against the in-memory fake and against the real scripts on a real Redis."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ Servers = Callable[[str], RedisServer]
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    """A running server per binary, started when first asked for."""
+    """A running server per binary, started on first use."""
     with ExitStack() as stack:
         yield cache(lambda binary: stack.enter_context(private_redis(binary=binary)))
 
@@ -51,12 +51,12 @@ async def world(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterat
         await made.counters.close()
 
 
-async def test_a_plan_without_limits_is_granted_and_holds_nothing(world: World) -> None:
+async def test_plan_without_limits_admits_and_reserves_nothing(world: World) -> None:
     assert await world.admit(simple()) == Taken()
 
 
 @pytest.mark.parametrize(("limits", "window_ms"), [({"rps": 5}, 1000), ({"rpm": 5}, 60_000), ({"rpm": 100}, 60_000)])
-async def test_the_whole_threshold_passes_at_once_and_comes_back_to_the_millisecond(
+async def test_burst_of_the_threshold_passes_and_leaves_to_the_millisecond(
     world: World, limits: dict[str, int], window_ms: int
 ) -> None:
     plan, threshold = simple(**limits), next(iter(limits.values()))
@@ -74,7 +74,7 @@ async def test_the_whole_threshold_passes_at_once_and_comes_back_to_the_millisec
     [({"rpm": 70}, 171), ({"rpm": 10}, 1700), ({"rps": 70}, 3), ({"rps": 5}, 19)],
     ids=["many a minute", "few a minute", "many a second", "few a second"],
 )
-async def test_no_window_holds_more_than_the_threshold(world: World, limits: dict[str, int], step_ms: int) -> None:
+async def test_no_window_admits_more_than_the_threshold(world: World, limits: dict[str, int], step_ms: int) -> None:
     plan, threshold = simple(**limits), next(iter(limits.values()))
     window_ms = 1000 if "rps" in limits else 60_000
     admitted_at: list[int] = []
@@ -88,7 +88,7 @@ async def test_no_window_holds_more_than_the_threshold(world: World, limits: dic
 
 
 @pytest.mark.parametrize(("limits", "window_ms"), [({"rpm": 10}, 60_000), ({"rps": 10}, 1000)])
-async def test_a_small_threshold_comes_back_one_by_one(world: World, limits: dict[str, int], window_ms: int) -> None:
+async def test_exact_log_returns_capacity_one_by_one(world: World, limits: dict[str, int], window_ms: int) -> None:
     plan = simple(**limits)
     for _ in range(5):
         assert await world.admitted(plan, 2) == 2
@@ -101,7 +101,7 @@ async def test_a_small_threshold_comes_back_one_by_one(world: World, limits: dic
         await world.advance(2)
 
 
-async def test_retry_after_is_tight_in_a_spread_out_window(world: World) -> None:
+async def test_retry_after_is_tight_when_events_are_spread_out(world: World) -> None:
     plan = simple(rpm=5, rps=2)
     for pause_ms in (10, 990, 3000, 500):
         await world.admitted(plan, 2)
@@ -113,7 +113,7 @@ async def test_retry_after_is_tight_in_a_spread_out_window(world: World) -> None
     await world.admit(plan)
 
 
-async def test_one_ancestor_refuses_and_nothing_is_consumed_anywhere(world: World) -> None:
+async def test_refusal_by_an_ancestor_consumes_nothing_at_any_level(world: World) -> None:
     top, low = group("top", {RPM: 2}), group("low", {RPM: 2, RPD: 100, TPM: 1000}, "top")
     sibling = group("sibling", {RPM: 2}, "top")
     await world.admitted(plan_of(sibling, top), 2)
@@ -125,7 +125,7 @@ async def test_one_ancestor_refuses_and_nothing_is_consumed_anywhere(world: Worl
     assert (await world.admit(plan_of(low, top), 100)).requests == LimitStatus(2, 1, 60_001)
 
 
-async def test_a_cascade_counts_on_every_level(world: World) -> None:
+async def test_cascading_call_counts_at_every_level(world: World) -> None:
     top, middle = group("top", {RPM: 3}), group("middle", {TPM: 100}, "top")
     low, other = group("low", {RPM: 2}, "middle"), group("other", {RPM: 3}, "middle")
     assert await world.admitted(plan_of(low, middle, top), 3) == 2
@@ -134,7 +134,7 @@ async def test_a_cascade_counts_on_every_level(world: World) -> None:
     assert (await world.hit(plan_of(other, middle, top))).bound.source_group == "top"
 
 
-async def test_independent_groups_share_a_limit_and_not_its_bucket(world: World) -> None:
+async def test_independent_groups_share_a_limit_but_not_its_bucket(world: World) -> None:
     top = group("top", {RPM: 2}, cascading=False)
     low, other = (group(name, {}, "top", cascading=False) for name in ("low", "other"))
     for caller in (low, other):
@@ -143,7 +143,7 @@ async def test_independent_groups_share_a_limit_and_not_its_bucket(world: World)
     assert await world.admitted(plan_of(top), 3) == 2
 
 
-async def test_the_first_limit_hit_is_own_group_first_then_requests_before_tokens_before_days(world: World) -> None:
+async def test_first_refusing_limit_follows_the_order_of_trial(world: World) -> None:
     top = group("top", {RPM: 1})
     low = group("low", {RPM: 1, TPM: 1, RPD: 1, TPD: 1}, "top")
     await world.admit(plan_of(low, top), 1)
@@ -154,7 +154,7 @@ async def test_the_first_limit_hit_is_own_group_first_then_requests_before_token
     assert (await world.hit(tokens_only)).bound.limit.type is TPM[0]
 
 
-async def test_tokens_admit_while_below_and_reserve_the_estimate(world: World) -> None:
+async def test_token_limit_admits_while_below_threshold_and_reserves_the_estimate(world: World) -> None:
     plan = simple(tpm=1000)
     assert (await world.admit(plan, 600)).tokens == LimitStatus(1000, 400, 60_001)
     assert (await world.admit(plan, 600)).tokens == LimitStatus(1000, 0, 60_001)
@@ -163,7 +163,7 @@ async def test_tokens_admit_while_below_and_reserve_the_estimate(world: World) -
     await world.admit(plan, 5_000_000)  # a first call is never refused
 
 
-async def test_the_largest_estimate_is_held_and_what_was_not_used_given_back(world: World) -> None:
+async def test_largest_estimate_is_reserved_and_refunded(world: World) -> None:
     plan = simple(tpm=1000, tpd=1000)
     taken = await world.admit(plan, MAX_COUNT)
     await world.hit(plan)
@@ -171,7 +171,7 @@ async def test_the_largest_estimate_is_held_and_what_was_not_used_given_back(wor
     assert (await world.admit(plan, 4)).tokens == LimitStatus(1000, 991, 60_001)
 
 
-async def test_a_refund_makes_room_and_an_excess_is_owed(world: World) -> None:
+async def test_refund_makes_room_and_excess_is_charged(world: World) -> None:
     plan = simple(tpm=1000)
     first = await world.admit(plan, 1000)
     await world.hit(plan)
@@ -189,7 +189,7 @@ async def test_a_refund_makes_room_and_an_excess_is_owed(world: World) -> None:
     await world.admit(plan)
 
 
-async def test_a_refund_never_goes_to_a_younger_entry(world: World) -> None:
+async def test_refund_never_goes_to_a_younger_entry(world: World) -> None:
     plan = simple(tpm=1000)
     old = await world.admit(plan, 900)
     await world.advance(59_000)
@@ -199,7 +199,7 @@ async def test_a_refund_never_goes_to_a_younger_entry(world: World) -> None:
     assert (await world.admit(plan, 100)).tokens == LimitStatus(1000, 0, 60_001)
 
 
-async def test_a_refund_finds_its_entry_among_many(world: World) -> None:
+async def test_refund_finds_its_entry_among_many(world: World) -> None:
     plan = simple(tpm=100_000)
     admissions = []
     for _ in range(6):
@@ -215,7 +215,7 @@ async def test_a_refund_finds_its_entry_among_many(world: World) -> None:
     assert remaining.remaining == 96_000
 
 
-async def test_an_entry_that_was_refunded_in_full_is_not_waited_for(world: World) -> None:
+async def test_fully_refunded_entry_does_not_delay_retry_after(world: World) -> None:
     plan = simple(tpm=100)
     first = await world.admit(plan, 50)
     await world.advance(1000)
@@ -227,7 +227,7 @@ async def test_an_entry_that_was_refunded_in_full_is_not_waited_for(world: World
     assert (await world.hit(plan)).retry_after_ms == 60_001 - 1000
 
 
-async def test_a_settlement_counts_once(world: World) -> None:
+async def test_repeated_settlement_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
     settlements = await world.settle(await world.admit(plan, 10), 400)
     settlements += await world.settle(await world.admit(plan, 10), 100)
@@ -239,7 +239,7 @@ async def test_a_settlement_counts_once(world: World) -> None:
     assert (await world.admit(plan, 0)).tokens != before
 
 
-async def test_a_number_that_stands_twice_in_its_batch_counts_once(world: World) -> None:
+async def test_repeated_number_within_a_batch_counts_once(world: World) -> None:
     plan = simple(tpm=1000, tpd=100_000)
     granted = [await world.admit(plan, 10) for _ in range(3)]
     numbered = [
@@ -265,7 +265,7 @@ async def test_day_requests_count_until_midnight(world: World) -> None:
     assert await world.admitted(plan, 4) == 3
 
 
-async def test_day_tokens_count_in_the_day_they_are_settled(world: World) -> None:
+async def test_day_tokens_count_on_the_day_of_their_settlement(world: World) -> None:
     plan = simple(tpd=1000)
     await world.at(START_MS - START_MS % DAY_MS + DAY_MS - 10)
     call = await world.admit(plan, 300)
@@ -277,7 +277,7 @@ async def test_day_tokens_count_in_the_day_they_are_settled(world: World) -> Non
     assert (await world.hit(plan)).retry_after_ms <= DAY_MS
 
 
-async def test_a_reservation_that_nobody_settles_ends_with_its_lease(world: World) -> None:
+async def test_unsettled_day_reservation_ends_with_its_lease(world: World) -> None:
     plan = simple(tpd=1000)
     await world.admit(plan, 1000)
     refusal = await world.hit(plan)
@@ -288,7 +288,7 @@ async def test_a_reservation_that_nobody_settles_ends_with_its_lease(world: Worl
     await world.admit(plan)
 
 
-async def test_changed_thresholds_act_on_the_running_window(world: World) -> None:
+async def test_changed_threshold_applies_to_the_running_window(world: World) -> None:
     assert await world.admitted(simple(rpm=10), 5) == 5
     refusal = await world.hit(simple(rpm=5))
     assert refusal.retry_after_ms == 60_001
@@ -296,13 +296,13 @@ async def test_changed_thresholds_act_on_the_running_window(world: World) -> Non
     assert await world.admitted(simple(rpm=100), 100) == 95
 
 
-async def test_a_changed_unit_starts_its_own_history(world: World) -> None:
+async def test_changed_unit_starts_with_an_empty_log(world: World) -> None:
     assert await world.admitted(simple(rpm=5), 6) == 5
     assert await world.admitted(simple(rps=5), 6) == 5
     await world.hit(simple(rpm=5))
 
 
-async def test_a_clock_that_steps_back_brings_nothing_back(world: World) -> None:
+async def test_clock_that_steps_back_frees_no_capacity(world: World) -> None:
     plan = simple(rpm=2, rpd=10)
     assert await world.admitted(plan, 3) == 2
     await world.advance(-5_000)
@@ -311,7 +311,7 @@ async def test_a_clock_that_steps_back_brings_nothing_back(world: World) -> None
     await world.admit(plan)
 
 
-async def test_the_headers_tell_the_tightest_limit_of_each_type(world: World) -> None:
+async def test_answer_reports_the_tightest_limit_of_each_type(world: World) -> None:
     plan = simple(rps=5, rpd=3, tpm=1000, tpd=500)
     granted = await world.admit(plan, 100)
     until_midnight = DAY_MS - START_MS % DAY_MS
@@ -319,7 +319,7 @@ async def test_the_headers_tell_the_tightest_limit_of_each_type(world: World) ->
     assert granted.tokens == LimitStatus(500, 400, until_midnight)
 
 
-async def test_a_tier_is_taken_first_and_given_back_when_the_group_refuses(world: World) -> None:
+async def test_tier_is_taken_first_and_given_back_when_the_group_refuses(world: World) -> None:
     tier, plan = tier_plan("ws", Tier(3, 10_000)), simple(rpm=1, tpm=50_000)
     granted = await world.admit(plan, 100, tier)
     assert [reservation.key for reservation in granted.reservations] == [tier.key, plan.key]
@@ -335,7 +335,7 @@ async def test_a_tier_is_taken_first_and_given_back_when_the_group_refuses(world
     assert (await world.admit(other, 100)).requests == LimitStatus(10, 7, 60_001)
 
 
-async def test_a_settled_tier_hold_moves_tokens_and_no_request(world: World) -> None:
+async def test_settling_a_tier_corrects_tokens_but_no_request(world: World) -> None:
     tier = tier_plan("ws", Tier(3, 10_000))
     await world.settle(await world.admit(simple(), 100, tier), 5_000)
     after = await world.admit(simple(), 0, tier)
@@ -343,7 +343,7 @@ async def test_a_settled_tier_hold_moves_tokens_and_no_request(world: World) -> 
     assert after.tokens == LimitStatus(10_000, 5_000, 60_001)
 
 
-async def test_a_settlement_of_counters_that_were_lost_still_counts_the_truth(world: World) -> None:
+async def test_settlement_counts_after_the_counters_were_lost(world: World) -> None:
     lost = await world.admit(simple(tpd=1000, rps=100), 10)
     other = plan_of(group("elsewhere", {TPD: 1000, RPS: 100}))
     reservation = lost.reservations[0]

@@ -1,4 +1,4 @@
-"""How the counters' client gets in: TCP, TLS, passwords, ACL users, databases; and what it lets nobody see."""
+"""How the counters' client connects and logs in: TCP, TLS, passwords, ACL users, databases. It logs no password."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ NEEDED = ("~tg:*", "+evalsha", "+eval", "+hmget", "+hget", "+hset", "+expire", "
 
 
 class TcpServer:
-    """A Redis that wants a user or a password, on TCP and on its unix socket."""
+    """A Redis that requires a login, on TCP and on its unix socket."""
 
     def __init__(self, redis_server: RedisServer, port: int) -> None:
         self.unix = redis_server
@@ -59,7 +59,7 @@ async def works(url: str) -> bool:
             return False
 
 
-async def test_over_tcp_with_a_password_and_a_database(server: TcpServer) -> None:
+async def test_client_connects_over_tcp_with_password_and_database(server: TcpServer) -> None:
     assert await works(f"redis://:{IN_URL}@127.0.0.1:{server.port}/3")
     with redis.Redis(port=server.port, password=PASSWORD, db=3) as own:
         assert own.exists(PLAN.key)
@@ -67,18 +67,18 @@ async def test_over_tcp_with_a_password_and_a_database(server: TcpServer) -> Non
         assert not own.exists(PLAN.key)
 
 
-async def test_over_a_unix_socket_with_a_password_and_a_database(server: TcpServer) -> None:
+async def test_client_connects_over_unix_socket_with_password_and_database(server: TcpServer) -> None:
     assert await works(f"unix://:{IN_URL}@{server.unix.socket_path}?db=2")
     with redis.Redis(port=server.port, password=PASSWORD, db=2) as own:
         assert own.exists(PLAN.key)
 
 
-async def test_a_user_with_no_more_than_the_scripts_commands_is_enough(server: TcpServer) -> None:
+async def test_acl_user_with_only_the_documented_commands_suffices(server: TcpServer) -> None:
     assert await works(f"redis://limiter:{IN_URL}@127.0.0.1:{server.port}")
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "limiter:wrong@", f"nobody:{IN_URL}@"])
-async def test_who_is_not_let_in_has_no_counters_and_logs_no_password(
+async def test_failed_login_means_no_counters_and_logs_no_password(
     server: TcpServer, login: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -90,7 +90,7 @@ async def test_who_is_not_let_in_has_no_counters_and_logs_no_password(
 
 @asynccontextmanager
 async def tls_front(server: RedisServer, ca: ThrowawayCa, name: str) -> AsyncIterator[int]:
-    """TLS in front of the server's unix socket: not each redis-server is built with it."""
+    """TLS in front of the server's unix socket, because not every redis-server is built with TLS."""
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -111,7 +111,7 @@ async def tls_front(server: RedisServer, ca: ThrowawayCa, name: str) -> AsyncIte
         yield front.sockets[0].getsockname()[1]
 
 
-async def test_over_tls_when_the_certificate_is_trusted_and_names_the_host(server: TcpServer, tmp_path: Path) -> None:
+async def test_client_connects_over_tls_if_certificate_and_host_match(server: TcpServer, tmp_path: Path) -> None:
     ca = ThrowawayCa(tmp_path)
     async with tls_front(server.unix, ca, "localhost") as port:
         login = f":{IN_URL}@"
@@ -126,11 +126,11 @@ async def test_over_tls_when_the_certificate_is_trusted_and_names_the_host(serve
 @pytest.mark.parametrize(
     "url", ["http://host", "redis+cluster://h:1", "redis://host:port", "unix:///s?db=x", "nonsense"]
 )
-def test_a_url_that_will_not_do_is_named_without_being_repeated(url: str) -> None:
+def test_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(RedisUrlError) as raised:
         RedisAddress.parse(url)
     assert url not in str(raised.value)
 
 
-def test_an_address_shows_no_password() -> None:
+def test_address_repr_contains_no_password() -> None:
     assert PASSWORD not in repr(RedisAddress.parse(f"redis://user:{IN_URL}@host"))

@@ -1,4 +1,4 @@
-"""Control reads the counters that the proxy writes, and deletes what nobody will count any more."""
+"""Control reads the counters that the proxy writes, and deletes those of deleted groups and dead workers."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ BUCKETS = [Bucket(PLAN.key, "low"), Bucket(PLAN.key, "top"), Bucket(PLAN.key, "u
 
 
 class FixedClock(UsageCounters):
-    """Redis' clock as the test has set it for the scripts."""
+    """Control's reader with the clock that the test has set for the scripts."""
 
     def __init__(self, client: redis.asyncio.Redis, world: World) -> None:
         super().__init__(client)
@@ -58,7 +58,7 @@ async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage:
     assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0)] * 2
 
 
-async def test_a_deleted_group_leaves_nothing(world: World, usage: UsageCounters) -> None:
+async def test_deleted_group_leaves_no_fields(world: World, usage: UsageCounters) -> None:
     assert world.redis is not None
     for _ in range(3):
         await world.settle(await world.admit(PLAN, 50), 70)
@@ -72,7 +72,7 @@ async def test_a_deleted_group_leaves_nothing(world: World, usage: UsageCounters
     assert await usage.day_usage(BUCKETS[:2]) == [DayUsage(0, 0), DayUsage(3, 210)]
 
 
-async def test_marks_of_workers_long_gone_are_pruned(world: World, usage: UsageCounters) -> None:
+async def test_markers_of_dead_workers_are_pruned(world: World, usage: UsageCounters) -> None:
     await world.settle(await world.admit(PLAN, 50), 70)
     assert await usage.prune_markers() == 0
     await world.advance(EXPIRY_S * 1000)
@@ -82,7 +82,7 @@ async def test_marks_of_workers_long_gone_are_pruned(world: World, usage: UsageC
     assert await usage.prune_markers() == 0
 
 
-async def test_a_key_lives_three_days_after_its_last_use(world: World) -> None:
+async def test_key_expires_three_days_after_its_last_use(world: World) -> None:
     assert world.redis is not None
     await world.admit(PLAN, 50)
     assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
@@ -92,7 +92,7 @@ async def test_a_key_lives_three_days_after_its_last_use(world: World) -> None:
     assert world.redis.ttl(PLAN.key) >= EXPIRY_S + 3599
 
 
-async def test_without_redis_the_figures_are_unavailable() -> None:
+async def test_usage_is_unavailable_without_redis() -> None:
     with private_redis() as server:
         path = str(RedisServer(server.folder).socket_path)
     async with redis.asyncio.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0)) as client:

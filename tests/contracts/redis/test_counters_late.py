@@ -1,4 +1,4 @@
-"""Redis late is not Redis spent: what a worker was not told in time is given back, requests as well as tokens, once.
+"""A take whose reply is late or lost is returned, requests and tokens, exactly once.
 
 A real Redis: stopped under callers, behind a relay that holds requests or replies back and cuts connections, or with a
 clock of the test's own that is stepped.
@@ -27,7 +27,7 @@ from tests.waiting import eventually
 PATIENCE_S = 20
 FOREVER_S = 600.0
 MERGED, SINGLE = 9, 2
-"""How many checks of one moment: from three on they are one call."""
+"""How many requests of one tick; from three on they travel as one command."""
 SCRIPTS = Scripts.load(REDIS_CLOCK)
 QUICK = RedisClientOptions(deadline_s=0.1, stall_s=FOREVER_S)
 
@@ -56,7 +56,7 @@ async def relay(server: RedisServer, own: "redis.Redis") -> AsyncIterator[Relay]
 
 @pytest.fixture
 async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
-    """A worker behind the relay, on the test's clock."""
+    """A worker behind the relay, with the test's clock."""
     options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=QUICK)
     made = RedisCounters(relay.url, "late", options=options)
     await made.start()
@@ -68,7 +68,7 @@ async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
 
 @pytest.fixture
 async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisCounters]:
-    """A worker that nothing disturbs, on the test's clock."""
+    """A worker that nothing disturbs, with the test's clock."""
     patient = RedisClientOptions(deadline_s=PATIENCE_S)
     options = CountersOptions(local_refusals=False, scripts=SCRIPTS, client=patient)
     made = RedisCounters(server.url, "other", options=options)
@@ -89,7 +89,7 @@ async def taken(counters: RedisCounters, plan: Plan, estimate: int = 0) -> Taken
 
 
 async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
-    """What remains of requests and tokens, by a call that is given back."""
+    """The remaining requests and tokens, as a call reports them that is returned at once."""
     granted = await taken(counters, plan)
     counters.give_back(granted)
     await eventually(lambda: counters.pending_settlements == 0)
@@ -105,7 +105,7 @@ def all_settled(counters: RedisCounters) -> bool:
 
 
 TREE = plan_of(group("low", {RPM: 90, RPD: 50}, "top"), group("top", {TPM: 1000}))
-"""Its own group has only REQUEST limits, so only the root has something to settle."""
+"""Its own group has only REQUEST limits, so only the root has tokens to settle."""
 PLANS = {"requests only": simple(rpm=70, rpd=50), "all kinds": simple(rps=60, rpd=50, tpm=1000, tpd=1000), "tree": TREE}
 
 
@@ -115,7 +115,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 
 @pytest.mark.parametrize("calls", [SINGLE, MERGED])
-async def test_a_late_reply_gives_everything_back(
+async def test_late_redis_reply_returns_the_reservation(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int
 ) -> None:
     await taken(late, plan)
@@ -131,7 +131,7 @@ async def test_a_late_reply_gives_everything_back(
 
 @pytest.mark.parametrize("calls", [SINGLE, MERGED])
 @pytest.mark.parametrize("ran", [True, False], ids=["they ran", "they have not run yet"])
-async def test_a_lost_connection_gives_everything_back_once(
+async def test_lost_connection_returns_the_reservation_once(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan, calls: int, ran: bool
 ) -> None:
     await taken(late, plan)
@@ -154,10 +154,10 @@ async def test_a_lost_connection_gives_everything_back_once(
     assert (await outcomes(late, plan, 70)).count(Taken) == before[0]
 
 
-async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
+async def test_take_that_arrives_after_its_revocation_counts_nothing(
     own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
 ) -> None:
-    """Its connection is lost and the worker is back before the server reads what was sent on the old one."""
+    """The worker reconnects before the server reads what was sent on the lost connection."""
     relay.requests.clear()
     assert set(await outcomes(late, plan, MERGED)) == {CountersUnavailableError}  # the first one: it has no deadline
     on_its_way, relay.requests = relay.requests, asyncio.Event()
@@ -172,7 +172,7 @@ async def test_a_take_that_arrives_after_its_give_back_moves_nothing(
     assert (await left(other, plan))[0] == 50
 
 
-async def test_a_take_past_its_deadline_never_runs(
+async def test_take_past_its_deadline_never_runs(
     own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
 ) -> None:
     before = await left(late, plan)
@@ -188,7 +188,7 @@ async def test_a_take_past_its_deadline_never_runs(
     assert await left(other, plan) == before
 
 
-async def test_a_days_count_is_not_given_back_to_the_next_day(
+async def test_returned_request_of_yesterday_does_not_reduce_todays_count(
     own: "redis.Redis", relay: Relay, late: RedisCounters, other: RedisCounters
 ) -> None:
     plan = simple(rpd=50)
@@ -205,7 +205,7 @@ async def test_a_days_count_is_not_given_back_to_the_next_day(
     assert (await left(other, plan))[0] == 46
 
 
-async def test_a_late_answer_gives_the_tier_back_too(relay: Relay, late: RedisCounters, other: RedisCounters) -> None:
+async def test_late_redis_reply_returns_the_tier_too(relay: Relay, late: RedisCounters, other: RedisCounters) -> None:
     tier, plan = tier_plan("ws", Tier(15, 1000)), simple(rpm=50)
     await taken(late, plan)
     relay.replies.clear()
@@ -216,7 +216,7 @@ async def test_a_late_answer_gives_the_tier_back_too(relay: Relay, late: RedisCo
     assert (await left(other, plan))[0] == 49
 
 
-async def test_what_is_given_back_before_dispatch_is_free_again(late: RedisCounters, plan: Plan) -> None:
+async def test_reservation_returned_before_dispatch_frees_capacity(late: RedisCounters, plan: Plan) -> None:
     before = await left(late, plan)
     for _ in range(3):
         answers = [await late.take(plan, 10) for _ in range(60)]
@@ -229,10 +229,10 @@ async def test_what_is_given_back_before_dispatch_is_free_again(late: RedisCount
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000, 100, -100])
-async def test_a_clock_that_is_stepped_refuses_nobody(
+async def test_stepped_redis_clock_refuses_no_call(
     own: "redis.Redis", late: RedisCounters, plan: Plan, step_ms: int
 ) -> None:
-    """As after a fail-over to a server with another clock. The first answer teaches the new time."""
+    """As after a fail-over to a server with another clock. The first reply corrects the estimate."""
     await taken(late, plan)
     own.set(CLOCK_KEY, START_MS + step_ms)
     assert await outcomes(late, plan, 1) == [Taken]
@@ -242,10 +242,10 @@ async def test_a_clock_that_is_stepped_refuses_nobody(
     assert own.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1, "the new time is known"
 
 
-async def test_many_lost_takes_of_one_key_are_told_apart(
+async def test_lost_takes_of_one_key_are_told_apart(
     relay: Relay, late: RedisCounters, other: RedisCounters, plan: Plan
 ) -> None:
-    """Some were answered, some ran, some did not."""
+    """Some takes were answered, some ran unanswered, some never ran."""
     assert await outcomes(late, plan, 5) == [Taken] * 5
     relay.replies.clear()
     ran = [asyncio.ensure_future(outcomes(late, plan, calls)) for calls in (1, 2)]
@@ -268,7 +268,7 @@ async def test_many_lost_takes_of_one_key_are_told_apart(
     ("callers", "stopped_s", "stall_s"), [(60, 2.0, FOREVER_S), (40, 0.3, FOREVER_S), (60, 2.0, 0.5), (40, 0.3, 0.1)],
     ids=["2 s", "0.3 s", "2 s, connection given up", "0.3 s, connection given up"],
 )  # fmt: skip
-async def test_what_was_served_and_what_remains_is_the_whole(
+async def test_served_and_remaining_requests_add_up_to_the_threshold(
     server: RedisServer, own: "redis.Redis", callers: int, stopped_s: float, stall_s: float
 ) -> None:
     plan = simple(rpd=50, tpd=100_000)

@@ -1,4 +1,4 @@
-"""Redis lost, mode `local`: each worker goes on with its share of each threshold, and Redis is told when it is back."""
+"""Mode `local` without Redis: each worker enforces its share of each threshold; Redis is charged when it is back."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def workers(server: RedisServer) -> AsyncIterator[list[RedisCounters]]:
-    """Three workers that know of one another."""
+    """Three workers that share the thresholds."""
     made = [RedisCounters(server.url, f"worker-{n}", options=OPTIONS) for n in range(3)]
     async with AsyncExitStack() as stack:
         for counters in made:
@@ -58,14 +58,14 @@ async def admissions(counters: RedisCounters, plan: Plan, calls: int, estimate: 
     return [answer for answer in answers if isinstance(answer, Taken)]
 
 
-async def test_the_shares_are_the_whole_threshold(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_shares_add_up_to_the_threshold(server: RedisServer, workers: list[RedisCounters]) -> None:
     await lose(server, workers)
     admitted = [len(await admissions(counters, simple(rpm=11), 20)) for counters in workers]
     assert admitted == [4, 4, 3]
     assert [counters.local_decisions for counters in workers] == [20, 20, 20]
 
 
-async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_local_decisions_are_reported_and_logged(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     told: list[None] = []
     options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
     counters = RedisCounters(server.url, "worker-1", options=options)
@@ -84,7 +84,7 @@ async def test_what_is_decided_alone_is_told_and_logged(server: RedisServer, cap
     await counters.close()
 
 
-async def test_a_share_of_nothing_admits_nothing(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_worker_with_a_share_of_zero_admits_nothing(server: RedisServer, workers: list[RedisCounters]) -> None:
     await lose(server, workers)
     refusal = await workers[2].take(simple(rpm=2), 1)
     assert isinstance(refusal, LimitHit)
@@ -92,7 +92,7 @@ async def test_a_share_of_nothing_admits_nothing(server: RedisServer, workers: l
     assert len(await admissions(workers[1], simple(rpm=2), 3)) == 1
 
 
-async def test_a_worker_counts_its_own_last_window(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_worker_counts_its_own_last_window(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=12, rpd=90, tpm=3000, tpd=90_000)
     assert len(await admissions(workers[0], plan, 3, 100)) == 3
     await lose(server, workers)
@@ -102,10 +102,10 @@ async def test_a_worker_counts_its_own_last_window(server: RedisServer, workers:
     assert [len(await admissions(counters, day, 9)) for counters in workers] == [0, 0, 4]
 
 
-async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
+async def test_loss_admits_at_most_the_other_workers_shares_in_addition(
     server: RedisServer, workers: list[RedisCounters]
 ) -> None:
-    """The worst case, as docs/operating.md states it: one worker has admitted all, and nobody has asked since."""
+    """The worst case of docs/operating.md: one worker has admitted everything, and no other has asked Redis since."""
     plan, threshold, count = simple(rpm=120, rpd=120), 120, len(workers)
     assert len(await admissions(workers[0], plan, 150)) == threshold
     await lose(server, workers)
@@ -115,7 +115,7 @@ async def test_a_loss_admits_at_most_once_more_what_the_others_shares_are(
 
 
 @pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpm": 60, "rpd": 120}, {"rpd": 120}], ids=str)
-async def test_who_was_told_that_all_is_used_admits_nothing_more(
+async def test_worker_that_knows_of_an_exhausted_limit_admits_nothing(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
@@ -128,7 +128,7 @@ async def test_who_was_told_that_all_is_used_admits_nothing_more(
 
 
 @pytest.mark.parametrize("limits", [{"rpm": 120}, {"rpd": 120}], ids=str)
-async def test_of_what_was_left_each_worker_takes_its_share(
+async def test_each_worker_takes_its_share_of_what_was_left(
     server: RedisServer, workers: list[RedisCounters], limits: dict[str, int]
 ) -> None:
     plan = simple(**limits)
@@ -141,9 +141,7 @@ async def test_of_what_was_left_each_worker_takes_its_share(
     assert used + sum(after) <= 120
 
 
-async def test_tokens_are_reserved_and_settled_from_memory_too(
-    server: RedisServer, workers: list[RedisCounters]
-) -> None:
+async def test_tokens_are_reserved_and_settled_from_memory(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(tpm=300, tpd=30_000)
     await lose(server, workers)
     held = await admissions(workers[0], plan, 3, 100)
@@ -159,7 +157,9 @@ def settle(counters: RedisCounters, taken: Taken, actual: int) -> None:
         )
 
 
-async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_redis_is_charged_for_calls_admitted_without_it(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
     plan = simple(rpm=30, rpd=60, tpm=3000, tpd=6000)
     before = await admissions(workers[0], plan, 2, 100)
     await lose(server, workers)
@@ -181,7 +181,7 @@ async def test_redis_hears_of_what_was_admitted_without_it(server: RedisServer, 
     assert day_usage(header, time.time_ns() // 1_000_000) == (2 + 9 + 1, 11 * 70)
 
 
-async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
+async def test_tier_returned_in_memory_is_not_settled_in_redis(
     server: RedisServer, workers: list[RedisCounters]
 ) -> None:
     tier, plan = tier_plan("ws", Tier(30, 30_000)), simple(rpm=3)
@@ -199,7 +199,7 @@ async def test_a_tier_that_was_given_back_in_memory_is_no_news_to_redis(
     assert (after.requests.remaining, after.tokens.remaining) == (28, 29_995)
 
 
-async def test_a_worker_that_starts_without_redis_knows_no_share(server: RedisServer) -> None:
+async def test_worker_started_without_redis_has_no_share(server: RedisServer) -> None:
     server.kill()
     told: list[None] = []
     options = replace(OPTIONS, on_local_decision=lambda: told.append(None))
@@ -212,8 +212,8 @@ async def test_a_worker_that_starts_without_redis_knows_no_share(server: RedisSe
     await counters.close()
 
 
-async def test_who_has_just_joined_has_no_share_until_the_others_have_heard(server: RedisServer) -> None:
-    """The others go by a larger share until they ask again: together they would admit too much."""
+async def test_new_worker_has_no_share_until_the_others_know_of_it(server: RedisServer) -> None:
+    """The others keep larger shares until they refresh, so that together they would admit too much."""
     slow = replace(OPTIONS, roster_interval_s=3600)
     first, second = (RedisCounters(server.url, f"worker-{n}", options=slow) for n in range(2))
     await first.start()
@@ -227,8 +227,8 @@ async def test_who_has_just_joined_has_no_share_until_the_others_have_heard(serv
     await second.close()
 
 
-async def test_who_was_alone_makes_room_at_once(server: RedisServer) -> None:
-    """However short a time it has been there itself: long before it would take anybody for gone."""
+async def test_lone_worker_shrinks_its_share_at_once(server: RedisServer) -> None:
+    """Even if it has just started, and would not expire another worker yet."""
     slower = replace(OPTIONS, roster_interval_s=0.3)
     first, second = (RedisCounters(server.url, f"worker-{n}", options=slower) for n in range(2))
     await first.start()
@@ -240,7 +240,9 @@ async def test_who_was_alone_makes_room_at_once(server: RedisServer) -> None:
     await second.close()
 
 
-async def test_who_joins_after_a_loss_takes_nobody_for_gone(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_worker_joining_after_a_loss_expires_no_other_worker(
+    server: RedisServer, workers: list[RedisCounters]
+) -> None:
     await lose(server, workers)
     for counters in workers:
         await counters._roster.close()  # they have not yet said again that they live
@@ -254,7 +256,7 @@ async def test_who_joins_after_a_loss_takes_nobody_for_gone(server: RedisServer,
     await late.close()
 
 
-async def test_the_next_loss_begins_with_what_is_known_then(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_next_loss_starts_from_the_latest_known_usage(server: RedisServer, workers: list[RedisCounters]) -> None:
     plan = simple(rpm=9)
     await lose(server, workers)
     held = await admissions(workers[0], plan, 5)
@@ -266,7 +268,7 @@ async def test_the_next_loss_begins_with_what_is_known_then(server: RedisServer,
     assert await admissions(workers[0], plan, 5) == []
 
 
-async def test_a_worker_that_leaves_leaves_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:
+async def test_closed_worker_is_removed_from_the_roster(server: RedisServer, workers: list[RedisCounters]) -> None:
     await workers[1].close()
     left = (workers[0], workers[2])
     await eventually(lambda: all(c._roster.share is not None and c._roster.share.workers == 2 for c in left))

@@ -1,4 +1,4 @@
-"""Several processes against one Redis: never one too many in any window, the whole threshold used, equal books."""
+"""Several processes on one Redis: no window admits too many, the threshold is used up, and the counters agree."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ PROCESSES = 4
 
 
 def most_in_any(window_ms: int, instants: list[int]) -> int:
-    """The largest number of instants within one window, both its ends included."""
+    """The largest number of instants within one window, including both ends."""
     return max(bisect_right(instants, start + window_ms) - place for place, start in enumerate(instants))
 
 
 async def hammered(url: str, client: "redis.Redis", seconds: float) -> dict[str, list[int]]:
-    """When each of the processes was admitted."""
+    """The admission times of each process."""
     names = [f"process-{number}" for number in range(PROCESSES)]
     started = [
         await asyncio.create_subprocess_exec(
@@ -40,7 +40,7 @@ async def hammered(url: str, client: "redis.Redis", seconds: float) -> dict[str,
 
 
 async def exactly_shared(binary: str, seconds: float) -> int:
-    """Checks all that must hold after so long; how many were admitted."""
+    """Run for some seconds, check the limits; returns the number of admissions."""
     with private_redis(binary=binary) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
         admitted = await hammered(server.url, client, seconds)
         header = client.hget(plan_for_process("any").key, "root")

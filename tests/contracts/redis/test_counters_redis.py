@@ -1,4 +1,4 @@
-"""The counters' client against a real Redis: how it asks, what it does when Redis stalls, dies or comes back."""
+"""The counters' client on a real Redis: batching, and what it does when Redis stalls, dies or comes back."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 BOTH_LOOPS = True
 PATIENCE_S = 10
 OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.3))
-"""More patient than production, for a machine that is busy with other tests."""
+"""A longer deadline than in production, for a machine that is busy with other tests."""
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ async def tokens_left(counters: RedisCounters, plan: Plan) -> int:
 
 
 async def outcomes(counters: RedisCounters, plan: Plan, calls: int) -> list[type]:
-    """What so many checks of one moment come to, by type."""
+    """The number of answers of each type to concurrent requests."""
     answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)), return_exceptions=True)
     return [type(answer) for answer in answers]
 
 
-async def test_checks_of_one_tick_share_a_read_and_those_of_one_plan_a_call(
+async def test_requests_of_one_tick_share_a_read_and_those_of_one_plan_a_command(
     server: RedisServer, counters: RedisCounters
 ) -> None:
     plans = [plan_of(group(f"g{n}", {RPM: 100, TPM: 100_000})) for n in range(5)]
@@ -91,16 +91,14 @@ async def test_checks_of_one_tick_share_a_read_and_those_of_one_plan_a_call(
     assert await tokens_left(counters, plans[0]) == 100_000 - 1 - 500
 
 
-async def test_a_merged_call_admits_in_order_as_far_as_it_goes(counters: RedisCounters) -> None:
+async def test_batch_admits_in_order_until_a_limit_refuses(counters: RedisCounters) -> None:
     assert await outcomes(counters, simple(rpm=7), 10) == [Taken] * 7 + [LimitHit] * 3
     tokens = simple(tpm=100)
     answers = await asyncio.gather(*(counters.take(tokens, 60) for _ in range(4)))
     assert [type(answer) for answer in answers] == [Taken, Taken, LimitHit, LimitHit]
 
 
-async def test_a_redis_that_has_forgotten_the_scripts_is_told_again(
-    server: RedisServer, counters: RedisCounters
-) -> None:
+async def test_scripts_are_loaded_again_after_noscript(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
     taken = await take(counters, plan, 100)
     with client(server) as own:
@@ -112,9 +110,7 @@ async def test_a_redis_that_has_forgotten_the_scripts_is_told_again(
     assert await tokens_left(counters, plan) == 900
 
 
-async def test_a_refusal_that_nothing_can_lift_is_repeated_from_memory(
-    server: RedisServer, counters: RedisCounters
-) -> None:
+async def test_hard_refusal_is_repeated_from_memory(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpd=100)
     await settle(counters, await take(counters, plan), 100)
     first = await counters.take(plan, 1)
@@ -126,10 +122,10 @@ async def test_a_refusal_that_nothing_can_lift_is_repeated_from_memory(
     assert 0 < first.hard_retry_after_ms <= first.tokens.reset_ms
 
 
-async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
+async def test_soft_refusal_is_asked_for_again_after_a_tenth_of_a_second(
     server: RedisServer, counters: RedisCounters
 ) -> None:
-    """A request may be given back by another worker at any moment, and by this one with news of it."""
+    """Any worker may return a request at any moment."""
     plan = simple(rpm=2)
     taken = await take(counters, plan)
     await take(counters, plan)
@@ -148,7 +144,7 @@ async def test_a_refusal_that_a_give_back_may_lift_is_asked_for_again(
             await asyncio.sleep(0.01)
 
 
-async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_the_policy(
+async def test_cached_refusal_ends_with_the_connection_and_with_the_policy(
     server: RedisServer, counters: RedisCounters
 ) -> None:
     plan = simple(rpm=2)
@@ -162,7 +158,7 @@ async def test_a_remembered_refusal_is_forgotten_with_the_connection_and_with_th
     assert await outcomes(counters, plan, 3) == [Taken, Taken, LimitHit]
 
 
-async def test_a_token_refusal_is_forgotten_when_this_worker_settles(counters: RedisCounters) -> None:
+async def test_cached_token_refusal_ends_when_this_worker_settles(counters: RedisCounters) -> None:
     plan = simple(tpm=100)
     taken = await take(counters, plan, 100)
     assert await outcomes(counters, plan, 2) == [LimitHit] * 2
@@ -170,7 +166,7 @@ async def test_a_token_refusal_is_forgotten_when_this_worker_settles(counters: R
     assert await outcomes(counters, plan, 1) == [Taken]
 
 
-async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: RedisCounters) -> None:
+async def test_caller_cancelled_before_the_reply_returns_its_tokens(counters: RedisCounters) -> None:
     plan = simple(tpm=1000, tpd=1000)
     await take(counters, plan, 1)
     for ticks in range(4):  # before it is sent, and on its way
@@ -187,7 +183,7 @@ async def test_who_is_cancelled_before_hearing_gives_his_tokens_back(counters: R
 
 
 class CancelsOnDelivery(RedisCounters):
-    """Cancels whoever waits in the very moment in which the answer comes."""
+    """Cancels the waiting caller at the moment the answer is delivered."""
 
     waiting: "asyncio.Task[Taken | LimitHit] | None" = None
 
@@ -198,7 +194,7 @@ class CancelsOnDelivery(RedisCounters):
             self.waiting = None
 
 
-async def test_who_is_cancelled_with_the_answer_at_hand_gives_his_tokens_back(server: RedisServer) -> None:
+async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisServer) -> None:
     counters, plan = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS), simple(tpm=1000)
     await counters.start()
     counters.waiting = waiting = asyncio.create_task(counters.take(plan, 900))
@@ -209,7 +205,7 @@ async def test_who_is_cancelled_with_the_answer_at_hand_gives_his_tokens_back(se
     await counters.close()
 
 
-async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> None:
+async def test_stall_fails_only_the_commands_in_flight(server: RedisServer) -> None:
     options = CountersOptions(client=RedisClientOptions(stall_s=PATIENCE_S))
     counters, plan = RedisCounters(server.url, "worker-1", options=options), simple(tpm=1000, rpm=1000)
     await counters.start()
@@ -233,8 +229,8 @@ async def test_a_stall_fails_its_calls_and_nothing_else(server: RedisServer) -> 
 
 
 @pytest.mark.parametrize("slept_s", [0.06, 0.12])
-async def test_what_our_own_loop_slept_through_is_not_held_against_redis(server: RedisServer, slept_s: float) -> None:
-    """It stands still while it reads from elsewhere: afterwards the deadline has passed, and the answer is there."""
+async def test_reply_that_arrived_during_our_own_stall_is_in_time(server: RedisServer, slept_s: float) -> None:
+    """The loop is blocked beyond the deadline, while the reply arrives in the socket."""
     plan, loop = simple(rpm=1000), asyncio.get_running_loop()
     counters = RedisCounters(server.url, "worker-1")
     await counters.start()
@@ -257,7 +253,7 @@ async def test_what_our_own_loop_slept_through_is_not_held_against_redis(server:
     await counters.close()
 
 
-async def test_a_connection_that_owes_an_answer_for_too_long_is_given_up(server: RedisServer) -> None:
+async def test_connection_that_owes_a_reply_too_long_is_closed(server: RedisServer) -> None:
     options = CountersOptions(client=RedisClientOptions(stall_s=0.2, connect_timeout_s=0.2))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
@@ -270,7 +266,7 @@ async def test_a_connection_that_owes_an_answer_for_too_long_is_given_up(server:
     await counters.close()
 
 
-async def test_an_open_breaker_fails_calls_at_once(server: RedisServer, counters: RedisCounters) -> None:
+async def test_open_breaker_fails_commands_at_once(server: RedisServer, counters: RedisCounters) -> None:
     server.kill()
     await eventually(lambda: not counters.available)
     for _ in range(3):
@@ -281,9 +277,7 @@ async def test_an_open_breaker_fails_calls_at_once(server: RedisServer, counters
     assert isinstance(waiting.exception(), CountersUnavailableError)
 
 
-async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
-    server: RedisServer, counters: RedisCounters
-) -> None:
+async def test_settlements_wait_for_a_killed_redis_to_return(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=10_000, tpd=10_000)
     admissions = [await take(counters, plan, 100) for _ in range(5)]
     server.kill()
@@ -298,10 +292,10 @@ async def test_a_killed_redis_is_found_again_and_settlements_wait_for_it(
     assert await tokens_left(counters, plan) == 10_000 - 150
 
 
-async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
+async def test_settled_through_stops_before_the_first_unconfirmed_number(
     server: RedisServer, counters: RedisCounters
 ) -> None:
-    """The journal forgets up to there: whatever the order of keys, no number at or below may be lost any more."""
+    """The journal drops settlements up to this number, whatever their keys, so all of them must be confirmed."""
     plans = [plan_of(group(name, {TPM: 100})) for name in ("g1", "g2")]
     reservations = [reservation for plan in plans for reservation in (await take(counters, plan)).reservations]
     assert counters.settled_through == 0
@@ -315,7 +309,7 @@ async def test_what_is_settled_is_told_up_to_the_first_that_redis_does_not_have(
     await eventually(lambda: counters.settled_through == numbers[-1])
 
 
-async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServer, counters: RedisCounters) -> None:
+async def test_batch_sent_several_times_counts_once(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpd=10_000)
     admissions = [await take(counters, plan, 100) for _ in range(5)]
     for _ in range(3):
@@ -331,7 +325,7 @@ async def test_a_batch_that_was_sent_several_times_counts_once(server: RedisServ
     assert await tokens_left(counters, plan) == 10_000 - 3 * 150 - 500
 
 
-async def test_settlements_of_one_key_share_calls(server: RedisServer, counters: RedisCounters) -> None:
+async def test_settlements_of_one_key_share_commands(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=10_000_000)
     admissions = await asyncio.gather(*(take(counters, plan, 100) for _ in range(201)))
     await settle(counters, admissions.pop(), 30)
@@ -345,9 +339,7 @@ async def test_settlements_of_one_key_share_calls(server: RedisServer, counters:
     assert await tokens_left(counters, plan) == 10_000_000 - 6_030
 
 
-async def test_more_settlements_than_a_call_can_carry_go_in_several(
-    server: RedisServer, counters: RedisCounters
-) -> None:
+async def test_large_batch_is_split_into_several_commands(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=10_000_000)
     taken = await take(counters, plan, 0)
     for _ in range(1_700):
@@ -358,8 +350,8 @@ async def test_more_settlements_than_a_call_can_carry_go_in_several(
     assert await tokens_left(counters, plan) == 10_000_000 - 5_100
 
 
-async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(counters: RedisCounters) -> None:
-    """Each call reserves 530 of 100 and uses 20: the next one must find 20 used, however soon it comes."""
+async def test_next_call_is_not_refused_for_unused_tokens_of_the_last(counters: RedisCounters) -> None:
+    """Each call reserves 530 of 100 and uses 20. The next one must find 20 used, however soon it comes."""
     plan = simple(tpm=100)
     for _ in range(5):
         taken = await counters.take(plan, 530)
@@ -370,7 +362,7 @@ async def test_who_calls_one_after_the_other_is_not_refused_for_tokens_not_used(
     assert isinstance(await counters.take(plan, 530), LimitHit), "100 of 100 are used"
 
 
-async def test_closing_sends_what_is_left(server: RedisServer) -> None:
+async def test_close_sends_pending_settlements(server: RedisServer) -> None:
     counters, plan = RedisCounters(server.url, "worker-2", options=OPTIONS), simple(tpm=1000)
     await counters.start()
     taken = await take(counters, plan, 500)
@@ -384,7 +376,7 @@ async def test_closing_sends_what_is_left(server: RedisServer) -> None:
     await reader.close()
 
 
-async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -> None:
+async def test_client_connects_when_redis_starts_later(server: RedisServer) -> None:
     server.kill()
     counters = RedisCounters(server.url, "worker-2", options=OPTIONS)
     await counters.start()
@@ -408,7 +400,7 @@ async def test_a_redis_that_was_never_there_is_waited_for(server: RedisServer) -
     await counters.close()
 
 
-async def test_a_replica_that_refuses_to_write_is_left(server: RedisServer, counters: RedisCounters) -> None:
+async def test_client_reconnects_from_a_read_only_replica(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(rpm=5)
     await take(counters, plan)
     with client(server) as own:
@@ -419,7 +411,7 @@ async def test_a_replica_that_refuses_to_write_is_left(server: RedisServer, coun
     assert await outcomes(counters, plan, 5) == [Taken] * 4 + [LimitHit]
 
 
-async def test_what_does_not_speak_redis_is_no_redis(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_server_that_does_not_speak_resp_is_not_used(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("s") / "s"
 
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -435,7 +427,7 @@ async def test_what_does_not_speak_redis_is_no_redis(tmp_path_factory: pytest.Te
         await counters.close()
 
 
-async def test_what_accepts_and_never_answers_is_no_redis(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_server_that_never_replies_is_not_used(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("s") / "s"
 
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -450,7 +442,7 @@ async def test_what_accepts_and_never_answers_is_no_redis(tmp_path_factory: pyte
         await counters.close()
 
 
-async def test_a_dead_workers_settlements_are_replayed_once(server: RedisServer, counters: RedisCounters) -> None:
+async def test_settlements_of_a_dead_worker_are_replayed_once(server: RedisServer, counters: RedisCounters) -> None:
     plan, other = simple(tpd=10_000), plan_of(group("g2", {TPM: 10_000}))
     reservations = [(await take(counters, plan, 100)).reservations[0] for _ in range(3)]
     reservations += [(await take(counters, other, 100)).reservations[0] for _ in range(2)]
@@ -467,9 +459,7 @@ async def test_a_dead_workers_settlements_are_replayed_once(server: RedisServer,
     assert await tokens_left(counters, other) == 9_980
 
 
-async def test_what_is_given_back_uses_up_no_number_of_the_journal(
-    server: RedisServer, counters: RedisCounters
-) -> None:
+async def test_returned_reservation_uses_no_settlement_number(server: RedisServer, counters: RedisCounters) -> None:
     plan = simple(tpm=1000)
     for _ in range(3):
         waiting = asyncio.create_task(counters.take(plan, 100))
@@ -483,7 +473,7 @@ async def test_what_is_given_back_uses_up_no_number_of_the_journal(
     assert await tokens_left(counters, plan) == 960
 
 
-async def test_closing_tries_once_more_what_redis_did_not_take(
+async def test_close_retries_settlements_that_redis_refused(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.edges.redis.settlement_sender._RETRY_S", 3600)
