@@ -1,4 +1,4 @@
-"""`python -m proxy`: the data plane of this machine; `python -m proxy snapshot show`: what it would do now.
+"""`python -m proxy` runs this machine's data plane; `python -m proxy snapshot show` shows what it would do now.
 
 Settings come from the environment, flags override. This module parses and reports; the supervisor runs.
 
@@ -34,7 +34,7 @@ _FLAGS = {
     "redis_url": "TOLLGATE_REDIS_URL",
     "control_url": "TOLLGATE_CONTROL_URL",
 }
-"""Flags that stand for a setting; the workers read them from the same environment."""
+"""Flags that override a setting. Workers read them from the environment they are given."""
 
 
 @click.group(invoke_without_command=True, context_settings={"show_default": True})
@@ -65,7 +65,7 @@ def main(context: click.Context, /, **given: Any) -> None:
 
 
 def _environ_with(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """The environment with the flags folded in; `--data` also overrides the paths that would have come from it."""
+    """The environment with the flags applied. `--data` also overrides the paths derived from it."""
     given = {_FLAGS[name]: value for name, value in flags.items() if value is not None}
     environ = dict(os.environ)
     if "TOLLGATE_DATA" in given:

@@ -1,7 +1,6 @@
-"""What a proxy on this machine would do now, in words: `snapshot show`. Pure: reads a directory, returns lines.
+"""The text of `snapshot show`: what a proxy on this machine would do now. Pure: reads a directory, returns lines.
 
-It asks the same look-ups as the stages do, so it cannot tell another story than they; it shows no secret and no more
-of a key than its prefix.
+It uses the same look-ups as the stages, so it cannot disagree with them. It shows no secrets, and only a key's prefix.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ MODEL_API = "PLATFORM_MODEL_API"
 
 
 class Directory(Protocol):
-    """The look-ups whose answers are shown."""
+    """The look-ups to show."""
 
     def endpoint(self, slug: str) -> EndpointRow | None: ...
 
@@ -44,13 +43,13 @@ class Tiered:
 
 
 def overview(epoch: str, revision: int, rows: Mapping[str, int]) -> Iterator[str]:
-    """What the replica holds."""
+    """What the policy replica holds."""
     yield f"revision {revision} of epoch {epoch}"
     yield "rows: " + (", ".join(f"{count} {kind}" for kind, count in sorted(rows.items())) or "none")
 
 
 def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
-    """Where a slug leads, and for the model API what the workspace's tier allows."""
+    """Where a slug leads; for the model API also what the workspace's tier allows."""
     directory = tiered.directory
     endpoint = directory.endpoint(slug)
     if endpoint is None:
@@ -65,7 +64,7 @@ def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
 
 
 def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
-    """What calls with a key meet: its standing, and for each slug (or for the one asked) the limits that bind."""
+    """What happens to calls with a key: its state, and the limits that bind for each slug, or for `slug`."""
     directory = tiered.directory
     yield f"key {key.prefix}: {key.kind}, workspace {key.workspace_id}"
     yield from _workspace_lines(directory, key.workspace_id)
@@ -119,7 +118,7 @@ def _call_lines(tiered: Tiered, key: KeyRow, slug: str) -> Iterator[str]:
 
 
 def _tier_lines(tiered: Tiered, endpoint: EndpointRow) -> Iterator[str]:
-    """What the tier of an endpoint's workspace adds to the limits of its groups."""
+    """The limits that the workspace's tier adds to those of its groups."""
     workspace = tiered.directory.workspace(endpoint.workspace_id)
     if workspace is None or endpoint.target.provider != MODEL_API:
         return

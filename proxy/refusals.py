@@ -1,7 +1,7 @@
-"""Every way to say no: status, error code, label, message, in one table (docs/reference/inference.md#errors).
+"""Every refusal: status, error code, metric cause and message, in one table (docs/reference/inference.md#errors).
 
-A refusal is an exception wherever it is noticed and a row here; `render` is the only place that turns one into bytes.
-Pure. An exception without a row is a bug of ours and answers 502.
+A refusal is raised as an exception and has a row here. Only `render` turns one into a response. Pure.
+An exception without a row is a bug of ours, and is answered 502.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from proxy.exchange import (
 
 
 class RefusalError(Exception):
-    """The request is refused; the subclass says why, the instance may say it more precisely."""
+    """The request is refused. The subclass says why; an instance may say it more precisely."""
 
     def __init__(self, message: str = "", headers: Headers = ()) -> None:
         super().__init__(message)
@@ -34,15 +34,15 @@ class RefusalError(Exception):
 
 
 class MalformedRequestError(RefusalError):
-    """The head or the body is not what it must be; the message names the fault."""
+    """The head or the body is malformed; the message names the fault."""
 
 
 class MalformedBodyError(MalformedRequestError):
-    """The body broke a rule of its framing."""
+    """The body's framing is broken."""
 
 
 class AmbiguousCredentialError(RefusalError):
-    """The request presents two different API keys of ours: nobody can say who calls, and who pays."""
+    """The request presents two different API keys, so it is unclear who calls and who pays."""
 
 
 class NoCredentialError(RefusalError):
@@ -62,11 +62,11 @@ class NotOnboardedError(RefusalError):
 
 
 class NoSuchPathError(RefusalError):
-    """There is nothing at this path."""
+    """Nothing is served at this path."""
 
 
 class NoSuchSlugError(RefusalError):
-    """The slug does not exist, or the group may not call it: the two answer alike."""
+    """The slug does not exist, or the group may not call it. Both get the same answer."""
 
 
 class NoSuchModelError(RefusalError):
@@ -74,11 +74,11 @@ class NoSuchModelError(RefusalError):
 
 
 class WrongMethodError(RefusalError):
-    """The path is there, the method is not."""
+    """The path does not support the method."""
 
 
 class SlowBodyError(RefusalError):
-    """The body does not come, or comes by drops."""
+    """The body does not arrive, or arrives too slowly."""
 
 
 class BodyTooLargeError(RefusalError):
@@ -97,23 +97,23 @@ class LimitExceededError(RefusalError):
 
 
 class ModelRaisedError(RefusalError):
-    """The model's code raised, and said nothing."""
+    """The model's code raised without a message."""
 
 
 class NotRoutedError(RefusalError):
-    """The call was parked for a replica, and none came in time."""
+    """The call was parked until a replica is ready, and none was ready in time."""
 
 
 class TargetCredentialError(RefusalError):
-    """The vendor refused the target's credential; the caller's key is fine."""
+    """The vendor refused the target's credential. The caller's key is valid."""
 
 
 class BadUpstreamAnswerError(RefusalError):
-    """The upstream answered with something that is no answer: a redirect, an encoding we did not ask for."""
+    """The upstream sent an unusable response: a redirect, or an encoding that was not asked for."""
 
 
 class TargetSecretError(RefusalError):
-    """The secret that the target names is not here, or cannot be opened with our keys."""
+    """The target's secret is missing, or cannot be decrypted with our keys."""
 
 
 class NoModelReplicaError(RefusalError):
@@ -121,7 +121,7 @@ class NoModelReplicaError(RefusalError):
 
 
 class ShedError(RefusalError):
-    """There is no room for this request in this worker."""
+    """This worker has no capacity for the request."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message, (("retry-after", "1"),))
@@ -129,7 +129,7 @@ class ShedError(RefusalError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one refusal looks. `code` None: the body is `error` alone. `message` None: the exception's own text."""
+    """One refusal. `code` None: the body has only `error`. `message` None: use the exception's own text."""
 
     status: int
     code: str | None
@@ -188,7 +188,7 @@ UPSTREAM_MESSAGES: Mapping[int, str] = {
     504: "The upstream timed out",
     529: "Capacity exhausted, try again later",
 }
-"""What an upstream's error says to the caller when its own body was empty."""
+"""The message for the caller when the upstream's error had an empty body."""
 
 
 def row_of(error: Exception) -> Row:
@@ -197,7 +197,7 @@ def row_of(error: Exception) -> Row:
 
 
 def render(error: Exception, request_id: str) -> Answered:
-    """The answer that says no; its headers do not hold `x-request-id`."""
+    """The refusal's response. `x-request-id` is added when the head is sent."""
     row = row_of(error)
     if row is BUG:
         return flat(BUG.status, f"Internal gateway error (request id: {request_id})", BUG.code)
@@ -206,6 +206,6 @@ def render(error: Exception, request_id: str) -> Answered:
 
 
 def flat(status: int, message: str, code: str | None, headers: Headers = ()) -> Answered:
-    """An error of the proxy's own form: flat, `error_code` beside it except for 401 and 403."""
+    """An error in the proxy's own form: a flat object with `error`, and `error_code` except for 401 and 403."""
     body = {"error": message} if code is None else {"error": message, "error_code": code}
     return Answered(status, (("content-type", "application/json"), *headers), orjson.dumps(body), message)

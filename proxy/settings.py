@@ -1,7 +1,7 @@
-"""All that the proxy reads from its environment, once, at start (docs/reference/settings.md); flags override.
+"""The proxy's settings, read once from the environment at start (docs/reference/settings.md). Flags override them.
 
-The supervisor reads it and hands the same environment, flags folded in, to its workers. Nothing here changes while the
-process runs; what changes is the snapshot. A wrong value is a `SettingsError` that names the setting, never its text.
+The supervisor passes the same environment, flags included, to its workers. Settings do not change while the process
+runs; the policy snapshot does. A `SettingsError` names the setting, but never repeats its value.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ MAX_BODY_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class VendorUrls:
-    """Where the vendors' dialects are spoken: the operator's to set, so private addresses are allowed here.
+    """The vendors' base URLs. The operator sets them, so they may have private addresses.
 
-    The platform's own model API has no public host that all installations share: None until the operator names it.
+    `model_api` has no default, because installations share no public host: None until the operator sets it.
     """
 
     vendor_a: str
@@ -69,7 +69,7 @@ class Settings:
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
-    """The settings in `environ`; raises `SettingsError` at the first one that will not do."""
+    """The settings in `environ`. Raises `SettingsError` for the first invalid one."""
     read = Environment(environ)
     data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
     drain_timeout_s = read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25)
@@ -106,7 +106,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """What `snapshot show` needs, which talks to nobody: the replica's path, the keys if there are any, the tiers."""
+    """The settings of `snapshot show`, which makes no connection: replica path, secret keys if any, tiers."""
 
     path: Path
     secret_keys: tuple[bytes, ...] = field(repr=False)
@@ -114,7 +114,7 @@ class ReplicaSettings:
 
 
 def replica_settings(environ: Mapping[str, str]) -> ReplicaSettings:
-    """These settings in `environ`; `SettingsError` as in `settings_from`."""
+    """The same for `snapshot show`. Raises `SettingsError` like `settings_from`."""
     read = Environment(environ)
     data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
     keys = read.parsed("TOLLGATE_SECRET_KEY", parse_keys) if read.has("TOLLGATE_SECRET_KEY") else ()
@@ -134,7 +134,7 @@ def _vendors(read: Environment) -> VendorUrls:
 
 
 def _ready_grace_s(read: Environment, drain_timeout_s: float) -> float:
-    """By default 5 s, but never more than half of the drain timeout: calls need the rest."""
+    """By default 5 s, but at most half of the drain timeout: calls in flight need the rest."""
 
     def parse(text: str) -> float:
         value = number(float, text, "a number of seconds, 0 or more")

@@ -1,6 +1,6 @@
-"""Long work on the event loop, done in slices: other calls are served between them.
+"""Long work on the event loop, done in time slices: other requests are served in between.
 
-A thread would not help: parsers and pattern matchers keep the interpreter's lock.
+A thread would not help: parsers and regular expressions keep the interpreter's lock.
 """
 
 import asyncio
@@ -9,16 +9,16 @@ from time import perf_counter
 from typing import TypeVar
 
 SLICE_S = 0.002
-"""How long the loop is kept at a stretch. What runs between two `yield`s of the work should take less."""
+"""Longest time slice. The work should take less than this between two `yield`s."""
 LONG_BYTES = 4 << 20
-"""Of what is worked on."""
+"""Work on more bytes than this counts as long."""
 
 Result = TypeVar("Result")
 
 
 class Slices:
-    """One per event loop. One long piece of work and one short one have their slices at a time, so that many together
-    hold the loop no longer, and short ones do not wait for long ones."""
+    """Runs one long and one short piece of work at a time, so that many of them together do not hold the loop longer,
+    and short ones do not wait for long ones. One per event loop."""
 
     __slots__ = ("_long", "_short")
 
@@ -26,9 +26,9 @@ class Slices:
         self._long, self._short = asyncio.Lock(), asyncio.Lock()
 
     async def run(self, work: Generator[None, None, Result], size_bytes: int) -> Result:
-        """What `work` returns, or raises. Each of its `yield`s is a place where the loop may turn."""
+        """Return what `work` returns, or raise what it raises. At each of its `yield`s the loop may serve others."""
         async with self._long if size_bytes > LONG_BYTES else self._short:
-            await asyncio.sleep(0)  # what was done before was no slice
+            await asyncio.sleep(0)  # the work before this was not part of a slice
             until = perf_counter() + SLICE_S
             while True:
                 try:
@@ -42,7 +42,7 @@ class Slices:
 
 
 def at_once(work: Generator[None, None, Result]) -> Result:
-    """What `work` returns, without a pause: for what is known to be short."""
+    """Return what `work` returns, without a pause. For short work."""
     while True:
         try:
             next(work)

@@ -1,4 +1,4 @@
-"""What a worker can carry: calls in flight, held memory, parked calls, circuit breakers.
+"""What one worker can take on: calls in flight, memory, parked calls; and the replicas of models it may call.
 
-Pure bookkeeping. The caller brings time and randomness; nothing here waits.
+Pure bookkeeping. The caller passes time and randomness; nothing here waits.
 """

@@ -1,42 +1,41 @@
-"""What one call takes of a worker, as the stages see it: a place in flight, memory, a parked place.
+"""What one call takes of its worker's capacity, as the stages see it. `worker_capacity.py` implements it.
 
-`proxy/capacity/worker_capacity.py` keeps the books behind it. Nothing here waits, so that what is taken is given back
-also when the call's task is cancelled.
+Nothing here awaits, so everything is released even if the call's task is cancelled.
 """
 
 from typing import Protocol
 
 
 class Load(Protocol):
-    """Made when a call enters the worker. Each method that takes something raises `ShedError` (529) or takes it all."""
+    """One call's share of the capacity. A method that takes something takes all of it or raises `ShedError` (529)."""
 
     held_bytes: int
-    """Of memory, now."""
+    """Memory that the call holds now."""
 
     def claim(self, workspace: str, key: str) -> None:
-        """The caller is known: from here on the call counts for this workspace and this key."""
+        """Count the call for this workspace and this key from now on."""
         ...
 
     def expect(self, size_bytes: int) -> None:
-        """Refuse at once what could not be held as things are; nothing is taken."""
+        """Raise if this much could not be held now. Takes nothing."""
         ...
 
     def hold(self, size_bytes: int) -> None:
-        """So many more bytes are in memory for this call."""
+        """Hold more memory for the call."""
         ...
 
     def drop(self) -> None:
-        """Nothing is in memory for it any more."""
+        """Release the call's memory."""
         ...
 
     def park(self) -> None:
-        """The call waits for a replica."""
+        """Count the call as parked: it waits until a replica is ready."""
         ...
 
     def unpark(self) -> None:
-        """It waits no more."""
+        """The call is no longer parked."""
         ...
 
     def leave(self) -> None:
-        """The call is over; what it still has goes with it. Called once."""
+        """Release everything that the call has. Called once."""
         ...

@@ -1,6 +1,6 @@
-"""A circuit breaker as a table of states: five failures in a row open it, one trial at a time closes it.
+"""A circuit breaker as a state table. Five failures in a row open it; one trial at a time may close it.
 
-It counts failures to connect and resets, not answers or timeouts. Pure: the caller brings the time.
+It counts failed and reset connections, but no error responses and no timeouts. Pure: the caller passes the time.
 
 See docs/reference/inference.md#replicas.
 """
@@ -15,7 +15,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class State(Enum):
-    """CLOSED lets all pass, OPEN none until its pause is over, TRYING none while its one trial is under way."""
+    """CLOSED allows all calls, OPEN none until its pause is over, TRYING none during its one trial."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -23,7 +23,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """How an exchange went: it got a head; it found no connection or lost it; or nothing is known of it."""
+    """How a call went. ANSWERED: a head arrived. FAILED: no connection, or a reset. ABANDONED: unknown."""
 
     ANSWERED = "answered"
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What a transition does beside changing the state."""
+    """What a transition does besides changing the state."""
 
     NOTHING = "nothing"
     FORGET = "forget"
@@ -52,7 +52,7 @@ TABLE: Mapping[tuple[State, Event], Move] = {
     (State.CLOSED, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
     (State.CLOSED, Event.FAILED): Move(State.CLOSED, Action.COUNT),  # the fifth in a row opens it
     (State.CLOSED, Event.ABANDONED): Move(State.CLOSED),
-    (State.OPEN, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),  # sent before it opened: the replica lives
+    (State.OPEN, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),  # sent before it opened: the replica works
     (State.OPEN, Event.FAILED): Move(State.OPEN),  # sent before it opened: nothing new
     (State.OPEN, Event.ABANDONED): Move(State.OPEN),
     (State.TRYING, Event.ANSWERED): Move(State.CLOSED, Action.FORGET),
@@ -80,7 +80,7 @@ class Breaker:
             self.state = State.TRYING
 
     def record(self, event: Event, now: float) -> None:
-        """How a call went."""
+        """Record how a call went."""
         move = TABLE[self.state, event]
         self.state = move.to
         match move.action:
