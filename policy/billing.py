@@ -1,8 +1,16 @@
-"""The billing event: its fields, its order, its idempotency key (docs/reference/events-and-webhooks.md#the-event)."""
+"""The billing event: its fields, and the only code that writes its JSON.
+
+A journal holds the two halves of an event, so shipping decodes nothing. `public_event` is the form for customers.
+
+See docs/reference/events-and-webhooks.md#the-event.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 EVENT_TYPE = "API_BILLING_USAGE"
 MAX_COUNT = 2**53 - 1
@@ -11,6 +19,9 @@ MAX_COUNT = 2**53 - 1
 
 MAX_REPORTED_TOKENS = 4_000_000
 """The largest figure of a provider's usage report that is believed, where no setting says otherwise."""
+
+PAYERS_KEPT = 4096
+"""How many (key, slug) pairs keep their shared members encoded, at about 300 bytes each."""
 
 
 class Tokens(NamedTuple):
@@ -49,20 +60,18 @@ class BillingEvent:
     request_metadata: Mapping[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """The form in which the proxy hands the event to control's ingest."""
-        return {
-            "idempotency_key": self.idempotency_key,
-            "workspace_id": self.workspace_id,
-            "group_id": self.group_id,
-            "external_entity_id": self.external_entity_id,
-            "api_key_prefix": self.api_key_prefix,
-            "request_id": self.request_id,
-            "model_slug": self.model_slug,
-            "ended_at_ms": self.ended_at_ms,
-            "status": self.status,
-            "tokens": [self.tokens.input, self.tokens.output, self.tokens.cached_input],
-            "request_metadata": self.request_metadata,
-        }
+        """The form in which ingest takes the event."""
+        start = event_start(
+            idempotency_key=self.idempotency_key,
+            payer=payer_members(
+                self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug
+            ),
+            request_id=self.request_id,
+            request_metadata=self.request_metadata,
+        )
+        end = event_end(ended_at_ms=self.ended_at_ms, status=self.status, tokens=self.tokens)
+        wire: dict[str, Any] = orjson.loads(join_event(start, end))
+        return wire
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "BillingEvent":
@@ -82,6 +91,80 @@ class BillingEvent:
             raise TypeError("request_metadata is an object or null")
         rest = {name: wire[name] for name in cls.__dataclass_fields__ if name != "tokens"}
         return cls(tokens=Tokens.from_wire([min(count, MAX_COUNT) for count in counts]), **rest)
+
+
+def event_start(
+    *, idempotency_key: str, payer: bytes, request_id: str, request_metadata: Mapping[str, Any] | None
+) -> bytes:
+    """The first half of an event's JSON: what is known before the call is dispatched. `payer`: `payer_members`."""
+    return b"".join(
+        (
+            b'{"idempotency_key":"',
+            idempotency_key.encode(),
+            b'",',
+            payer,
+            b',"request_id":',
+            orjson.dumps(request_id),
+            b',"request_metadata":',
+            b"null" if request_metadata is None else orjson.dumps(request_metadata),
+        )
+    )
+
+
+@lru_cache(PAYERS_KEPT)
+def payer_members(
+    workspace_id: str, group_id: str, external_entity_id: str, api_key_prefix: str, model_slug: str
+) -> bytes:
+    """The members that all events of one key through one slug share. Cached, because most calls repeat them."""
+    shared = {
+        "workspace_id": workspace_id,
+        "group_id": group_id,
+        "external_entity_id": external_entity_id,
+        "api_key_prefix": api_key_prefix,
+        "model_slug": model_slug,
+    }
+    return orjson.dumps(shared)[1:-1]
+
+
+def event_end(*, ended_at_ms: int, status: int, tokens: Tokens) -> bytes:
+    """The second half of an event's JSON: how the call ended."""
+    return b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}' % (ended_at_ms, status, *tokens)
+
+
+def join_event(start: bytes, end: bytes) -> bytes:
+    """An event's JSON, as ingest takes it."""
+    return b"%b,%b" % (start, end)
+
+
+class EventRow(Protocol):
+    """An event as control's database holds it. Its columns have these names."""
+
+    idempotency_key: str
+    request_id: str
+    model_slug: str
+    external_entity_id: str
+    api_key_prefix: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+
+
+def public_event(row: EventRow, timestamp: str) -> dict[str, Any]:
+    """The event as customers get it, from the list of events and in webhooks. `timestamp`: ISO 8601."""
+    return {
+        "type": EVENT_TYPE,
+        "idempotencyKey": row.idempotency_key,
+        "timestamp": timestamp,
+        "requestId": row.request_id,
+        "modelSlug": row.model_slug,
+        "externalEntityId": row.external_entity_id,
+        "apiKeyPrefix": row.api_key_prefix,
+        "tokens": {
+            "inputTokens": row.input_tokens,
+            "outputTokens": row.output_tokens,
+            "cachedInputTokens": row.cached_input_tokens,
+        },
+    }
 
 
 _TEXTS = (

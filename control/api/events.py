@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
+import orjson
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from control.api.protocol.encoding import Encoded
@@ -19,7 +20,7 @@ from control.resources.errors import InvalidFieldError
 from control.resources.records import Window
 from control.resources.times import EPOCH, time_text
 from control.time_slices import each
-from policy.billing import EVENT_TYPE
+from policy.billing import EVENT_TYPE, public_event
 
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
@@ -129,7 +130,7 @@ async def _list(request: ApiRequest) -> Encoded:
     else:
         page = await parts.events.first_page(_window_of(workspace_id, query), query.limit)
     answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
-    items = await each(page.rows, lambda row: (_event(row).model_dump_json(by_alias=True).encode(),))
+    items = await each(page.rows, lambda row: (orjson.dumps(public_event(row, time_text(row.timestamp_ms))),))
     return encoded_page(items, _pagination(request, page), window=answered)
 
 
@@ -157,22 +158,6 @@ def _pagination(request: ApiRequest, page: EventPage) -> PaginationResponseV1:
     }
     cursor = request.dependencies.cursors.sign(window.workspace_id, _CURSOR_KIND, pinned)
     return PaginationResponseV1(has_more=True, cursor=cursor)
-
-
-def _event(row: Any) -> GatewayEventV1:
-    return GatewayEventV1(
-        idempotencyKey=row.idempotency_key,
-        timestamp=time_text(row.timestamp_ms),
-        requestId=row.request_id,
-        modelSlug=row.model_slug,
-        externalEntityId=row.external_entity_id,
-        apiKeyPrefix=row.api_key_prefix,
-        tokens=GatewayEventTokensV1(
-            inputTokens=row.input_tokens,
-            outputTokens=row.output_tokens,
-            cachedInputTokens=row.cached_input_tokens,
-        ),
-    )
 
 
 OPERATIONS = (

@@ -21,7 +21,7 @@ from control.edges.sql.store import WriteTx
 from control.resources.ids import new_id
 from control.resources.records import DEAD, DELIVERED, PENDING, DeliveryRecord, WebhookRecord
 from control.resources.times import time_text
-from policy.billing import EVENT_TYPE
+from policy.billing import EVENT_TYPE, public_event
 from policy.sealing import unseal
 
 EVENTS_PER_MESSAGE = 100
@@ -107,21 +107,8 @@ def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
 
 def _event(row: Any) -> dict[str, Any]:
     """The event as the list of events shows it, with the request's metadata."""
-    return {
-        "type": EVENT_TYPE,
-        "idempotencyKey": row.idempotency_key,
-        "timestamp": time_text(row.timestamp_ms),
-        "requestId": row.request_id,
-        "modelSlug": row.model_slug,
-        "externalEntityId": row.external_entity_id,
-        "apiKeyPrefix": row.api_key_prefix,
-        "tokens": {
-            "inputTokens": row.input_tokens,
-            "outputTokens": row.output_tokens,
-            "cachedInputTokens": row.cached_input_tokens,
-        },
-        "requestMetadata": orjson.Fragment(row.request_metadata) if row.request_metadata is not None else None,
-    }
+    metadata = orjson.Fragment(row.request_metadata) if row.request_metadata is not None else None
+    return public_event(row, time_text(row.timestamp_ms)) | {"requestMetadata": metadata}
 
 
 def signed_headers(message_id: str, body: bytes, now_ms: int, valid_secrets: Sequence[str]) -> dict[str, str]:

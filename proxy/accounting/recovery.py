@@ -9,13 +9,12 @@ See docs/reference/events-and-webhooks.md#crashes.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import Tokens, event_end, event_start, join_event, payer_members
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
@@ -24,9 +23,6 @@ ORPHAN_STATUS = 502
 
 ORPHAN_NUMBERS_FROM = 1 << 40
 """Settlement numbers of orphans: above any that a live worker gave, and the same on each replay."""
-
-PAYERS_KEPT = 4096
-"""(key, slug) pairs of whose events the fields that do not change are kept encoded, about 300 bytes each."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,35 +67,18 @@ _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
 def open_record(call: OpenCall) -> bytes:
     """Two lines: the event as far as it is known, its key first; then the time, the estimate and what is held."""
-    metadata = call.request_metadata
-    payload = b"".join(
-        (
-            b'{"idempotency_key":"',
-            call.event_key.encode(),
-            b'",',
-            _payer(call.workspace_id, call.group_id, call.external_entity_id, call.api_key_prefix, call.model_slug),
-            b',"request_id":',
-            orjson.dumps(call.request_id),
-            b',"request_metadata":',
-            b"null" if metadata is None else orjson.dumps(metadata),
-            b"\n",
-            orjson.dumps((call.opened_at_ms, call.estimate, call.reservations), default=tuple),  # no named tuples
-        )
+    start = event_start(
+        idempotency_key=call.event_key,
+        payer=payer_members(
+            call.workspace_id, call.group_id, call.external_entity_id, call.api_key_prefix, call.model_slug
+        ),
+        request_id=call.request_id,
+        request_metadata=call.request_metadata,
     )
+    # orjson takes no named tuples, hence `default`.
+    rest = orjson.dumps((call.opened_at_ms, call.estimate, call.reservations), default=tuple)
+    payload = b"%b\n%b" % (start, rest)
     return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
-
-
-@lru_cache(PAYERS_KEPT)
-def _payer(workspace_id: str, group_id: str, entity_id: str, prefix: str, slug: str) -> bytes:
-    """What all events of one key through one slug have in common, as members of a JSON object."""
-    shared = {
-        "workspace_id": workspace_id,
-        "group_id": group_id,
-        "external_entity_id": entity_id,
-        "api_key_prefix": prefix,
-        "model_slug": slug,
-    }
-    return orjson.dumps(shared)[1:-1]
 
 
 def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
@@ -110,19 +89,14 @@ def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
 
 def close_record(call: CloseCall) -> bytes:
     """Three lines: the key, the rest of the event, the numbers."""
-    payload = b'%b\n"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}\n%b' % (
-        call.event_key.encode(),
-        call.ended_at_ms,
-        call.status,
-        *call.tokens,
-        orjson.dumps(call.numbers),
-    )
+    end = event_end(ended_at_ms=call.ended_at_ms, status=call.status, tokens=call.tokens)
+    payload = b"%b\n%b\n%b" % (call.event_key.encode(), end, orjson.dumps(call.numbers))
     return pack_head(_CLOSE.magic, len(payload), crc32(payload, _CLOSE.seed)) + payload
 
 
 def events_of(calls: Iterable[Halves]) -> list[bytes]:
     """What these are billed, as ingest takes it: both halves of each, put together."""
-    return [b"%b,%b" % (opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
+    return [join_event(opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
 
 
 def settlements_of(calls: Iterable[Halves]) -> list[Settlement]:

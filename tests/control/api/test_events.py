@@ -5,16 +5,19 @@ See docs/reference/events-and-webhooks.md#listing-events.
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.api.events import parse_time_ns
+from control.api.events import GatewayEventV1, parse_time_ns
 from control.edges.sql.events.ingest import Ingest
 from control.resources.times import time_text
 from control.resources.workspaces import set_workspace
+from policy.billing import public_event
 from tests.control.billing import books, clock_ms, event, event_key
 from tests.control.plane import ControlPlane, running_plane
 
@@ -376,3 +379,19 @@ async def test_every_event_is_in_exactly_one_of_consecutive_windows(lite: Contro
     for begin, end in itertools.pairwise(edges):
         seen += keys_of(await walk(lite, [("start_time", time_text(begin)), ("end_time", time_text(end))]))
     assert seen == [event_key(n) for n in range(50)]
+
+
+def test_an_event_has_the_documented_members_in_their_order() -> None:
+    row = SimpleNamespace(
+        idempotency_key="01J",
+        request_id="r",
+        model_slug="a/b",
+        external_entity_id="e",
+        api_key_prefix="tg_x",
+        input_tokens=3,
+        output_tokens=2,
+        cached_input_tokens=1,
+    )
+    event = public_event(row, "2026-01-31T12:00:00.000Z")
+    documented = GatewayEventV1.model_validate(event)
+    assert orjson.dumps(event) == documented.model_dump_json(by_alias=True).encode()
