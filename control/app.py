@@ -29,9 +29,9 @@ from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.dependencies import Dependencies
-from control.edges.name_resolution import UpstreamNames
+from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
-from control.edges.redis.hints import Hints
+from control.edges.redis.hints import HintPublisher
 from control.edges.redis.probe import RedisProbe
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
@@ -86,8 +86,8 @@ def build(settings: Settings) -> web.Application:
     """The control plane with these settings. It migrates the database when it starts."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
     redis = connect(settings.redis_url) if settings.redis_url else None
-    hints = Hints(redis)
-    store = Store.at(settings.database_url, hints.tell)
+    hints = HintPublisher(redis)
+    store = Store.at(settings.database_url, hints.publish)
     clock, metrics = EventClock(), Metrics()
     metrics.watch_event_clock(lambda: clock.behind_s)
     app[DEPENDENCIES] = Dependencies(
@@ -95,7 +95,7 @@ def build(settings: Settings) -> web.Application:
         store=store,
         cursors=CursorSigner(settings.secret_keys),
         throttle=Throttle(RedisWindows(redis) if redis is not None else LocalWindows()),
-        names=UpstreamNames(settings.egress_rules),
+        names=UpstreamUrlChecker(settings.egress_rules),
         metrics=metrics,
         last_used=LastUsed(store),
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
@@ -111,7 +111,7 @@ def build(settings: Settings) -> web.Application:
     return app
 
 
-def _redis(redis: Redis | None, hints: Hints) -> Lifetime:
+def _redis(redis: Redis | None, hints: HintPublisher) -> Lifetime:
     async def life(_app: web.Application) -> AsyncIterator[None]:
         await hints.start()
         yield
@@ -150,7 +150,7 @@ async def _migrate(store: Store) -> None:
 
 async def _last_used(app: web.Application) -> AsyncIterator[None]:
     last_used = app[DEPENDENCIES].last_used
-    task = asyncio.create_task(last_used.write_for_ever())
+    task = asyncio.create_task(last_used.write_periodically())
     yield
     await cancelled(task)
     await last_used.write()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from control.api.protocol.cursors import CursorSigner
-from control.edges.name_resolution import UpstreamNames
+from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
@@ -26,7 +26,7 @@ class Dependencies:
     store: Store
     cursors: CursorSigner
     throttle: Throttle
-    names: UpstreamNames
+    names: UpstreamUrlChecker
     metrics: Metrics
     last_used: LastUsed
     ingest: Ingest

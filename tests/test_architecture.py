@@ -265,7 +265,7 @@ def control_keeps_its_layers(sources: Sources) -> list[str]:
 
 
 def only_rows_publish(sources: Sources) -> list[str]:
-    """`tx.publish`, `tx.publish_text` and `tx.bury` stand beside the statement that writes the row."""
+    """`tx.publish`, `tx.publish_text` and `tx.publish_tombstones` stand beside the statement that writes the row."""
     return [
         module.at(node, f"{node.func.attr} outside control/edges/sql")
         for module in sources.values()
@@ -273,7 +273,7 @@ def only_rows_publish(sources: Sources) -> list[str]:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if isinstance(node.func.value, ast.Name) and node.func.value.id == "tx"
-        if node.func.attr in ("publish", "publish_text", "bury")
+        if node.func.attr in ("publish", "publish_text", "publish_tombstones")
     ]
 
 

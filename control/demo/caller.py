@@ -1,7 +1,6 @@
-"""A caller of the proxy: a stock HTTP client that asks in the shape the OpenAI SDK does.
+"""A caller of the proxy: a stock HTTP client that sends what the OpenAI SDK sends.
 
-Not the SDK itself: the demo needs nothing that the installed product does not bring. That the SDKs never
-notice us is the journeys' to show.
+Not the SDK itself: the demo needs no package beyond the installed product. The journeys test the SDKs.
 """
 
 import json
@@ -14,24 +13,24 @@ _DATA = b"data: "
 
 
 class RefusedError(Exception):
-    """The proxy answered with another status than 200. `told`: the body, JSON or text."""
+    """The proxy answered with a status other than 200. `body`: JSON or text."""
 
-    def __init__(self, status: int, told: Any, retry_after: str) -> None:
-        super().__init__(f"answered {status}: {told}")
+    def __init__(self, status: int, body: Any, retry_after: str) -> None:
+        super().__init__(f"answered {status}: {body}")
         self.status = status
-        self.told = told
+        self.body = body
         self.retry_after = retry_after
 
 
 async def ask(proxy: str, api_key: str, slug: str, text: str) -> Any:
-    """The answer's JSON. RefusedError otherwise; nothing is tried again: a refusal is to be seen."""
+    """Send a call and return the answer's JSON. Raises RefusedError; never retries, so that refusals show."""
     async with aiohttp.ClientSession() as session, _post(session, proxy, api_key, _body(slug, text)) as answer:
         await _check(answer)
         return await answer.json()
 
 
 async def ask_streamed(proxy: str, api_key: str, slug: str, text: str) -> AsyncIterator[Any]:
-    """The chunks' JSON, each as it comes, until `[DONE]`."""
+    """Yield the JSON of each chunk as it arrives, until `[DONE]`."""
     body = _body(slug, text) | {"stream": True}
     async with aiohttp.ClientSession() as session, _post(session, proxy, api_key, body) as answer:
         await _check(answer)
@@ -52,5 +51,5 @@ def _post(session: aiohttp.ClientSession, proxy: str, api_key: str, body: Any) -
 async def _check(answer: aiohttp.ClientResponse) -> None:
     if answer.status != 200:
         text = await answer.text()
-        told = json.loads(text) if answer.content_type == "application/json" else text
-        raise RefusedError(answer.status, told, answer.headers.get("Retry-After", ""))
+        body = json.loads(text) if answer.content_type == "application/json" else text
+        raise RefusedError(answer.status, body, answer.headers.get("Retry-After", ""))

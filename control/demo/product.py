@@ -1,6 +1,6 @@
-"""A running `tollgate up` of the demo's own, and the two ways to it: its command and its HTTP surfaces.
+"""The demo's own `tollgate up`, reached through its command and its HTTP APIs.
 
-The product is reached as anybody would reach it; nothing of it is imported but the tie that lets no child survive us.
+Imports nothing of the product except the tie that stops children from outliving us.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ class Product:
         assert self._process.stdout is not None
         line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode().strip()
         if not line.startswith("ready "):
-            raise ProductError("`tollgate up` did not get ready")
+            raise ProductError("`tollgate up` did not become ready")
         urls = dict(word.split("=", 1) for word in line.split()[1:])
         self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
         return line
 
     async def stop(self) -> int:
-        """SIGTERM, and its exit status."""
+        """Send SIGTERM; returns the exit status."""
         if self._process is None:
             return 0
         if self._process.returncode is None:
@@ -60,14 +60,14 @@ class Product:
         return await self._process.wait()
 
     async def command(self, *arguments: str) -> Any:
-        """Run a `tollgate` command on the same data directory; the JSON it prints."""
+        """Run a `tollgate` command on the same data directory; returns the JSON it prints."""
         process = await self._spawn(*arguments, "--data", str(self.data), stderr=PIPE)
         out, err = await process.communicate()
         if process.returncode != 0:
             raise ProductError(f"`tollgate {' '.join(arguments)}` ended with {process.returncode}: {err.decode()}")
         return json.loads(out)
 
-    def last_words(self) -> str:
+    def last_log_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
 
     async def _spawn(self, *arguments: str, stderr: int) -> Process:
@@ -77,15 +77,15 @@ class Product:
         )
 
 
-class Desk:
-    """The operator's HTTP client: the management API with one workspace key."""
+class ManagementClient:
+    """A client of the management API with one workspace key."""
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self._base_url = base_url
         self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"})
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer's JSON; ProductError for anything but a 200."""
+        """Call the API; returns the answer's JSON. Raises ProductError unless the status is 200."""
         async with self._session.request(method, self._base_url + path, json=body, params=query or None) as answer:
             text = await answer.text()
             if answer.status != 200:

@@ -1,6 +1,6 @@
-"""The steps of the demo, in order: each does one thing through the public API and returns what was seen.
+"""The steps of the demo, in order. Each does one thing through the public API and returns lines to print.
 
-A step that does not see what the product promises raises `StepFailedError`.
+A step raises `StepFailedError` if the product does not do what it promises.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.demo.caller import RefusedError, ask, ask_streamed
-from control.demo.product import Desk, Product
+from control.demo.product import ManagementClient, Product
 from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, ScriptedUpstream
 
 SLUG = "acme/assistant"
 PARENT_LIMIT, CHILD_LIMIT = 5, 4
-"""Requests per minute of the company, and of each of its two teams: two teams together are more than the company."""
+"""Requests per minute of the company, and of each of its two teams. The teams' sum exceeds the company's limit."""
 PATIENCE_S = 15.0
 
 
@@ -25,11 +25,11 @@ class StepFailedError(Exception):
 
 @dataclass
 class Scene:
-    """What the steps have made so far."""
+    """What the steps have created so far."""
 
     product: Product
     upstreams: list[ScriptedUpstream]
-    desk: Desk | None = None
+    desk: ManagementClient | None = None
     models: list[str] = field(default_factory=list)
     endpoint_id: str = ""
     groups: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Scene:
     began: str = ""
 
     @property
-    def operator(self) -> Desk:
+    def operator(self) -> ManagementClient:
         assert self.desk is not None, "the workspace is made first"
         return self.desk
 
@@ -55,7 +55,7 @@ def expect(held: bool, otherwise: str) -> None:
 
 
 async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:
-    """What `look` finds once it finds something; StepFailedError when it does not in time."""
+    """Poll `look` until it returns something true. Raises StepFailedError after `PATIENCE_S`."""
     give_up_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up_at:
         if found := await look():
@@ -65,20 +65,20 @@ async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:
 
 
 async def product_up(scene: Scene) -> list[str]:
-    """the product comes up: Redis, control, proxy with two workers"""
+    """start the product: Redis, control, proxy with two workers"""
     return [await scene.product.start()]
 
 
 async def workspace_made(scene: Scene) -> list[str]:
-    """a workspace is made with the operator's command"""
+    """create a workspace with the operator's command"""
     made = await scene.product.command("workspace", "create", "acme", "--prefix", "acme")
-    scene.desk = Desk(scene.product.control, made["api_key"])
+    scene.desk = ManagementClient(scene.product.control, made["api_key"])
     scene.began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return [f"workspace {made['workspace_id']} owns {made['prefixes']}, key {made['api_key'].split('.')[0]}.…"]
 
 
 async def models_registered(scene: Scene) -> list[str]:
-    """two model servers are registered as platform models"""
+    """register two model servers as platform models"""
     for upstream in scene.upstreams:
         await upstream.start()
         model = await scene.operator.call("POST", "/v1/models", {"name": upstream.name})
@@ -92,7 +92,7 @@ async def models_registered(scene: Scene) -> list[str]:
 
 
 async def endpoint_made(scene: Scene) -> list[str]:
-    """an endpoint is made: a slug and its one target"""
+    """create an endpoint: a slug and its target"""
     target = {"provider": "PLATFORM", "model_id": scene.models[0], "target_model": "alpha-7b"}
     made = await scene.operator.call("POST", "/v1/gateway/endpoints", {"slug": SLUG, "targets": [target]})
     scene.endpoint_id = made["id"]
@@ -100,7 +100,7 @@ async def endpoint_made(scene: Scene) -> list[str]:
 
 
 async def groups_made(scene: Scene) -> list[str]:
-    """a tree of groups is made: a company and its two teams, CASCADING"""
+    """create a tree of groups: a company and its two teams, CASCADING"""
     company = _group("company", PARENT_LIMIT, {"limit_enforcement": "CASCADING"})
     company["models"][0]["usage_limits"] = [{"type": "TOKEN", "unit": "DAY", "threshold": 100_000}]
     root = await scene.operator.call("POST", "/v1/gateway/groups", company)
@@ -123,7 +123,7 @@ def _group(name: str, requests_a_minute: int, hierarchy: dict[str, str]) -> dict
 
 
 async def keys_minted(scene: Scene) -> list[str]:
-    """each team gets a key"""
+    """mint a key for each team"""
     for team in ("blue", "green"):
         path = f"/v1/gateway/groups/{scene.groups[team]}/api_keys"
         scene.keys[team] = await scene.operator.call("POST", path, {"name": f"{team}'s first"})
@@ -131,10 +131,10 @@ async def keys_minted(scene: Scene) -> list[str]:
 
 
 async def answered(scene: Scene) -> list[str]:
-    """a stock HTTP client asks as the OpenAI SDK does, and is answered"""
+    """call the slug with a stock HTTP client, as the OpenAI SDK does"""
     answer = await _ask(scene, "blue")
     text = _text(answer)
-    alpha, asked = scene.upstreams[0], scene.upstreams[0].asked[-1]
+    alpha, asked = scene.upstreams[0], scene.upstreams[0].requests[-1]
     expect(text == "".join(alpha.words), f"the answer was {text!r}")
     expect(answer["model"] == SLUG, f"the answer's model was {answer['model']!r}")
     expect(asked["body"]["model"] == "alpha-7b", f"upstream was asked for {asked['body']['model']!r}")
@@ -145,7 +145,7 @@ async def answered(scene: Scene) -> list[str]:
 
 
 async def streamed(scene: Scene) -> list[str]:
-    """and streamed to, at the upstream's pace"""
+    """stream an answer at the upstream's pace"""
     began, pieces, arrived = time.monotonic(), [], []
     async for chunk in ask_streamed(scene.product.proxy, scene.key("blue"), SLUG, "Slowly, please."):
         expect("usage" not in chunk and bool(chunk["choices"]), f"a chunk that was not asked for: {chunk}")
@@ -160,7 +160,7 @@ async def streamed(scene: Scene) -> list[str]:
 
 
 async def refused_by_parent(scene: Scene) -> list[str]:
-    """the company's limit refuses, while the team's own still has room"""
+    """exceed the company's limit while the team's own limit has room"""
     seen = []
     for team in ("blue", "green", "green"):
         await _ask(scene, team)
@@ -171,17 +171,20 @@ async def refused_by_parent(scene: Scene) -> list[str]:
         await _ask(scene, "green")
     except RefusedError as refusal:
         expect(refusal.status == 429, f"the sixth call in a minute {refusal}")
-        told, after = refusal.told, refusal.retry_after
+        body, after = refusal.body, refusal.retry_after
     else:
         raise StepFailedError("the sixth call in a minute was answered")
-    expect(told.get("error_code") == "RATE_LIMITED" and f"{PARENT_LIMIT}" in told["error"], f"the refusal was {told}")
+    expect(
+        body.get("error_code") == "RATE_LIMITED" and f"{PARENT_LIMIT}" in body["error"],
+        f"the refusal was {body}",
+    )
     expect(after.isdigit() and 1 <= int(after) <= 60, f"Retry-After was {after!r}")
-    expect(scene.groups["company"] not in told["error"], "the refusal names another group")
-    return [*seen, f"429 {told['error']}", f"Retry-After: {after}"]
+    expect(scene.groups["company"] not in body["error"], "the refusal names another group")
+    return [*seen, f"429 {body['error']}", f"Retry-After: {after}"]
 
 
 async def usage_read(scene: Scene) -> list[str]:
-    """the day's usage shows at the company and at its teams"""
+    """read the day's usage of the company and its teams"""
     spent = scene.answered * (INPUT_TOKENS + OUTPUT_TOKENS)
     path = f"/v1/gateway/groups/{scene.groups['green']}/usage"
 
@@ -197,7 +200,7 @@ async def usage_read(scene: Scene) -> list[str]:
 
 
 async def metrics_scraped(scene: Scene) -> list[str]:
-    """metrics count by external_entity_id and status, summed over the workers"""
+    """scrape metrics by external_entity_id and status, summed over the workers"""
     wanted = {
         ("acme-blue", "200"): 3.0,
         ("acme-green", "200"): 2.0,
@@ -220,7 +223,7 @@ def _counted(lines: list[str], entity: str, status: str) -> float:
 
 
 async def events_listed(scene: Scene) -> list[str]:
-    """each answered call is one billing event; the refused one is none"""
+    """list billing events: one per answered call, none for the refused one"""
 
     async def look() -> Any:
         items = (await scene.operator.call("GET", "/v1/gateway/events", start_time=scene.began))["items"]
@@ -236,7 +239,7 @@ async def events_listed(scene: Scene) -> list[str]:
 
 
 async def target_swapped(scene: Scene) -> list[str]:
-    """the slug is pointed at the other model, and that is live in under a second"""
+    """point the slug at the other model: live in under a second"""
     await _lift_limits(scene)
     target = {"provider": "PLATFORM", "model_id": scene.models[1], "target_model": "beta-70b"}
     path = f"/v1/gateway/endpoints/{scene.endpoint_id}"
@@ -253,7 +256,7 @@ async def target_swapped(scene: Scene) -> list[str]:
 
 
 async def _lift_limits(scene: Scene) -> None:
-    """Room for the calls to come: thresholds change on the running window."""
+    """Raise the limits for the following calls; thresholds apply to the running window at once."""
     for group in ("company", "blue"):
         models = _group(group, 1000, {})["models"]
         await scene.operator.call("PATCH", f"/v1/gateway/groups/{scene.groups[group]}", {"models": models})
@@ -261,7 +264,7 @@ async def _lift_limits(scene: Scene) -> None:
     async def look() -> bool:
         try:
             await _ask(scene, "blue")
-            await _ask(scene, "blue")  # the first may be the one that blue's old limit still had room for
+            await _ask(scene, "blue")  # blue's old limit may have had room for the first call
         except RefusedError as refusal:
             if refusal.status != 429:
                 raise
@@ -272,7 +275,7 @@ async def _lift_limits(scene: Scene) -> None:
 
 
 async def key_revoked(scene: Scene) -> list[str]:
-    """a key is revoked, and that is live in under a second"""
+    """revoke a key: live in under a second"""
     path = f"/v1/gateway/groups/{scene.groups['blue']}/api_keys/{scene.keys['blue']['prefix']}"
     await scene.operator.call("DELETE", path)
     began = time.monotonic()
@@ -282,20 +285,20 @@ async def key_revoked(scene: Scene) -> list[str]:
             await _ask(scene, "blue")
         except RefusedError as refusal:
             expect(refusal.status == 403, f"a call with the revoked key {refusal}")
-            return refusal.told
+            return refusal.body
         return None
 
-    told = await until(look, "the revoked key went on working")
+    body = await until(look, "the revoked key went on working")
     took_ms = (time.monotonic() - began) * 1000
-    expect(told == {"error": "Authentication failed"} and took_ms < 1000, f"{told} after {took_ms:.0f} ms")
-    return [f"403 {told['error']}, {took_ms:.0f} ms after the DELETE"]
+    expect(body == {"error": "Authentication failed"} and took_ms < 1000, f"{body} after {took_ms:.0f} ms")
+    return [f"403 {body['error']}, {took_ms:.0f} ms after the DELETE"]
 
 
 async def product_down(scene: Scene) -> list[str]:
-    """SIGTERM: the product drains and stops"""
+    """send SIGTERM: the product drains and stops"""
     await scene.operator.close()
     status = await scene.product.stop()
-    expect(status == 0, f"`tollgate up` ended with {status}:\n{scene.product.last_words()}")
+    expect(status == 0, f"`tollgate up` ended with {status}:\n{scene.product.last_log_lines()}")
     return ["exit status 0"]
 
 

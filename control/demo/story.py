@@ -1,4 +1,4 @@
-"""Tells the demo: runs the steps in order, prints what each saw, and says at the end whether all held."""
+"""Runs the demo's steps in order, prints what each one returns, and whether all held."""
 
 import asyncio
 import shutil
@@ -18,15 +18,15 @@ Print = Callable[[str], None]
 _FAILURES = (StepFailedError, ProductError, RefusedError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
 
 
-async def tell(out: Print, *, keep: bool) -> int:
-    """The exit status: 0 when every step held."""
+async def run_demo(out: Print, *, keep: bool) -> int:
+    """Run the demo; returns the exit status, 0 if every step held."""
     began = time.monotonic()
     data = Path(tempfile.mkdtemp(prefix="tollgate-demo-"))
     scene = Scene(Product(data), [ScriptedUpstream("alpha", 0.05), ScriptedUpstream("beta")])
     try:
-        held = await _tell_steps(scene, out)
+        held = await _run_steps(scene, out)
     finally:
-        await _tidy(scene)
+        await _clean_up(scene)
         if not keep:
             shutil.rmtree(data, ignore_errors=True)
     took = f"{time.monotonic() - began:.1f} s"
@@ -36,18 +36,18 @@ async def tell(out: Print, *, keep: bool) -> int:
     return 0 if held else 1
 
 
-async def _tell_steps(scene: Scene, out: Print) -> bool:
+async def _run_steps(scene: Scene, out: Print) -> bool:
     for number, step in enumerate(STEPS, 1):
         try:
-            await _tell_step(number, step, scene, out)
+            await _run_step(number, step, scene, out)
         except _FAILURES as failure:
             out(f"    ✗ {type(failure).__name__}: {failure}")
-            out(f"\nthe product's own last words:\n{scene.product.last_words()}")
+            out(f"\nlast lines of the product's log:\n{scene.product.last_log_lines()}")
             return False
     return True
 
 
-async def _tell_step(number: int, step: Step, scene: Scene, out: Print) -> None:
+async def _run_step(number: int, step: Step, scene: Scene, out: Print) -> None:
     out(f"{number:2}  {step.__doc__}")
     began = time.monotonic()
     seen = await step(scene)
@@ -56,7 +56,7 @@ async def _tell_step(number: int, step: Step, scene: Scene, out: Print) -> None:
     out(f"    ✓ {(time.monotonic() - began) * 1000:.0f} ms")
 
 
-async def _tidy(scene: Scene) -> None:
+async def _clean_up(scene: Scene) -> None:
     if scene.desk is not None:
         await scene.desk.close()
     await scene.product.stop()

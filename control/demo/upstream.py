@@ -1,6 +1,6 @@
-"""A model server that follows a script: speaks the Chat Completions dialect, answers with its own name.
+"""A scripted model server: speaks the Chat Completions dialect and answers with its own name.
 
-It remembers what it was sent, so that a step can tell what the proxy made of the caller's request.
+Records the requests it receives, so that a step can check what the proxy sent.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ USAGE = {
 
 @dataclass
 class ScriptedUpstream:
-    """Start it, give `url` to a deployment as its replica, look at `asked`."""
+    """Start it, use `url` as a deployment's replica, and read `asked`, the requests it received."""
 
     name: str
     pause_s: float = 0.0
-    """How long it waits between two pieces of a stream."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    """Pause between two pieces of a stream."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
     async def start(self) -> None:
@@ -50,7 +50,7 @@ class ScriptedUpstream:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.asked.append({"headers": {k.lower(): v for k, v in request.headers.items()}, "body": body})
+        self.requests.append({"headers": {k.lower(): v for k, v in request.headers.items()}, "body": body})
         if body.get("stream"):
             return await self._stream(request, body)
         message = {"role": "assistant", "content": "".join(self.words)}

@@ -1,6 +1,6 @@
-"""What upstream names resolve to when a URL is written. The proxy asks again before it dials.
+"""Checks what upstream host names resolve to when a URL is written. The proxy checks again before it dials.
 
-A name that does not resolve, or not in time, is accepted: it may do so tomorrow, and the proxy will look.
+A name that does not resolve in time is accepted: it may resolve later, and the proxy checks it then.
 
 See docs/reference/management-api.md#egress-rules.
 """
@@ -22,8 +22,8 @@ from policy.hosts import (
 RESOLVE_TIMEOUT_S = 2.0
 
 
-class UpstreamNames:
-    """Checks upstream URLs by their text and by their addresses. Raises `HostRuleError`."""
+class UpstreamUrlChecker:
+    """Checks upstream URLs by their text and by the addresses of their host. Raises `HostRuleError`."""
 
     def __init__(self, rules: EgressRules) -> None:
         self._rules = rules

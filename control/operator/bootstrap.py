@@ -1,7 +1,7 @@
-"""The operator's way to the database, for the commands that change something without a running control plane.
+"""Opens the database for commands that work without a running control plane.
 
-It finds the database (by URL, or the embedded one of a data directory), brings it up to date, and tells running proxies
-of a change by the same hint that control sends.
+Finds the database (by URL, or the embedded one of a data directory), migrates it, and publishes the same hint to
+running proxies that control publishes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +12,7 @@ from typing import TypeVar
 from control.edges.process.data_directory import DataDirectory, DataDirectoryError
 from control.edges.process.redis_binary import RedisServerError
 from control.edges.redis.client import connect
-from control.edges.redis.hints import Hints
+from control.edges.redis.hints import HintPublisher
 from control.edges.sql.database import SchemaTooNewError, migrate
 from control.edges.sql.database_url import embedded_file
 from control.edges.sql.store import Store
@@ -20,12 +20,12 @@ from control.operator.stack import StackError
 from control.resources.errors import DomainError
 
 T = TypeVar("T")
-TELLABLE = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)
-"""What an operator can mend: told in one line. Anything else is a bug of ours, and its traceback is wanted."""
+OPERATOR_ERRORS = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)
+"""Errors that the operator can fix; printed in one line. Any other error is a bug and keeps its traceback."""
 
 
 class NoDatabaseError(DataDirectoryError):
-    """There is no Tollgate database here; name the right one with --data or --database-url, or make it with
+    """There is no Tollgate database here; name the right one with --data or --database-url, or create it with
     `tollgate up` or `tollgate workspace create`."""
 
     def __init__(self, path: Path) -> None:
@@ -34,14 +34,14 @@ class NoDatabaseError(DataDirectoryError):
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Which database an operator means, and where its proxies' hints go."""
+    """The database that a command works on, and the Redis of its proxies' hints."""
 
     data: Path
     database_url: str | None
     redis_url: str | None
     environment: Mapping[str, str]
     may_create: bool = False
-    """Whether a database that is not there yet is made; otherwise a mistyped path is `NoDatabaseError`."""
+    """Whether to create a missing database. If not, a mistyped path raises `NoDatabaseError`."""
 
     def url(self) -> str:
         file = embedded_file(self.database_url) if self.database_url else DataDirectory(self.data).database
@@ -51,34 +51,34 @@ class Database:
             return self.database_url
         directory = DataDirectory(self.data)
         directory.make()
-        self._make_secret_key(directory)
+        self._create_secret_key(directory)
         return directory.database_url
 
     def redis_url_for_hints(self) -> str | None:
-        """Where proxies listen: the Redis that was named, else that of an `up` that runs in the data directory."""
+        """The Redis that proxies listen to: the named one, else that of a running `up` in the data directory."""
         if self.redis_url or self.database_url:
             return self.redis_url
         directory = DataDirectory(self.data)
         socket = directory.redis_socket()
         return f"unix://{socket}" if socket.exists() else None
 
-    def _make_secret_key(self, directory: DataDirectory) -> None:
-        """Before the database: a database without its key is what the data directory refuses."""
+    def _create_secret_key(self, directory: DataDirectory) -> None:
+        """Create the key before the database: the data directory refuses a database without its key."""
         if not self.environment.get("TOLLGATE_SECRET_KEY"):
             directory.secret_key()
 
     def secret_key(self) -> str:
-        """TOLLGATE_SECRET_KEY, or the embedded database's own."""
+        """TOLLGATE_SECRET_KEY, or the key of the embedded database."""
         return self.environment.get("TOLLGATE_SECRET_KEY") or DataDirectory(self.data).secret_key()
 
 
 async def on_store(database: Database, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Do `work` on the database, brought up to date first, and tell the proxies what changed."""
+    """Migrate the database, run `work` on it, and publish a hint if it changed policy."""
     database_url = database.url()
     redis_url = database.redis_url_for_hints()
     redis = connect(redis_url) if redis_url else None
-    hints = Hints(redis)
-    store = Store.at(database_url, hints.tell)
+    hints = HintPublisher(redis)
+    store = Store.at(database_url, hints.publish)
     await hints.start()
     try:
         await migrate(store.engine)

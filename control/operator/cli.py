@@ -1,7 +1,7 @@
-"""The operator's command, `tollgate`: argument parsing and printing only (docs/reference/command-line.md).
+"""The `tollgate` command: parses arguments and prints results (docs/reference/command-line.md).
 
-What a command does is elsewhere: `stack` runs the product, `workspaces` changes the database, `demo` shows it off. The
-proxy is reached as a command only: `tollgate proxy` becomes `python -m proxy`.
+The work is elsewhere: `stack` runs the product, `resources/workspaces` changes the database, `demo` shows the product.
+Control never imports the proxy: `tollgate proxy` replaces itself with `python -m proxy`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from policy.credentials import KeyKind
 from runtime.private_files import UMASK
 
-if TYPE_CHECKING:  # the commands import what they need when they run: `tollgate --help` is quick
+if TYPE_CHECKING:  # commands import what they need when they run, so `tollgate --help` is fast
     from control.edges.sql.store import Store
     from control.operator.bootstrap import Database
 
@@ -31,7 +31,7 @@ _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERA
 
 
 def main() -> None:
-    """The console script's entry."""
+    """Entry point of the console script."""
     os.umask(UMASK)
     tollgate(prog_name="tollgate")
 
@@ -125,9 +125,9 @@ def demo(keep: bool) -> None:
 
     The exit status is 0 only if each step held.
     """
-    from control.demo.story import tell
+    from control.demo.story import run_demo
 
-    sys.exit(asyncio.run(tell(click.echo, keep=keep)))
+    sys.exit(asyncio.run(run_demo(click.echo, keep=keep)))
 
 
 # --- workspaces, keys, secrets ------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def changes_the_database(command: F) -> F:
 
 
 def _known_tier(_context: click.Context, _option: click.Parameter, tier: str | None) -> str | None:
-    """`tier`, once it is sure that it has figures: a workspace of a mistyped one would count as the lowest."""
+    """Refuse an unknown tier: a workspace with a mistyped tier would get the lowest limits."""
     from control.resources import workspaces
 
     if tier is not None:
@@ -163,7 +163,7 @@ tier_option = partial(
 
 @tollgate.group()
 def workspace() -> None:
-    """Tenants: make, change and list them."""
+    """Create, change and list workspaces (tenants)."""
 
 
 @workspace.command("create")
@@ -176,14 +176,14 @@ def workspace() -> None:
 def workspace_create(
     name: str, more_prefixes: tuple[str, ...], prefixes: tuple[str, ...], tier: str, not_onboarded: bool, **where: Any
 ) -> None:
-    """Make a workspace and print it as one JSON object; its api_key has management scope and is shown only here.
+    """Create a workspace and print it as one JSON object. Its api_key has management scope and is shown only here.
 
     Several prefixes: `--prefix a b` or `--prefix a --prefix b`.
     """
     from control.resources import workspaces
 
     owned = (*prefixes, *more_prefixes)
-    where["may_create"] = True  # the first workspace may be made before the first `up`
+    where["may_create"] = True  # the first workspace may be created before the first `up`
     _change(where, lambda store: workspaces.create_workspace(store, name, owned, tier, not not_onboarded))
 
 
@@ -222,7 +222,7 @@ def key() -> None:
 @click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), default=_WORKSPACE_KINDS[0], show_default=True)
 @changes_the_database
 def key_create(name: str, kind: str, **where: Any) -> None:
-    """Make a new key of the workspace NAME and print it as one JSON object; it is shown only here."""
+    """Create a key for the workspace NAME and print it as one JSON object. It is shown only here."""
     from control.resources import workspaces
 
     _change(where, lambda store: workspaces.create_workspace_key(store, name, KeyKind(kind)))
@@ -236,7 +236,7 @@ def secrets() -> None:
 @secrets.command("reencrypt")
 @changes_the_database
 def secrets_reencrypt(**where: Any) -> None:
-    """Seal every secret anew under the first key of TOLLGATE_SECRET_KEY."""
+    """Re-encrypt every secret under the first key of TOLLGATE_SECRET_KEY."""
     from control.resources import workspaces
     from policy.sealing import parse_keys
 
@@ -259,17 +259,17 @@ def snapshot() -> None:
 def snapshot_show(context: click.Context, slug: str | None, key_prefix: str | None, data: Path) -> None:
     """What a proxy on this machine would do now, and which limits bind."""
     is_given = context.get_parameter_source("data") is not ParameterSource.DEFAULT
-    where = ("--data", str(data)) if is_given else ()  # not given, TOLLGATE_REPLICA_PATH may still say where
+    where = ("--data", str(data)) if is_given else ()  # without --data, TOLLGATE_REPLICA_PATH may name the replica
     flags = [("--slug", slug), ("--key-prefix", key_prefix)]
-    asked = [word for flag, value in flags if value is not None for word in (flag, value)]
-    _become("proxy", *where, "snapshot", "show", *asked)
+    query = [word for flag, value in flags if value is not None for word in (flag, value)]
+    _become("proxy", *where, "snapshot", "show", *query)
 
 
 # --- how a command ends -------------------------------------------------------------------------------------------
 
 
 def _change(where: dict[str, Any], work: Callable[["Store"], Awaitable[Any]]) -> None:
-    """Do `work` on the database that `where` names, and print what it returns as JSON: a list, one item a line."""
+    """Run `work` on the database that `where` names and print its result as JSON; a list as one item per line."""
     from control.operator.bootstrap import on_store
 
     result = _run(on_store(_database(where), work))
@@ -285,12 +285,12 @@ def _database(where: dict[str, Any]) -> "Database":
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; what the operator can mend is told in one line, with exit status 1."""
-    from control.operator.bootstrap import TELLABLE
+    """Run `work`. An error that the operator can fix ends as one line and exit status 1."""
+    from control.operator.bootstrap import OPERATOR_ERRORS
 
     try:
         return asyncio.run(work)
-    except TELLABLE as error:
+    except OPERATOR_ERRORS as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -299,9 +299,9 @@ def _say(text: str) -> None:
 
 
 def _become(package: str, *arguments: str) -> None:
-    """Replace this process by `python -m package …`: signals and exit status are then that program's own.
+    """Replace this process by `python -m package …`, so that signals and exit status are that program's.
 
-    `-P`: no module of the working directory takes the place of an installed one.
+    `-P`: a module in the working directory cannot shadow an installed one.
     """
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])  # noqa: S606 (no shell is the point)

@@ -1,7 +1,7 @@
-"""`tollgate up`: the whole product on one machine, as children of one process, in one data directory.
+"""`tollgate up`: runs the whole product on one machine, as child processes with one data directory.
 
-Starts Redis, control and proxy in that order and stops them in reverse, the proxy drained first. Until `ready` is
-printed a part that dies is the end; after that it is started again. Serves no request itself.
+Starts Redis, control and proxy in this order and stops them in reverse; the proxy drains first. A child that dies
+before `ready` ends `up`; one that dies later is restarted. Serves no request itself.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from runtime.setting_names import is_unknown, warnings_of
 
 START_TIMEOUT_S = 60.0
 PORT_PATIENCE_S = 1.0
-"""The processes of an `up` that was killed a moment ago may hold its ports a moment longer."""
+"""Processes of an `up` that was just killed may hold its ports a moment longer."""
 _PYTHON_MODULE = (sys.executable, "-P", "-m")
-"""`-P`: no module of the working directory takes the place of an installed one."""
+"""`-P`: a module in the working directory cannot shadow an installed one."""
 _POLL_S = 0.05
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
 _STEADY_S = 30.0
-"""A part that ran this long before it died starts again without the delays of its earlier deaths."""
+"""A part that ran this long restarts with the first delay again."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
-"""A terminal sends these to the whole group: the planes wait for our SIGTERM, so that the order of stopping holds."""
+"""A terminal sends these to the whole group. The planes block them and wait for our SIGTERM, which keeps the order."""
 
 Say = Callable[[str], None]
 
@@ -43,12 +43,12 @@ class StackError(Exception):
 
 
 class PortTakenError(StackError):
-    """A port that the product needs is taken."""
+    """A port that the product needs is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the three surfaces listen; 0 asks for a free port."""
+    """The ports of the three servers; 0 picks a free one."""
 
     proxy: int
     control: int
@@ -57,7 +57,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `tollgate up` was asked for. `redis_url` None: embedded; `database_url` None: SQLite in `data`."""
+    """The options of `tollgate up`. `redis_url` None: embedded; `database_url` None: SQLite in `data`."""
 
     data: Path
     host: str
@@ -86,19 +86,19 @@ class Options:
 
 
 def _url(host: str, port: int) -> str:
-    """How this machine reaches one of our ports."""
+    """The URL by which this machine reaches one of our ports."""
     host = _reachable(host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _reachable(host: str) -> str:
-    """An address to connect to, for one to listen on."""
+    """The address to connect to, for an address to listen on."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One child: how it starts, when it is ready, how it is asked to stop and how long that may take."""
+    """One child: how to start it, when it is ready, how to stop it and how long that may take."""
 
     name: str
     launch: Launch
@@ -109,7 +109,7 @@ class Part:
 
 async def up(options: Options, say: Say, announce: Say) -> None:
     """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
-    stop_asked = _stop_event(say, options.drain_timeout_s)
+    stop_requested = _stop_event(say, options.drain_timeout_s)
     if options.database_url:
         database_url.parse(options.database_url)
     for warning in warnings_of(options.environment):
@@ -117,20 +117,20 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     directory = DataDirectory(options.data)
     directory.make()
     lock = directory.lock()
-    options = replace(options, ports=await _settle_ports(options))
-    keepers: list[Keeper] = []
+    options = replace(options, ports=await _choose_ports(options))
+    part_runners: list[PartRunner] = []
     try:
         for part in _parts(options, directory, lock, say):
-            keepers.append(Keeper(part, say))
-            if not await done_unless(stop_asked, keepers[-1].start()):
+            part_runners.append(PartRunner(part, say))
+            if not await done_unless(stop_requested, part_runners[-1].start()):
                 return
         announce(_ready_line(options))
-        await stop_asked.wait()
+        await stop_requested.wait()
     finally:
-        for keeper in keepers:
-            keeper.leave()
-        for keeper in reversed(keepers):
-            await keeper.stop()
+        for runner in part_runners:
+            runner.stop_restarting()
+        for runner in reversed(part_runners):
+            await runner.stop()
         os.close(lock)
         say("all parts stopped")
 
@@ -139,8 +139,8 @@ def _ready_line(options: Options) -> str:
     return f"ready proxy={options.proxy_url} control={options.control_url} admin={options.admin_url}"
 
 
-class Keeper:
-    """Keeps one part running from `start` until `stop`."""
+class PartRunner:
+    """Runs one part from `start` until `stop`, and restarts it if it dies."""
 
     def __init__(self, part: Part, say: Say) -> None:
         self._part = part
@@ -148,30 +148,30 @@ class Keeper:
         self.child: Child | None = None
         self._watch: asyncio.Task[None] | None = None
         self._spawning = asyncio.Lock()
-        self._leave = asyncio.Event()
+        self._is_stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the part and return when it is ready; StackError when it dies before, or takes too long."""
+        """Start the part and wait until it is ready. Raises StackError if it dies first or takes too long."""
         name, began = self._part.name, time.monotonic()
         self._say(f"starting {name}")
         child = self.child = await Child.start(self._part.launch)
         died = asyncio.create_task(child.wait())
         while not await self._part.is_ready():
             if died.done():
-                raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its own words above")
+                raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its output above")
             if time.monotonic() - began > START_TIMEOUT_S:
                 raise StackError(f"{name} is not ready after {START_TIMEOUT_S:.0f} s")
             await asyncio.wait({died}, timeout=_POLL_S)
         self._say(f"{name} is ready (pid {child.pid}, {time.monotonic() - began:.1f} s)")
         self._watch = asyncio.create_task(self._keep(child))
 
-    def leave(self) -> None:
-        """From now on a death is not mended."""
-        self._leave.set()
+    def stop_restarting(self) -> None:
+        """Do not restart the part any more."""
+        self._is_stopping.set()
 
     async def stop(self) -> None:
-        """Ask the part to stop, wait as long as it may take, then make it."""
-        self.leave()
+        """Ask the part to stop, wait for its grace period, then kill it."""
+        self.stop_restarting()
         async with self._spawning:
             child, part = self.child, self._part
         if child is None:
@@ -192,20 +192,20 @@ class Keeper:
         while True:
             began = time.monotonic()
             status = await child.wait()
-            if self._leave.is_set():
+            if self._is_stopping.is_set():
                 return
             if time.monotonic() - began > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
-            self._say(f"{self._part.name} {_how_it_ended(status)}; starting it again in {delay_s:.1f} s")
-            if await _is_set_within(self._leave, delay_s):
+            self._say(f"{self._part.name} {_how_it_ended(status)}; restarting it in {delay_s:.1f} s")
+            if await _is_set_within(self._is_stopping, delay_s):
                 return
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
-            async with self._spawning:  # a stop that comes now waits, so that it sees the new child
+            async with self._spawning:  # a concurrent stop waits, so that it sees the new child
                 child = self.child = await Child.start(self._part.launch)
 
 
 def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:
-    """What to run, in the order of starting; reversed, it is the order of stopping."""
+    """The parts in start order; they stop in reverse."""
     environment = {name: value for name, value in options.environment.items() if not is_unknown(name)}
     redis = None if options.redis_url else _embedded_redis(directory, environment, say)
     ours = environment | _settings(options, directory, redis)
@@ -214,7 +214,7 @@ def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> l
 
 
 def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis | None) -> dict[str, str]:
-    """The environment by which both planes find their places and each other."""
+    """The settings by which both planes find their files and each other."""
     given = options.environment
     return {
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
@@ -224,7 +224,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_SECRET_KEY": given.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
         "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
         "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
-        "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no balancer stands before one machine
+        "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
     }
 
 
@@ -232,7 +232,7 @@ def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], sa
     if (done := set_stray_file_aside(directory.path)) is not None:
         say(done)
     server = choose(directory.path, environment)
-    say(f"the counters are kept by {server}")
+    say(f"counters: {server}")
     return EmbeddedRedis(directory, server)
 
 
@@ -285,18 +285,18 @@ async def _terminate(child: Child) -> None:
     child.terminate()
 
 
-async def _settle_ports(options: Options) -> Ports:
-    """The ports asked for, free ones in the place of zeros; PortTakenError when one is taken."""
-    asked = {name: port for name, port in asdict(options.ports).items() if port}
-    for port, times in Counter(asked.values()).items():
+async def _choose_ports(options: Options) -> Ports:
+    """The requested ports, with free ones for zeros. Raises PortTakenError if one is in use."""
+    requested = {name: port for name, port in asdict(options.ports).items() if port}
+    for port, times in Counter(requested.values()).items():
         if times > 1:
-            raise StackError(f"port {port} is asked for twice: proxy, control and admin need one each")
+            raise StackError(f"port {port} is given twice; proxy, control and admin need one each")
     give_up_at = asyncio.get_running_loop().time() + PORT_PATIENCE_S
-    for name, port in asked.items():
+    for name, port in requested.items():
         host = options.host_of(name)
         while not can_bind(host, port):
             if asyncio.get_running_loop().time() >= give_up_at:
-                raise PortTakenError(f"port {port} on {host} is taken; choose another with --{name}-port")
+                raise PortTakenError(f"port {port} on {host} is in use; choose another with --{name}-port")
             await asyncio.sleep(_POLL_S)
     chosen = asdict(options.ports)
     for name, port in chosen.items():
@@ -308,14 +308,14 @@ async def _settle_ports(options: Options) -> Ports:
 def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
     event = asyncio.Event()
 
-    def ask(name: str) -> None:
+    def request_stop(name: str) -> None:
         if not event.is_set():
             say(f"{name}: draining (at most {drain_timeout_s:.0f} s), then stopping")
         event.set()
 
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, ask, number.name)
+        loop.add_signal_handler(number, request_stop, number.name)
     return event
 
 

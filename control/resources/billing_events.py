@@ -40,9 +40,9 @@ class EventReader:
         """The window cut to what may be served now, and its first page. An empty window ends where it starts."""
         holdback_ms = int(self.holdback_s * 1000)
         async with self.store.read() as conn:
-            moment = await self.clock.look(conn)
+            moment = await self.clock.read(conn)
         if holdback_ms:
-            await self.clock.note(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
+            await self.clock.record(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
         end_ms = max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms))
         return await self._page(replace(asked, end_ms=end_ms), None, limit)
 

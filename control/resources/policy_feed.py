@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from control.edges.sql import published_rows
-from control.edges.sql.published_rows import PublishedRow, Standing
+from control.edges.sql.published_rows import PublishedRow, PublishedState
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.time_slices import each
 from policy.snapshot import Row, SnapshotPage
@@ -66,7 +66,7 @@ class FeedReader:
 async def read_page(store: Store, reader: FeedReader) -> SnapshotPage:
     """One page of changes for this reader."""
     async with store.read() as conn:
-        now = await published_rows.standing(conn)
+        now = await published_rows.published_state(conn)
         if reader.cursor is not None and await _is_same_history(conn, now, reader.cursor):
             return await _page_from(conn, now, reader.cursor, False, reader.limit)
         reset = reader.cursor is not None or await _must_start_over(conn, now, reader)
@@ -86,13 +86,13 @@ async def delete_old_tombstones(store: Store, retention_s: float) -> int:
     return await store.transact(work)
 
 
-async def _is_same_history(conn: Connection, now: Standing, cursor: FeedCursor) -> bool:
+async def _is_same_history(conn: Connection, now: PublishedState, cursor: FeedCursor) -> bool:
     """Whether the page before was read from this database's history."""
     number, nonce = cursor.seen
     return cursor.epoch == now.epoch and await published_rows.nonce_of(conn, number) == nonce
 
 
-async def _must_start_over(conn: Connection, now: Standing, reader: FeedReader) -> bool:
+async def _must_start_over(conn: Connection, now: PublishedState, reader: FeedReader) -> bool:
     """Whether the reader has another database, a state from before a restore, or misses deleted tombstones.
 
     The revision alone cannot show a restore: the restored database may have reached the same number again.
@@ -102,7 +102,9 @@ async def _must_start_over(conn: Connection, now: Standing, reader: FeedReader) 
     return reader.nonce is not None and await published_rows.nonce_of(conn, reader.since) != reader.nonce
 
 
-async def _page_from(conn: Connection, now: Standing, cursor: FeedCursor, reset: bool, limit: int) -> SnapshotPage:
+async def _page_from(
+    conn: Connection, now: PublishedState, cursor: FeedCursor, reset: bool, limit: int
+) -> SnapshotPage:
     shown, more = await _some_rows(conn, cursor, limit)
     following = None
     if more:

@@ -73,7 +73,7 @@ def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[In
 
 async def clock_ms(store: Store) -> int:
     async with store.read() as conn:
-        return (await EventClock().look(conn)).clock_ms
+        return (await EventClock().read(conn)).clock_ms
 
 
 async def all_pages(statements: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:

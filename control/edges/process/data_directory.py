@@ -1,7 +1,7 @@
-"""The data directory of one `tollgate up`: its lock, its two key files, and where each part keeps what it writes.
+"""The data directory of one `tollgate up`: its lock, its two key files, and the path of each part's files.
 
-Key files are made once, whole and readable by their owner only; an existing one is never overwritten. A directory whose
-database is there but whose secret key is not is refused: a new key could never open the secrets in it.
+Key files are created once, atomically and readable by their owner only; an existing one is never overwritten. A
+directory with a database but without its secret key is refused: a new key could not decrypt the stored secrets.
 """
 
 import base64
@@ -32,7 +32,7 @@ class DataDirectoryBusyError(DataDirectoryError):
 
 
 class DataDirectory:
-    """Paths below one directory, which is made on first use (mode 0700), or closed to other users."""
+    """Paths below one directory. It is created on first use (mode 0700); an existing one is closed to other users."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -48,22 +48,22 @@ class DataDirectory:
         return f"sqlite+aiosqlite:///{self.database}"
 
     def make(self) -> None:
-        """Make it, or close one that is there to other users."""
+        """Create the directory, or close an existing one to other users."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             opened = tighten_directory(self.path)
         except OSError as error:
-            raise DataDirectoryError(f"cannot make the data directory {self.path}: {error.strerror}") from error
+            raise DataDirectoryError(f"cannot create the data directory {self.path}: {error.strerror}") from error
         except WrongOwnerError as error:
             raise DataDirectoryError(str(error)) from None
         if opened:
             log.warning("%s", describe_closed(opened))
 
     def lock(self, patience_s: float = LOCK_PATIENCE_S) -> int:
-        """Take the directory for this process and the children that inherit the returned descriptor.
+        """Lock the directory for this process and the children that inherit the returned descriptor.
 
-        The lock lasts until the last of them is gone. After a `kill -9` that is a moment later: so a dead holder is
-        waited for, a living one is not.
+        The lock lasts until the last of them has ended. After a `kill -9` the children end a moment later, so this
+        waits for a dead holder, but not for a live one.
         """
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up_at = time.monotonic() + patience_s
@@ -78,25 +78,25 @@ class DataDirectory:
         return fd
 
     def internal_token(self) -> str:
-        """What proxy and control show each other; made on first use."""
-        return self._made_once("internal.token", secrets.token_urlsafe(32))
+        """The token that proxy and control share; created on first use."""
+        return self._create_once("internal.token", secrets.token_urlsafe(32))
 
     def secret_key(self) -> str:
-        """The key that seals this directory's secrets; made on first use, but never beside an older database."""
+        """The key that seals this directory's secrets; created on first use, but never beside an existing database."""
         if self.database.exists() and not (self.path / "secret.key").exists():
             raise DataDirectoryError(
-                f"{self.path} has a database but no secret.key: put the file back,"
+                f"{self.path} has a database but no secret.key: restore the file,"
                 " or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
             )
-        return self._made_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
+        return self._create_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
 
     def redis_socket(self) -> Path:
-        """Where the embedded Redis listens: in this directory, by a short way where the path itself is too long."""
+        """The embedded Redis' socket: in this directory, reached by a short link if the path is too long."""
         direct = self.path / "redis.sock"
-        return direct if _SOCKET_PATH.fullmatch(str(direct)) else self._short_way() / "redis.sock"
+        return direct if _SOCKET_PATH.fullmatch(str(direct)) else self._short_link() / "redis.sock"
 
-    def _short_way(self) -> Path:
-        """A link to this directory from a private directory below /tmp; the socket itself still is in here."""
+    def _short_link(self) -> Path:
+        """A link to this directory from a private directory below /tmp. The socket stays in this directory."""
         base = Path(tempfile.gettempdir()) / f"tollgate-{os.getuid()}"
         base.mkdir(mode=0o700, exist_ok=True)
         status = base.lstat()
@@ -108,7 +108,7 @@ class DataDirectory:
             link.symlink_to(self.path)
         return link
 
-    def _made_once(self, name: str, content: str) -> str:
+    def _create_once(self, name: str, content: str) -> str:
         path = self.path / name
         if not path.exists():
             fd, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)  # mkstemp: mode 0600
@@ -128,7 +128,7 @@ def _link_unless_there(source: str, target: Path) -> None:
     try:
         os.link(source, target)
     except FileExistsError:
-        return  # another process made it in the meantime: its content counts
+        return  # another process created it meanwhile; use that content
 
 
 def _try_lock(fd: int) -> bool:

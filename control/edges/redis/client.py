@@ -13,16 +13,16 @@ _RETRY_AFTER_S = 0.05
 
 
 def _options() -> dict[str, Any]:
-    """One more try, for a kept connection that has died meanwhile. redis-py tries ten times, over many seconds; but all
-    who ask here have something else to do when Redis is away, and should do it."""
+    """One retry, for a pooled connection that has died. redis-py's default is ten retries over many seconds; every
+    caller here has a fallback and should use it sooner."""
     return {**_TIMEOUTS, "retry": Retry(ConstantBackoff(_RETRY_AFTER_S), 1)}
 
 
 def connect(url: str) -> Redis:
-    """For `unix://`, `redis://`, `rediss://`, `redis+cluster://` or `redis+sentinel://`; connects when used."""
+    """A client for `unix://`, `redis://`, `rediss://`, `redis+cluster://` or `redis+sentinel://`; connects on use."""
     scheme, _, rest = url.partition("://")
     if scheme == "redis+cluster":
-        # RedisCluster is no subclass of Redis, but has the commands that are used here.
+        # RedisCluster is not a subclass of Redis, but has the commands used here.
         return RedisCluster.from_url(f"redis://{rest}", **_options())  # type: ignore[return-value]
     if scheme == "redis+sentinel":
         return _from_sentinels(url)
@@ -32,8 +32,8 @@ def connect(url: str) -> Redis:
 def _from_sentinels(url: str) -> Redis:
     """`redis+sentinel://[:password@]host:port,host:port/service[/db]`."""
     parts = urlsplit(url)
-    places, _, password = reversed(parts.netloc.rpartition("@"))
-    hosts = [place.rpartition(":") for place in places.split(",")]
+    addresses, _, password = reversed(parts.netloc.rpartition("@"))
+    hosts = [address.rpartition(":") for address in addresses.split(",")]
     service, _, db = parts.path.strip("/").partition("/")
     sentinels = [(host or port, int(port) if host else 26379) for host, _, port in hosts]
     secret = password.partition(":")[2] or None

@@ -1,6 +1,6 @@
-"""Tells the proxies that policy has changed: the revision on Redis channel `tollgate:hints`, after the commit.
+"""Publishes the new revision on the Redis channel `tollgate:hints` after a commit, so that proxies refresh at once.
 
-A hint is only a hint: the newest one is sent, a lost one costs at most a refresh interval, and no request waits for it.
+Only the newest revision is sent. A lost hint delays a change by at most one refresh interval. No request waits for it.
 """
 
 import asyncio
@@ -17,46 +17,47 @@ _RETRY_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Hints:
-    """Publishes in the background. `tell` may be called at any time, also without a Redis: then it does nothing."""
+class HintPublisher:
+    """Publishes in the background. Without Redis it does nothing."""
 
     def __init__(self, redis: Redis | None) -> None:
         self._redis = redis
         self._outage = OutageLog(log)
         self._newest = 0
-        """What is to be told; 0 once it was."""
+        """The revision to publish; 0 once it was published."""
         self._closing = False
-        self._wanted = asyncio.Event()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, revision: int) -> None:
+    def publish(self, revision: int) -> None:
+        """Queue a revision. Never blocks."""
         self._newest = max(self._newest, revision)
-        self._wanted.set()
+        self._wake.set()
 
     async def start(self) -> None:
         if self._redis is not None:
-            self._task = asyncio.create_task(self._publish_for_ever(self._redis))
+            self._task = asyncio.create_task(self._run(self._redis))
 
     async def close(self) -> None:
-        """Sends what is still to be told, if Redis is there.
+        """Publish what is queued, if Redis is reachable.
 
-        The task is asked to end, not cancelled: redis-py may swallow a cancellation that comes with an answer.
+        Asks the task to end instead of cancelling it: redis-py may swallow a cancellation that arrives with a reply.
         """
         self._closing = True
-        self._wanted.set()
+        self._wake.set()
         if self._task is not None:
             await self._task
 
-    async def _publish_for_ever(self, redis: Redis) -> None:
+    async def _run(self, redis: Redis) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._wake.wait()
+            self._wake.clear()
             sent = not self._newest or await self._publish(redis, self._newest)
             if self._closing and not (sent and self._newest):
                 return
             if not sent:
-                await _is_set_within(self._wanted, _RETRY_S)
-                self._wanted.set()
+                await _is_set_within(self._wake, _RETRY_S)
+                self._wake.set()
 
     async def _publish(self, redis: Redis, revision: int) -> bool:
         try:
@@ -65,12 +66,12 @@ class Hints:
         except (RedisError, OSError, TimeoutError) as error:
             cause = str(error).partition("\n")[0] or type(error).__name__
             self._outage.begins(
-                f"Hints are not sent: {cause}. Changes reach the proxies by their regular refresh;"
-                f" check Redis, TOLLGATE_REDIS_URL and its user's permission to PUBLISH on {CHANNEL}"
+                f"Hints are not sent ({cause}). Changes reach the proxies with their next regular refresh."
+                f" Check Redis, TOLLGATE_REDIS_URL and its user's permission to PUBLISH on {CHANNEL}."
             )
             return False
-        self._outage.ends("Hints are sent again")
-        if self._newest == revision:  # not kept: a database that is restored while we run begins again below it
+        self._outage.ends("Hints are sent again.")
+        if self._newest == revision:  # reset: a restored database continues with lower revisions
             self._newest = 0
         return True
 

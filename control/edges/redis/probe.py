@@ -1,4 +1,4 @@
-"""Whether Redis does for control what it needs: usage, the management API's windows, hints. For `/readyz`."""
+"""Checks for `/readyz` that Redis does what control needs: usage, request windows, hints."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ _REMEDY = "Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its
 
 
 class RedisProbe:
-    """Does each thing once, on behalf of nobody."""
+    """Performs each operation once, for no tenant."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -28,7 +28,7 @@ class RedisProbe:
         self._counters = UsageCounters(redis)
 
     async def trouble(self, revision: int) -> str:
-        """What fails, what follows and what to do; "" when nothing fails. `revision` is hinted again: harmless."""
+        """Cause, consequence and remedy of what fails; "" if nothing fails. Publishes `revision` once more."""
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await self._windows.ask("readiness", _ALLOWANCE)

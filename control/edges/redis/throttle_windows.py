@@ -1,4 +1,4 @@
-"""Rolling windows of the management API's limits: in Redis, and in this process for as long as Redis is away."""
+"""Rolling windows for the management API's request limits: in Redis, or in this process while Redis is unreachable."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ _MAX_KEYS = 10_000
 _DEADLINE_S = 0.25
 _PAUSE_S = 1.0
 
-# One sorted set per key and row: a member per admitted request, scored by Redis' clock. Decides, then counts.
+# One sorted set per API key and limit: a member per admitted request, scored by Redis' clock. Decides, then counts.
 _ADMIT = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -31,7 +31,7 @@ return oldest[2] + window + 1 - now
 
 
 class LocalWindows:
-    """Counts in this process. Exact; forgets the keys that were idle longest beyond ten thousand."""
+    """Counts in this process. Exact. Beyond ten thousand keys it drops those idle longest."""
 
     def __init__(self) -> None:
         self._times: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
@@ -51,7 +51,7 @@ class LocalWindows:
 
 
 class RedisWindows:
-    """Counts in Redis; while that does not answer, in this process, asking Redis again once a second."""
+    """Counts in Redis. While Redis does not answer, counts in this process and tries Redis again every second."""
 
     def __init__(self, redis: Redis) -> None:
         self._script = redis.register_script(_ADMIT)
@@ -69,7 +69,7 @@ class RedisWindows:
             return await self._local.admit(key_prefix, allowance)
 
     async def ask(self, key_prefix: str, allowance: Allowance) -> int:
-        """Redis' own answer. Raises what redis-py raises."""
+        """Ask Redis. Raises redis-py's errors."""
         key = f"tg:throttle:{{{key_prefix}}}:{allowance.name}"
         args: list[str | int] = [allowance.window_ms, allowance.requests, secrets.token_hex(8)]
         return int(await self._script(keys=[key], args=args))

@@ -1,6 +1,6 @@
-"""The counters as control sees them: reads the day's usage, and tidies up after groups and workers that are gone.
+"""The counters as control uses them: reads the day's usage, and deletes what deleted groups and dead workers left.
 
-It never charges anything: that is for the proxy's scripts, which share the layout in `policy/limits/counter_layout.py`.
+Never charges a limit: the proxy's scripts do. Both use the layout in `policy/limits/counter_layout.py`.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from policy.limits.counter_layout import EXPIRY_S, MARKER_PREFIX, day_usage, fie
 
 _SCAN_PAGE = 1000
 _BATCH = 100
-"""Commands packed at once, a millisecond of work."""
+"""Commands encoded at once: a millisecond of work."""
 _DEADLINE_S = 1.0
-"""Whoever waits for figures is told that there are none, rather than kept waiting."""
+"""After this, callers get an error instead of waiting on."""
 
 
 class UsageCounters:
-    """All look-ups by Redis' own clock, as the limits are."""
+    """Reads by Redis' clock, as the limits do."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -33,7 +33,7 @@ class UsageCounters:
         """One figure per bucket, in order; zeros before the first call. Raises `UsageUnavailableError`."""
         if not buckets:
             return []
-        async with _answering():
+        async with _redis_errors():
             now_ms = await self._time_ms()
             found: list[DayUsage] = []
             for start in range(0, len(buckets), _BATCH):
@@ -46,15 +46,15 @@ class UsageCounters:
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
-        async with _answering():
+        async with _redis_errors():
             return await self._time_ms()
 
     async def forget(self, buckets: Sequence[Bucket]) -> None:
-        """Delete what deleted groups counted. Calls in flight may bring a header back, which goes with its hash.
+        """Delete the counters of deleted groups. A call in flight may recreate one; it expires with its hash.
 
         Raises `UsageUnavailableError`; leaving it at that is harmless, for a group's id is never used again.
         """
-        async with _answering():
+        async with _redis_errors():
             for start in range(0, len(buckets), _BATCH):
                 await pause()
                 pipeline = self._redis.pipeline(transaction=False)
@@ -63,12 +63,12 @@ class UsageCounters:
                 await pipeline.execute()
 
     async def prune_markers(self) -> int:
-        """Delete the marks of worker incarnations that have settled nothing for as long as an unused hash lives.
+        """Delete the markers of worker incarnations whose last settlement is older than an unused hash lives.
 
-        A replay that old is not settled any more (docs/reference/limits.md#settlement). Says how many went.
+        A replay that old is not settled any more (docs/reference/limits.md#settlement). Returns how many it deleted.
         """
         pruned = 0
-        async with _answering(None):
+        async with _redis_errors(None):
             oldest_ms = await self._time_ms() - EXPIRY_S * 1000
             async for key in self._redis.scan_iter(match="tg:{*", count=_SCAN_PAGE):
                 pruned += await self._prune_key(key, oldest_ms)
@@ -85,7 +85,7 @@ class UsageCounters:
 
 
 @asynccontextmanager
-async def _answering(within_s: float | None = _DEADLINE_S) -> AsyncIterator[None]:
+async def _redis_errors(within_s: float | None = _DEADLINE_S) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(within_s):
             yield

@@ -1,4 +1,4 @@
-"""Opening and migrating the database (SQLite or PostgreSQL), and telling its failures apart.
+"""Opens and migrates the database (SQLite or PostgreSQL), and classifies its failures.
 
 Every failure that is not the caller's becomes `DatabaseUnavailableError`, which the API renders as 503. Parameters of
 statements never reach a log or a message: they hold digests and ciphertext.
@@ -41,7 +41,7 @@ class SchemaTooNewError(Exception):
 
 
 class TakenError(Exception):
-    """Another row has that value already, and only one may."""
+    """Another row already has this value, which must be unique."""
 
     def __init__(self, constraint: str) -> None:
         super().__init__(self.__doc__)
@@ -53,14 +53,14 @@ class TakenError(Exception):
 
 
 class DanglingError(Exception):
-    """A row refers to one that is not there, or one that others refer to was to be deleted."""
+    """A row refers to a missing one, or a row that others refer to was to be deleted."""
 
     def __init__(self) -> None:
         super().__init__(self.__doc__)
 
 
 def open_engine(database_url: str) -> AsyncEngine:
-    """An engine for any URL that `database_url.parse` accepts. Connects when first used."""
+    """An engine for any URL that `database_url.parse` accepts. Connects on first use."""
     url, connect_args = parse(database_url)
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
@@ -82,7 +82,7 @@ def _open_sqlite(url: URL) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver starts no transactions of its own; `_begin_sqlite` does
+    connection.isolation_level = None  # the driver must not begin transactions: `_begin_sqlite` does
     cursor = connection.cursor()
     for pragma in (
         f"busy_timeout={SQLITE_BUSY_TIMEOUT_MS}",
@@ -95,23 +95,23 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the one write lock at once: a read lock that is upgraded later fails instead of waiting."""
+    """A writer takes the write lock at once: upgrading a read lock later fails instead of waiting."""
     immediate = connection.get_execution_options().get("tollgate_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Bring the database up to date, all steps in one transaction. Several processes may do this at once."""
+    """Migrate to the current schema, all steps in one transaction. Several processes may do this at once."""
     await _alembic(engine, command.upgrade, "head")
 
 
 async def migrate_down(engine: AsyncEngine, to: str = "base") -> None:
-    """Take the steps after `to` back, in one transaction."""
+    """Undo the steps after `to`, in one transaction."""
     await _alembic(engine, command.downgrade, to)
 
 
 async def _alembic(engine: AsyncEngine, move: Callable[[AlembicSettings, str], None], to: str) -> None:
-    with failures_told_apart():
+    with database_errors():
         async with engine.connect() as connection:
             connection = await connection.execution_options(tollgate_writes=True)
             async with connection.begin():
@@ -136,7 +136,7 @@ def _check_schema_is_known(connection: Connection, scripts: ScriptDirectory) -> 
 
 
 @contextmanager
-def failures_told_apart() -> Iterator[None]:
+def database_errors() -> Iterator[None]:
     """Raise `DatabaseUnavailableError` for driver errors where the database, not the statement, is at fault."""
     try:
         yield
@@ -155,17 +155,17 @@ def failures_told_apart() -> Iterator[None]:
 
 
 def _reason_of(error: BaseException) -> str:
-    """What the driver or the server said, in one line: `password authentication failed for user "tollgate"`."""
+    """The driver's or server's message in one line: `password authentication failed for user "tollgate"`."""
     while isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     if isinstance(error, TimeoutError | PoolTimeoutError):
         return "no answer in time"
-    # A PostgresError's first line quotes no values; the rest of it might.
+    # The first line of a PostgresError quotes no values; later lines may.
     return str(error).partition("\n")[0].rpartition("'>: ")[2] or type(error).__name__
 
 
 def _broken_rule(error: IntegrityError) -> Exception:
-    message = str(error.orig).partition("\n")[0]  # what PostgreSQL says after the first line quotes values
+    message = str(error.orig).partition("\n")[0]  # later lines of PostgreSQL's message quote values
     sqlstate = getattr(error.orig, "sqlstate", None)
     if sqlstate == "23505" or "UNIQUE constraint failed" in message:
         return TakenError(message)
@@ -186,7 +186,7 @@ def _is_away_sqlstate(sqlstate: str | None) -> bool:
 
 
 def is_retryable(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed when it is tried again from its start."""
+    """Whether the same transaction may succeed if it is retried from its start."""
     if getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES:
         return True
     return isinstance(error, OperationalError) and "database is locked" in str(error.orig)

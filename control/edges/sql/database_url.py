@@ -1,4 +1,4 @@
-"""Reads TOLLGATE_DATABASE_URL: SQLite or PostgreSQL, in the spellings that other tools use.
+"""Parses TOLLGATE_DATABASE_URL: SQLite or PostgreSQL, in the spellings of other tools.
 
 Opens no connection. No error quotes the URL, which may hold a password.
 """
@@ -15,8 +15,8 @@ _DRIVERS = {
     **dict.fromkeys(("postgres", "postgresql", "postgresql+asyncpg"), "postgresql+asyncpg"),
 }
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_PLACE = ("host", "port")
-"""A socket's directory, or several servers: the driver's own business."""
+_ADDRESS = ("host", "port")
+"""A socket's directory, or several servers; passed to the driver unchanged."""
 _FILES = ("sslrootcert", "sslcert", "sslkey")
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 60.0
@@ -31,9 +31,9 @@ class DatabaseUrlError(ValueError):
 
 
 def parse(database_url: str) -> tuple[URL, dict[str, Any]]:
-    """The URL with the driver that we bring, and what that driver's `connect` is to be given besides.
+    """The URL with our driver's name, and the keyword arguments for that driver's `connect`.
 
-    Of libpq's parameters it takes `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `connect_timeout` (seconds) and
+    Accepts these libpq parameters: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `connect_timeout` (seconds) and
     `application_name`. Raises `DatabaseUrlError`.
     """
     try:
@@ -45,13 +45,13 @@ def parse(database_url: str) -> tuple[URL, dict[str, Any]]:
         if not url.database:
             raise DatabaseUrlError
         return url, {}
-    where = {name: value for name, value in url.query.items() if name in _PLACE}
+    where = {name: value for name, value in url.query.items() if name in _ADDRESS}
     given = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
     return url.set(query=where), _connect_args({name: given[name] for name in given if name not in where})
 
 
 def embedded_file(database_url: str) -> Path | None:
-    """The file of an SQLite database; None for a database server."""
+    """The file of an SQLite database, or None for a database server."""
     url, _ = parse(database_url)
     is_file = url.get_backend_name() == "sqlite" and url.database != ":memory:"
     return Path(url.database) if is_file and url.database else None
@@ -64,7 +64,7 @@ def _connect_args(given: dict[str, str]) -> dict[str, Any]:
         "command_timeout": _COMMAND_TIMEOUT_S,
         "server_settings": {"application_name": given.pop("application_name", _APPLICATION_NAME)},
     }
-    mode = given.pop("sslmode", None) or given.pop("ssl", None)  # `ssl`: asyncpg's own name of it
+    mode = given.pop("sslmode", None) or given.pop("ssl", None)  # asyncpg calls it `ssl`
     files = {name: given.pop(name) for name in _FILES if name in given}
     if given:
         unknown = ", ".join(sorted(given))
@@ -81,12 +81,12 @@ def _connect_args(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _ssl_context(mode: str, files: dict[str, str]) -> ssl.SSLContext:
-    """As libpq reads these modes: `require` with a root certificate checks the chain (PostgreSQL 16, 34.19.1)."""
+    """libpq's meaning of the modes: `require` with a root certificate checks the chain (PostgreSQL 16, 34.19.1)."""
     try:
         context = ssl.create_default_context(cafile=files.get("sslrootcert"))
         if "sslcert" in files:
             context.load_cert_chain(files["sslcert"], files.get("sslkey"))
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise DatabaseUrlError(
             f"a certificate file named in the database URL cannot be used: {error.strerror}"
         ) from None

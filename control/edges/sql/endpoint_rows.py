@@ -1,4 +1,4 @@
-"""Queries on `endpoints`: slug → target. A slug is unique over all workspaces because the database says so."""
+"""Queries on `endpoints`: slug → target. The database enforces that a slug is unique over all workspaces."""
 
 import json
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
 
 
 async def update_target(tx: WriteTx, workspace_id: str, endpoint_id: str, target: Target) -> EndpointRecord | None:
-    """The endpoint with its new target and a later `updated_at`; None when there is none."""
+    """Update the target; returns the endpoint with a later `updated_at`, or None if there is no such endpoint."""
     seen = endpoints.c.updated_at_ms
     later = case((seen >= tx.now_ms, seen + 1), else_=tx.now_ms)
-    statement = update(endpoints).where(*_is(workspace_id, endpoint_id)).values(updated_at_ms=later)
+    statement = update(endpoints).where(*_matches(workspace_id, endpoint_id)).values(updated_at_ms=later)
     statement = statement.values(**_target_columns(target)).returning(*endpoints.c)
     row = (await tx.conn.execute(statement)).one_or_none()
     if row is None:
@@ -40,7 +40,7 @@ async def update_target(tx: WriteTx, workspace_id: str, endpoint_id: str, target
 
 
 async def delete_endpoint(tx: WriteTx, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
-    statement = delete(endpoints).where(*_is(workspace_id, endpoint_id)).returning(*endpoints.c)
+    statement = delete(endpoints).where(*_matches(workspace_id, endpoint_id)).returning(*endpoints.c)
     row = (await tx.conn.execute(statement)).one_or_none()
     if row is None:
         return None
@@ -50,7 +50,7 @@ async def delete_endpoint(tx: WriteTx, workspace_id: str, endpoint_id: str) -> E
 
 
 async def find_endpoint(conn: Connection, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
-    row = (await conn.execute(select(endpoints).where(*_is(workspace_id, endpoint_id)))).one_or_none()
+    row = (await conn.execute(select(endpoints).where(*_matches(workspace_id, endpoint_id)))).one_or_none()
     return _record(row) if row else None
 
 
@@ -63,7 +63,7 @@ async def list_endpoints(
     return [_record(row) for row in await conn.execute(query)]
 
 
-def _is(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:
+def _matches(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:
     return endpoints.c.id == endpoint_id, endpoints.c.workspace_id == workspace_id
 
 

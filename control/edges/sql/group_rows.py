@@ -1,4 +1,4 @@
-"""Queries on `groups`. A tree is locked by its root's row, so that checks across it cannot be overtaken."""
+"""Queries on `groups`. Locking the root's row locks the tree, so checks across it cannot race with changes."""
 
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -19,7 +19,7 @@ from policy.limits.limit import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
 
 _CHARS_AT_ONCE = 32_768
-"""JSON that is decoded in one go; a millisecond."""
+"""JSON that is decoded at once: a millisecond."""
 _FIRST_BATCH, _SMALLEST_BATCH, _LARGEST_BATCH, _BATCH_CHARS = 16, 4, 500, 4_000_000
 
 
@@ -32,7 +32,7 @@ async def find_group(conn: Connection, workspace_id: str, group_id: str) -> Grou
 async def list_groups(
     conn: Connection, workspace_id: str, external_entity_id: str | None, after: str | None, limit: int
 ) -> list[GroupRecord]:
-    """At most `limit` groups, oldest first, from behind the id `after`."""
+    """At most `limit` groups after the id `after`, oldest first."""
     query = select(groups).where(groups.c.workspace_id == workspace_id).order_by(groups.c.id).limit(limit)
     if external_entity_id is not None:
         query = query.where(groups.c.external_entity_id == external_entity_id)
@@ -42,18 +42,18 @@ async def list_groups(
 
 
 async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
-    """The groups with these ids; at most a page and its ancestors."""
+    """The groups with these ids: at most a page and its ancestors."""
     query = select(groups).where(one_of(groups.c.id, ids))
     return {record.group.id: record.group for record in await _records((await conn.execute(query)).all())}
 
 
 async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:
-    """The group, with its tree locked against every other change until the transaction ends; None when it is gone."""
+    """The group, with its tree locked against changes until the transaction ends. None if it does not exist."""
     seen = await find_group(tx.conn, workspace_id, group_id)
     if seen is None:
         return None
     root_id = seen.path.partition("/")[0]
-    # Not FOR UPDATE: minting a key, which refers to a group, need not wait.
+    # FOR NO KEY UPDATE: minting a key, which refers to a group, need not wait.
     await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
     return await find_group(tx.conn, workspace_id, group_id)
 
@@ -65,13 +65,13 @@ async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
 
 
 async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
-    """All groups below, in batches: a tree may be large, and so may each of its groups."""
+    """All groups below, in batches: a tree may be large, and so may each group."""
     async for rows in _rows_below(conn, record):
         yield [found.group for found in await _records(rows)]
 
 
 async def entries_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Any]:
-    """Each entry of `models` of each group below, as JSON has it: a tree may have 100 000 groups."""
+    """Each entry of `models` of each group below, as parsed JSON: a tree may have 100 000 groups."""
     async for rows in _rows_below(conn, record):
         for row in rows:
             for entry in array_items(row.models) if len(row.models) > _CHARS_AT_ONCE else orjson.loads(row.models):
@@ -111,7 +111,7 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
 
 
 async def update_group(tx: WriteTx, record: GroupRecord) -> None:
-    """Write the name and the models of a group whose tree is locked."""
+    """Write the name and models of a group whose tree is locked."""
     models = await _models_text(record.group)
     values = {"name": record.name, "models": models, "updated_at_ms": record.updated_at_ms}
     await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
@@ -119,24 +119,24 @@ async def update_group(tx: WriteTx, record: GroupRecord) -> None:
 
 
 async def delete_subtree(tx: WriteTx, record: GroupRecord) -> int:
-    """Delete the group, all below it, and all their keys, with tombstones; how many groups.
+    """Delete the group, all groups below it and all their keys, with tombstones; returns the number of groups.
 
-    The rows are locked first: a key that is being minted meanwhile is either seen here or refused there.
+    Locks the rows first: a key that is minted concurrently is either deleted here or refused there.
     """
     inside = and_(*_below(record.path))
     ids = select(groups.c.id).where(inside)
     locked = select(groups.c.id).where(inside).with_for_update().subquery()
     doomed: int = (await tx.conn.execute(select(func.count()).select_from(locked))).scalar_one()
     theirs = api_keys.c.group_id.in_(ids)
-    await tx.bury(RowKind.KEY, api_keys.c.digest, theirs)
-    await tx.bury(RowKind.GROUP, groups.c.id, inside)
+    await tx.publish_tombstones(RowKind.KEY, api_keys.c.digest, theirs)
+    await tx.publish_tombstones(RowKind.GROUP, groups.c.id, inside)
     await tx.conn.execute(delete(api_keys).where(theirs))
     await tx.conn.execute(delete(groups).where(inside))
     return doomed
 
 
 def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """A path and all that begin with it. Paths end in `/`, and `0` is the character after it."""
+    """The range of paths that begin with `path`. Paths end in `/`; `0` is the character after it."""
     return groups.c.path >= path, groups.c.path < f"{path[:-1]}0"
 
 
@@ -146,13 +146,13 @@ async def _models_text(group: Group) -> str:
 
 
 def _publish(tx: WriteTx, group: Group, models: str) -> None:
-    """`models`: as JSON text, made once for both tables."""
+    """`models`: JSON text, encoded once for both tables."""
     wire = group_to_wire(replace(group, models=())) | {"models": orjson.Fragment(models)}
     tx.publish_text(RowKind.GROUP, group.id, orjson.dumps(wire).decode())
 
 
 async def _models(text: str) -> tuple[SlugLimits, ...]:
-    """In slices where it is long, entry by entry: 40 000 of them, as groups had before there was a bound, take 1 s."""
+    """Decodes long text entry by entry, in slices: 40 000 entries, from before there was a bound, take 1 s."""
     if len(text) <= _CHARS_AT_ONCE:
         return tuple(models_entry_from_wire(entry) for entry in json.loads(text))
     return tuple(await each(array_items(text), models_entry_from_wire))

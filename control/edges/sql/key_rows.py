@@ -43,7 +43,7 @@ async def get_key(conn: Connection, workspace_id: str, group_id: str | None, pre
 async def list_keys(
     conn: Connection, workspace_id: str, group_id: str | None, after: tuple[int, str] | None, limit: int
 ) -> Sequence[KeyRecord]:
-    """At most `limit` keys, oldest first, from behind `after` (created_at_ms, prefix)."""
+    """At most `limit` keys after `after` (created_at_ms, prefix), oldest first."""
     order = (api_keys.c.created_at_ms, api_keys.c.prefix)
     query = select(*_RECORD).where(*_scope(workspace_id, group_id)).order_by(*order).limit(limit)
     if after is not None:

@@ -1,6 +1,6 @@
-"""When the workspace's own keys were last used here: noted in memory, written now and then, never in a request's way.
+"""Records when workspace keys were last used: in memory, written every 30 seconds, without delaying a request.
 
-Federated keys are used at the proxies: theirs comes with the billing events. A crash forgets what was not written yet.
+The use of federated keys arrives with billing events. A crash loses what was not written yet.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ INTERVAL_S = 30.0
 
 
 class LastUsed:
-    """Notes uses by key prefix."""
+    """Uses by key prefix."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -25,13 +25,13 @@ class LastUsed:
     def note(self, key_prefix: str) -> None:
         self._noted[key_prefix] = now_ms()
 
-    async def write_for_ever(self) -> None:
+    async def write_periodically(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
             await self.write()
 
     async def write(self) -> None:
-        """Write what was noted since the last time; it stays noted while the database is away."""
+        """Write the uses since the last write. They are kept while the database is unreachable."""
         if self._noted:
             with suppress(DatabaseUnavailableError):
                 await self._write()

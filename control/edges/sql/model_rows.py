@@ -17,7 +17,7 @@ from control.resources.records import DeploymentRecord, EnvironmentRecord, Model
 from policy.snapshot import Deployment, ModelRow, RowKind, comparable_name
 
 MAX_MODEL_BYTES = 1024 * 1024
-"""Of what is published of one model, all of it with each change. A model of before the bound may shrink."""
+"""Bound on a model's published row, which each change sends in full. A larger row from before the bound may shrink."""
 
 
 async def model_exists(conn: Connection, workspace_id: str, model_id: str) -> bool:
@@ -78,7 +78,7 @@ async def update_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentR
 
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
-    """By its name without regard to case; of several, which only older versions let be, the one that is spelled so."""
+    """Find by name, ignoring case. Older versions allowed names that differ in case; then the exact spelling wins."""
     alike = func.lower(environments.c.name) == comparable_name(name)
     rows = (await conn.execute(select(environments).where(environments.c.model_id == model_id, alike))).all()
     found = {row.name: EnvironmentRecord(*row) for row in rows}
@@ -102,13 +102,13 @@ async def insert_environment(tx: WriteTx, model: ModelRecord, record: Environmen
 
 async def update_environment(tx: WriteTx, model: ModelRecord, record: EnvironmentRecord) -> None:
     values = {name: getattr(record, name) for name in EnvironmentRecord.__dataclass_fields__}
-    is_it = (environments.c.model_id == record.model_id, environments.c.name == record.name)
-    await tx.conn.execute(update(environments).where(*is_it).values(**values))
+    matches = (environments.c.model_id == record.model_id, environments.c.name == record.name)
+    await tx.conn.execute(update(environments).where(*matches).values(**values))
     await _publish(tx, model)
 
 
 async def _publish(tx: WriteTx, model: ModelRecord) -> None:
-    """Publish the model as it stands in this transaction. `ModelFullError` when it grows beyond `MAX_MODEL_BYTES`."""
+    """Publish the model as this transaction sees it. Raises `ModelFullError` if it grows beyond `MAX_MODEL_BYTES`."""
     found = await list_deployments(tx.conn, model.id, None)
     pointers = await list_environments(tx.conn, model.id, None)
     row = ModelRow(
@@ -124,8 +124,8 @@ async def _publish(tx: WriteTx, model: ModelRecord) -> None:
 
 
 async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
-    is_it = (published.c.kind == RowKind.MODEL.value, published.c.id == model.id)
-    return (await tx.conn.execute(select(func.length(published.c.body)).where(*is_it))).scalar() or 0
+    matches = (published.c.kind == RowKind.MODEL.value, published.c.id == model.id)
+    return (await tx.conn.execute(select(func.length(published.c.body)).where(*matches))).scalar() or 0
 
 
 def _deployment(row: Any) -> DeploymentRecord:

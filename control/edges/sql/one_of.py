@@ -1,7 +1,7 @@
-"""`one_of(column, texts)`: IN for any number of texts, given as one parameter.
+"""`one_of(column, texts)`: IN for any number of texts, passed as one parameter.
 
-`in_` would write a placeholder for each, so another statement for each number of them; and both drivers keep a hundred
-prepared statements per connection, of 100 kB and more where there are hundreds of placeholders.
+`in_` writes one placeholder per text, so each number of texts is a different statement. Both drivers cache a hundred
+prepared statements per connection, of 100 kB and more each with hundreds of placeholders.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class _Members(FunctionElement[Any]):
-    """Those of a JSON array of texts, as rows."""
+    """The texts of a JSON array, as rows."""
 
     inherit_cache = True
 
@@ -31,6 +31,6 @@ def _in_postgresql(members: _Members, compiler: SQLCompiler, **options: Any) -> 
 
 
 def one_of(column: Column[str], texts: Iterable[str]) -> ColumnElement[bool]:
-    """Whether the column's value is among these; with none of them, never."""
+    """Whether the column's value is one of `texts`. Never, if `texts` is empty."""
     array = literal(orjson.dumps(sorted(set(texts))).decode(), Text())
     return column.op("IN", is_comparison=True, return_type=Boolean())(_Members(array))

@@ -1,4 +1,4 @@
-"""Queries on `published` and the revisions: pages of changes by one indexed range, and the tombstones' retention."""
+"""Queries on `published` and the revisions: pages of changes from one index range, and retention of tombstones."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from control.edges.sql.tables import published, revision, revision_nonces
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The epoch of this database, its revision and that one's nonce, and up to where tombstones are forgotten."""
+class PublishedState:
+    """This database's epoch, its revision with nonce, and the floor: tombstones up to it were deleted."""
 
     epoch: str
     revision: int
@@ -20,7 +20,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of the snapshot; `body` is JSON text, None for a tombstone."""
+    """One row of the snapshot. `body` is JSON text, or None for a tombstone."""
 
     revision: int
     kind: str
@@ -28,23 +28,26 @@ class PublishedRow:
     body: str | None
 
 
-async def standing(conn: Connection) -> Standing:
-    """The newest revision that has a nonce. While an older version of control still runs beside this one, it writes
-    later ones without: their rows are sent again until one has."""
+async def published_state(conn: Connection) -> PublishedState:
+    """The newest revision that has a nonce.
+
+    An older version of control that still runs beside this one writes revisions without a nonce. Their rows are sent
+    again until a later revision has one.
+    """
     newest = revision_nonces.c
     one_row = revision.join(revision_nonces, true())
     query = select(revision.c.epoch, newest.revision, newest.nonce, revision.c.floor).select_from(one_row)
-    return Standing(*(await conn.execute(query.order_by(newest.revision.desc()).limit(1))).one())
+    return PublishedState(*(await conn.execute(query.order_by(newest.revision.desc()).limit(1))).one())
 
 
 async def nonce_of(conn: Connection, number: int) -> str | None:
-    """The nonce of a revision; None where this database's history has no such revision, or no longer knows it."""
+    """The nonce of a revision; None if this database never had that revision or has dropped it."""
     query = select(revision_nonces.c.nonce).where(revision_nonces.c.revision == number)
     return (await conn.execute(query)).scalar_one_or_none()
 
 
 def changes_query(after: tuple[int, str, str], tombstones_from: int, limit: int):  # type: ignore[no-untyped-def]  # a Select's type arguments say nothing here
-    """Up to `limit` rows behind `after`, in order of revision; tombstones only of later revisions than given."""
+    """Up to `limit` rows after `after`, by revision; tombstones only from revisions above `tombstones_from`."""
     order = (published.c.revision, published.c.kind, published.c.id)
     query = select(*order, published.c.body).where(tuple_(*order) > after)
     if tombstones_from:
@@ -59,7 +62,7 @@ async def changes(
 
 
 async def forget_tombstones(tx: WriteTx, before_ms: int) -> int:
-    """Delete tombstones older than that and remember up to where: a reader from before must start over."""
+    """Delete tombstones older than `before_ms` and raise the floor: a reader below it must start over."""
     await _forget_nonces(tx, before_ms)
     old = (published.c.body.is_(None), published.c.published_at_ms < before_ms)
     newest = (await tx.conn.execute(select(func.max(published.c.revision)).where(*old))).scalar_one()
@@ -71,7 +74,7 @@ async def forget_tombstones(tx: WriteTx, before_ms: int) -> int:
 
 
 async def _forget_nonces(tx: WriteTx, before_ms: int) -> None:
-    """Of the revisions from before, the last one stays: it was current until its successor came."""
+    """Keeps the last revision before `before_ms`: it was current until its successor was written."""
     known = revision_nonces.c
     last = select(func.max(known.revision)).where(known.published_at_ms < before_ms).scalar_subquery()
     await tx.conn.execute(delete(revision_nonces).where(known.revision < last))

@@ -34,7 +34,7 @@ async def list_secrets(conn: Connection, workspace_id: str, after: str | None, l
 
 
 async def newest(conn: Connection, limit: int) -> Sequence[SecretRecord]:
-    """Of all workspaces, the ones that were written last."""
+    """The most recently written secrets of all workspaces."""
     query = select(secrets).order_by(secrets.c.updated_at_ms.desc()).limit(limit)
     return [SecretRecord(*row) for row in await conn.execute(query)]
 
@@ -53,7 +53,7 @@ async def update_secret(tx: WriteTx, record: SecretRecord) -> None:
 
 
 async def delete_secret(tx: WriteTx, workspace_id: str, name: str) -> str | None:
-    """The id of the secret that was deleted; None when there was none."""
+    """Delete a secret; returns its id, or None if there was no such secret."""
     gone = delete(secrets).where(secrets.c.workspace_id == workspace_id, secrets.c.name == name)
     id: str | None = (await tx.conn.execute(gone.returning(secrets.c.id))).scalar_one_or_none()
     if id is not None:

@@ -1,8 +1,8 @@
-"""Transactions: `read` sees one moment, `write` is all or nothing and stamps what it publishes with a new revision.
+"""Transactions: `read` sees one snapshot; `write` is all or nothing and stamps what it publishes with a new revision.
 
-The revision row is updated last and so stays locked until the commit: who reads revision R sees all of R. Each revision
-bears a random nonce: a number alone may come again after a restore. After the commit the hint goes out. Rules and
-queries live elsewhere.
+The revision row is updated last and stays locked until the commit, so a reader of revision R sees all of R. Each
+revision has a random nonce, because a restored database may repeat a number. The hint is sent after the commit.
+Rules and queries live elsewhere.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from control.edges.sql.database import failures_told_apart, is_retryable, open_engine
+from control.edges.sql.database import database_errors, is_retryable, open_engine
 from control.edges.sql.tables import published, revision, revision_nonces
 from policy.snapshot import RowKind
 
@@ -31,12 +31,12 @@ _CHUNK = 500
 
 
 def now_ms() -> int:
-    """Wall-clock time; only ever stored, never measured with."""
+    """Wall-clock time, for timestamps; never used to measure a duration."""
     return time.time_ns() // 1_000_000
 
 
 class WriteTx:
-    """One write transaction: `conn` for statements, `publish` for what the proxies must learn of it."""
+    """One write transaction: `conn` runs statements, `publish` records what the proxies must learn."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self.conn = conn
@@ -45,23 +45,23 @@ class WriteTx:
         self._rows: dict[tuple[str, str], str | None] = {}
 
     def publish(self, kind: RowKind, id: str, body: Mapping[str, Any] | None) -> None:
-        """Put (kind, id) into the snapshot; None takes it out. The last word of a transaction counts."""
+        """Put (kind, id) into the snapshot; a body of None removes it. The last call in a transaction wins."""
         encoded = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         self.publish_text(kind, id, encoded)
 
     def publish_text(self, kind: RowKind, id: str, encoded: str | None) -> None:
-        """The same for a body that is JSON text already."""
+        """The same for a body that is already JSON text."""
         self._rows[(kind.value, id)] = encoded
 
-    async def bury(self, kind: RowKind, ids: Column[str], *where: ColumnElement[bool]) -> None:
-        """Publish a tombstone for every id that is found now, however many. Call it before they are deleted."""
+    async def publish_tombstones(self, kind: RowKind, ids: Column[str], *where: ColumnElement[bool]) -> None:
+        """Publish a tombstone for every matching id. Call this before deleting the rows."""
         revision_ = await self._next_revision()
         dead = select(literal(kind.value), ids, literal(revision_), literal(self.now_ms)).where(*where)
         columns = ["kind", "id", "revision", "published_at_ms"]
         await self.conn.execute(self._upsert(self._insert().from_select(columns, dead)))
 
     async def finish(self) -> int | None:
-        """Write what was published under the next revision; None when nothing was."""
+        """Write what was published under the next revision; None if nothing was published."""
         if not self._rows:
             return self.revision
         stamp = {"revision": await self._next_revision(), "published_at_ms": self.now_ms}
@@ -90,17 +90,17 @@ class WriteTx:
 
 
 class Store:
-    """The database as transactions. `on_published` is told each new revision, after its commit; it must not block."""
+    """The database as transactions. Calls `on_published` with each new revision after its commit; it must not block."""
 
     def __init__(self, engine: AsyncEngine, on_published: Callable[[int], None] | None = None) -> None:
         self.engine = engine
         self._on_published = on_published
-        # SQLite has one writer: waiting here is fair and costs nothing, waiting in SQLite polls.
-        self._turn = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        # SQLite has one writer. A lock here is fair; SQLite itself would poll.
+        self._write_lock = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
 
     @classmethod
     def at(cls, database_url: str, on_published: Callable[[int], None] | None = None) -> "Store":
-        """A store on the database at that URL. Nothing connects before the first transaction."""
+        """A store for the database at that URL. Connects with the first transaction."""
         return cls(open_engine(database_url), on_published)
 
     async def close(self) -> None:
@@ -108,8 +108,8 @@ class Store:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A connection that sees one moment of the database throughout."""
-        with failures_told_apart():
+        """A connection that sees one snapshot of the database."""
+        with database_errors():
             async with self.engine.connect() as conn:
                 if conn.dialect.name == "postgresql":
                     conn = await conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -118,14 +118,14 @@ class Store:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[WriteTx]:
-        """A transaction that commits when the block ends well. On PostgreSQL it may fail retryably: see `transact`."""
-        with failures_told_apart():
+        """A transaction that commits unless the block raises. On PostgreSQL it may need a retry: see `transact`."""
+        with database_errors():
             async with self._write() as tx:
                 yield tx
 
     async def transact(self, work: Callable[[WriteTx], Awaitable[T]]) -> T:
-        """Run `work` in a write transaction; from the start again when the database broke it for concurrency's sake."""
-        with failures_told_apart():
+        """Run `work` in a write transaction; retry it after a serialization failure or deadlock."""
+        with database_errors():
             for attempt in range(ATTEMPTS):
                 try:
                     async with self._write() as tx:
@@ -138,7 +138,7 @@ class Store:
 
     @asynccontextmanager
     async def _write(self) -> AsyncIterator[WriteTx]:
-        async with self._turn, self.engine.connect() as conn:
+        async with self._write_lock, self.engine.connect() as conn:
             conn = await conn.execution_options(tollgate_writes=True)
             async with conn.begin():
                 tx = WriteTx(conn)
@@ -149,6 +149,6 @@ class Store:
 
 
 async def current_revision(conn: AsyncConnection) -> int:
-    """The revision of the moment that `conn` sees."""
+    """The revision that `conn` sees."""
     value: int = (await conn.execute(select(revision.c.value))).scalar_one()
     return value

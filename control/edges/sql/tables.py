@@ -1,4 +1,4 @@
-"""Every table of control, as SQLAlchemy Core sees it; migrations make them, the `*_rows` modules and events query them.
+"""Every table of control, for SQLAlchemy Core. Migrations create them; `*_rows` and `events/` query them.
 
 Times are epoch milliseconds, JSON is text, ids are compared byte by byte on both databases.
 """
@@ -13,7 +13,7 @@ naming = {
 }
 metadata = MetaData(naming_convention=naming)
 
-# PostgreSQL's default collation orders text by language; keyset paging and prefix ranges need plain bytes.
+# PostgreSQL's default collation orders text by language; keyset paging and prefix ranges need byte order.
 Id = String().with_variant(String(collation="C"), "postgresql")
 
 revision = Table(
@@ -22,10 +22,10 @@ revision = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("epoch", Id, nullable=False),
     Column("value", BigInteger, nullable=False),
-    Column("floor", BigInteger, nullable=False),  # tombstones up to here are forgotten: an older reader starts over
+    Column("floor", BigInteger, nullable=False),  # tombstones up to here were deleted: an older reader starts over
 )
 
-revision_nonces = Table(  # a revision and its nonce name one history: after a restore the same number bears another
+revision_nonces = Table(  # identifies a history: after a restore the same revision has another nonce
     "revision_nonces",
     metadata,
     Column("revision", BigInteger, primary_key=True, autoincrement=False),
@@ -93,7 +93,7 @@ api_keys = Table(
     Column("digest", Id, nullable=False, unique=True),
     Column("kind", Id, nullable=False),
     Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
-    Column("group_id", Id, ForeignKey("groups.id"), nullable=True),  # NULL: a key of the workspace itself
+    Column("group_id", Id, ForeignKey("groups.id"), nullable=True),  # NULL: a workspace key
     Column("name", Text, nullable=True),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("last_used_at_ms", BigInteger, nullable=True),
@@ -161,7 +161,7 @@ endpoints = Table(
     Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
     Column("slug", Id, nullable=False, unique=True),
     Column("target", Text, nullable=False),
-    # Beside being in `target`: the database itself refuses to delete what an endpoint uses.
+    # Also in `target`. Here the database refuses to delete what an endpoint uses.
     Column("secret_id", Id, ForeignKey("secrets.id"), nullable=True, index=True),
     Column("model_id", Id, ForeignKey("models.id"), nullable=True, index=True),
     Column("created_at_ms", BigInteger, nullable=False),
@@ -210,7 +210,7 @@ webhooks = Table(
     Column("description", Text, nullable=True),
     Column("enabled", Boolean, nullable=False),
     Column("secret", Text, nullable=False),  # sealed
-    Column("previous_secret", Text, nullable=True),  # sealed; signs too until `previous_until_ms`
+    Column("previous_secret", Text, nullable=True),  # sealed; also signs until `previous_until_ms`
     Column("previous_until_ms", BigInteger, nullable=True),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
@@ -221,14 +221,18 @@ webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
     Column("id", Id, primary_key=True),
-    Column("webhook_id", Id, nullable=False),  # no foreign key: an ingest must not fail because a webhook just went
+    Column(
+        "webhook_id", Id, nullable=False
+    ),  # no foreign key: an ingest must not fail because a webhook was just deleted
     Column("type", Id, nullable=False),
     Column("event_keys", Text, nullable=False),
     Column("status", Id, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("attempt_log", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
-    Column("retry_since_ms", BigInteger, nullable=False),  # when its three days began: created, or last redelivered
+    Column(
+        "retry_since_ms", BigInteger, nullable=False
+    ),  # start of the three days of retries: created, or last redelivered
     Column("next_attempt_at_ms", BigInteger, nullable=False),
     Column("lease", Id, nullable=True),
     Column("leased_until_ms", BigInteger, nullable=False),

@@ -1,6 +1,6 @@
-"""Queries on `webhooks` and `webhook_deliveries`. Claims are leases: a row is one process's until its time is up.
+"""Queries on `webhooks` and `webhook_deliveries`. A process claims a delivery by a lease that expires.
 
-Every claim of one webhook takes turns with the others, so that its concurrency holds over all processes.
+Claims on one webhook are serialized, so its concurrency limit holds over all processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import events, webhook_deliveries, webhooks
 from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
 
-# Spelt out, not bound: only then does a planner see that the partial indexes fit.
+# Literals, not parameters: otherwise the planner does not use the partial indexes.
 _IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who takes deliveries of which webhook, how many at most are under way at once, and for how long they are his."""
+    """A claim on a webhook's deliveries. `most`: deliveries in flight, over all processes. `lease_ms`: its duration."""
 
     webhook_id: str
     lease: str
@@ -83,7 +83,7 @@ async def lock_all(tx: WriteTx) -> list[WebhookRecord]:
 
 
 async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(workspace, webhook) of all that are to be told of these workspaces' events."""
+    """(workspace, webhook) of all enabled webhooks of these workspaces."""
     theirs = one_of(webhooks.c.workspace_id, workspace_ids)
     query = select(webhooks.c.workspace_id, webhooks.c.id).where(theirs, webhooks.c.enabled)
     return [(row.workspace_id, row.id) for row in await tx.conn.execute(query.order_by(webhooks.c.id))]
@@ -119,19 +119,19 @@ async def list_deliveries(
 
 
 async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
-    """Those that have something to be sent now."""
+    """Webhooks that have a due delivery."""
     return list((await conn.execute(due_webhooks_query(now_ms))).scalars())
 
 
 def due_webhooks_query(now_ms: int) -> Select[Any]:
-    """One look into the index per webhook, however much waits; with EXISTS a planner may read all that waits."""
+    """One index look-up per webhook, however many deliveries wait. With EXISTS a planner may read them all."""
     waiting = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
     one = select(webhook_deliveries.c.id).where(waiting).limit(1).correlate(webhooks).scalar_subquery()
     return select(webhooks.c.id).where(webhooks.c.enabled, one.is_not(None))
 
 
 def due_query(webhook_id: str, now_ms: int, limit: int) -> Select[Any]:
-    """The deliveries of one webhook that are to be sent now, longest due first."""
+    """A webhook's due deliveries, longest due first."""
     due = select(webhook_deliveries.c.id).where(webhook_deliveries.c.webhook_id == webhook_id, _is_due(now_ms))
     return due.order_by(webhook_deliveries.c.next_attempt_at_ms).limit(limit)
 
@@ -141,14 +141,14 @@ def _is_due(now_ms: int) -> ColumnElement[bool]:
 
 
 def leased_query(webhook_id: str, now_ms: int) -> Select[Any]:
-    """How many of a webhook's deliveries are under way, in all processes."""
+    """The number of a webhook's deliveries in flight, over all processes."""
     table = webhook_deliveries
     leased = and_(table.c.webhook_id == webhook_id, _IS_PENDING, table.c.leased_until_ms > now_ms)
     return select(func.count()).select_from(table).where(leased)
 
 
 async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[WebhookRecord, list[DeliveryRecord]] | None:
-    """Lease what is due, as far as the webhook's concurrency allows; None when the webhook is gone, off or taken."""
+    """Lease due deliveries up to the webhook's concurrency. None if the webhook is deleted, disabled or locked."""
     query = select(webhooks).where(webhooks.c.id == claim.webhook_id, webhooks.c.enabled)
     row = (await tx.conn.execute(query.with_for_update(skip_locked=True))).one_or_none()
     if row is None:
@@ -157,7 +157,7 @@ async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[Webh
     under_way: int = (await tx.conn.execute(leased_query(claim.webhook_id, now_ms))).scalar_one()
     due = due_query(claim.webhook_id, now_ms, max(0, claim.most - under_way))
     until_ms = now_ms + claim.lease_ms
-    # PostgreSQL looks only at the outer conditions again where it waited for a row that somebody was just changing.
+    # After waiting for a row lock, PostgreSQL re-checks only the outer conditions.
     taken = update(table).where(table.c.id.in_(due.scalar_subquery()), _is_due(now_ms))
     taken = taken.values(
         lease=claim.lease, leased_until_ms=until_ms, next_attempt_at_ms=until_ms, attempts=table.c.attempts + 1
@@ -167,7 +167,7 @@ async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[Webh
 
 
 async def finish_attempt(tx: WriteTx, delivery: DeliveryRecord, values: Mapping[str, Any]) -> bool:
-    """Write what came of a leased delivery; False when the lease ran out and somebody else has it."""
+    """Write the result of a leased delivery. False if the lease expired and another process holds it."""
     table = webhook_deliveries
     mine = update(table).where(table.c.id == delivery.id, table.c.lease == delivery.lease, _IS_PENDING)
     return (await tx.conn.execute(mine.values(lease=None, leased_until_ms=0, **values))).rowcount == 1
@@ -178,22 +178,22 @@ async def update_delivery(tx: WriteTx, delivery_id: str, values: Mapping[str, An
 
 
 async def events_of(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
-    """The events of these deliveries by their keys, as far as they are still kept."""
+    """The events of these deliveries by idempotency key, as far as they are still stored."""
     keys = (key for delivery in deliveries for key in orjson.loads(delivery.event_keys))
     query = select(events).where(one_of(events.c.idempotency_key, keys))
     return {row.idempotency_key: row for row in await conn.execute(query)}
 
 
 async def forget_deliveries(tx: WriteTx, status: str, before_ms: int, limit: int) -> int:
-    """Delete at most `limit` deliveries that ended so before then; how many."""
+    """Delete at most `limit` deliveries that ended with `status` before `before_ms`; returns how many."""
     table = webhook_deliveries
     ended = and_(table.c.status == status, table.c.ended_at_ms < before_ms)
     old = select(table.c.id).where(ended).limit(limit)
-    # Told again outside for PostgreSQL, as in `claim_deliveries`: what is being sent again meanwhile stays.
+    # Repeated outside for PostgreSQL, as in `claim_deliveries`: a delivery that is being redelivered stays.
     return (await tx.conn.execute(delete(table).where(table.c.id.in_(old), ended))).rowcount
 
 
 async def forget_orphans(tx: WriteTx) -> int:
-    """Delete what an ingest wrote for a webhook while that was being deleted."""
+    """Delete deliveries that an ingest wrote while their webhook was being deleted."""
     gone = ~exists().where(webhooks.c.id == webhook_deliveries.c.webhook_id)
     return (await tx.conn.execute(delete(webhook_deliveries).where(gone))).rowcount

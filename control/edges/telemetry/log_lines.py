@@ -12,7 +12,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str) -> None:
-    """All logging of this process from `level` on; a migration's steps only from WARNING on."""
+    """Send this process's logging from `level` on to standard error. Alembic logs from WARNING on."""
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level, handlers=[out])
@@ -20,21 +20,21 @@ def log_to_stderr(level: str) -> None:
 
 
 class OutageLog:
-    """Logs an outage when it begins, when its cause changes and when it ends; never once for each failed try."""
+    """Logs an outage when it begins, when its cause changes and when it ends, instead of once per failed try."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self.cause = ""
-        """The message of the outage that lasts; "" while there is none."""
+        """The message of the current outage; "" if there is none."""
 
     def begins(self, message: str) -> None:
-        """May be called for every failure. `message`: cause, consequence, remedy."""
+        """Call this on every failure. `message`: cause, consequence, remedy."""
         if message != self.cause:
             self.cause = message
             self._log.warning("%s", message)
 
     def ends(self, message: str) -> None:
-        """May be called for every success."""
+        """Call this on every success."""
         if self.cause:
             self.cause = ""
             self._log.info("%s", message)

@@ -1,4 +1,4 @@
-"""Control's own Prometheus metrics: one registry per running control plane, nothing global."""
+"""Control's Prometheus metrics: one registry per control plane, nothing global."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 
 
 class Metrics:
-    """What control counts. Labels are route templates, never paths: ids would be without number."""
+    """Control's metrics. Labels are route templates, never paths, whose ids would be unbounded."""
 
     content_type = CONTENT_TYPE_LATEST
 

@@ -1,7 +1,7 @@
-"""The one way out of control: posts a message to a customer's URL, to an address that was checked.
+"""Posts a webhook message to a customer's URL. Control makes no other outgoing HTTP call.
 
-The name is resolved, every address is checked, a checked one is dialled; redirects are not followed and proxy
-environment variables not read. What went wrong is told without host, address or anything the receiver said.
+Resolves the name, checks every address and dials a checked one. Follows no redirect and reads no proxy environment
+variable. Errors name neither host nor address, and quote nothing from the receiver.
 
 See docs/reference/management-api.md#egress-rules.
 """
@@ -30,7 +30,7 @@ class AddressRefusedError(OSError):
 
 
 class _CheckedResolver(AbstractResolver):
-    """Gives the connector only what it may dial; it dials nothing else."""
+    """Gives the connector only addresses that it may dial."""
 
     def __init__(self, rules: EgressRules, resolve: Resolve) -> None:
         self._rules = rules
@@ -41,7 +41,7 @@ class _CheckedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         link = self._rules.links.get(host.lower())
         if link is not None:
-            return [_place(host, link.address, link.port)]
+            return [_resolved(host, link.address, link.port)]
         addresses = await self._resolve(host)
         try:
             check_addresses(addresses, Reach.CUSTOMER, self._rules, "url")
@@ -49,13 +49,13 @@ class _CheckedResolver(AbstractResolver):
             raise AddressRefusedError from None
         if not addresses:
             raise OSError("no address")
-        return [_place(host, address, port) for address in addresses]
+        return [_resolved(host, address, port) for address in addresses]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
-def _place(host: str, address: Address, port: int) -> ResolveResult:
+def _resolved(host: str, address: Address, port: int) -> ResolveResult:
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     return ResolveResult(
         hostname=host, host=str(address), port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST
@@ -63,13 +63,13 @@ def _place(host: str, address: Address, port: int) -> ResolveResult:
 
 
 async def look_up(host: str) -> list[Address]:
-    """Ask the system's resolver."""
+    """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(ip_address(str(place[4][0]).partition("%")[0]) for place in found))
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
 
 
 class WebhookClient:
-    """Posts messages; a receiver has `timeout_s` to answer one. `resolve` is replaced in tests only."""
+    """Posts messages. A receiver has `timeout_s` to answer. Only tests replace `resolve`."""
 
     def __init__(
         self, rules: EgressRules, timeout_s: float, ca_file: str | None = None, resolve: Resolve = look_up
@@ -83,7 +83,7 @@ class WebhookClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Attempt:
-        """One attempt, whatever comes of it; it takes `timeout_s` at most."""
+        """Make one attempt. Never raises; takes at most `timeout_s`."""
         started_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         status, error, retry_after_s = None, None, 0
         try:
@@ -95,7 +95,7 @@ class WebhookClient:
         except TimeoutError:
             error = "no answer in time"
         except (aiohttp.ClientError, OSError) as failure:
-            error = _told(failure)
+            error = _describe(failure)
         duration_ms = int((time.monotonic() - started_s) * 1000)
         if status is not None and not 200 <= status < 300:
             error = f"answered {status}"
@@ -107,7 +107,7 @@ class WebhookClient:
 
     async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
         async with self._open().post(url, headers=headers, data=body, allow_redirects=False) as answer:
-            await answer.content.read(_READ_BYTES)  # more is not read, and costs the connection
+            await answer.content.read(_READ_BYTES)  # the rest is not read; the connection is closed
             after = answer.headers.get("Retry-After", "")
             seconds = int(after) if after.isascii() and after.isdecimal() and len(after) < 9 else 0
             return answer.status, min(seconds, MAX_RETRY_AFTER_S)
@@ -129,8 +129,8 @@ class WebhookClient:
         return self._session
 
 
-def _told(failure: BaseException) -> str:
-    """What the customer reads of a failure: its kind, never its text."""
+def _describe(failure: BaseException) -> str:
+    """The failure as the customer reads it: its kind, never its text."""
     chain: BaseException | None = failure
     while chain is not None:
         if isinstance(chain, AddressRefusedError):

@@ -1,7 +1,7 @@
-"""Sends what the outbox holds. Any number of control processes share the work: each message is leased to one of them.
+"""Sends the messages in the outbox. Several control processes may share the work; each message is leased to one.
 
-Each webhook has a lane of its own, so a receiver that hangs delays no other. A process that dies leaves leases that run
-out, and its messages are sent by another: at least once, with the same id.
+Each webhook has its own lane, so a receiver that hangs delays no other. When a process dies, its leases expire and
+another process sends its messages: at least once, with the same id.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """`concurrency`: messages under way at once per webhook, over all processes. A lease outlives every attempt."""
+    """`concurrency`: messages in flight per webhook, over all processes. `lease_ms` exceeds the longest attempt."""
 
     concurrency: int = 4
     poll_interval_s: float = 0.5
@@ -58,7 +58,7 @@ class _Message:
 
 
 class WebhookSender:
-    """One process's part of the sending. `count`: told each outcome (`delivered`, `failed`, `dead`)."""
+    """One process's sender. Calls `count` with each outcome: `delivered`, `failed` or `dead`."""
 
     def __init__(
         self,
@@ -75,36 +75,40 @@ class WebhookSender:
         self._options = options or SenderOptions()
         self._outage = OutageLog(log)
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._at_the_database: set[asyncio.Task[Any]] = set()
+        self._transactions: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Until cancelled. What is under way then is left to its lease."""
+        """Run until cancelled. Messages in flight are left to their leases."""
         try:
             while True:
                 try:
-                    await self._look()
-                    self._outage.ends("Webhooks resume: the database is back")
+                    await self._open_lanes()
+                    self._outage.ends("Webhooks resume: the database is reachable again.")
                 except DatabaseUnavailableError as error:
-                    self._outage.begins(f"Webhooks paused: database unreachable ({error.reason}). They resume with it")
-                except Exception:  # a bug must not end the sending of everything for everybody
-                    log.exception("the sender of webhooks stumbled")
+                    self._outage.begins(
+                        f"Webhooks paused: database unreachable ({error.reason}). Deliveries resume when it is back."
+                    )
+                except Exception:  # a bug must not stop deliveries to every webhook
+                    log.exception(
+                        "Webhook sender failed unexpectedly; it continues with the next poll. Please report this."
+                    )
                 await asyncio.sleep(self._options.poll_interval_s)
         finally:
             for lane in self._lanes.values():
                 lane.cancel()
             await asyncio.gather(*self._lanes.values(), return_exceptions=True)
-            await asyncio.gather(*self._at_the_database, return_exceptions=True)
+            await asyncio.gather(*self._transactions, return_exceptions=True)
 
-    async def _undisturbed(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a transaction that is not torn when we are cancelled: SQLite might hold its lock on."""
+    async def _uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a transaction that completes even if this task is cancelled: SQLite might keep its lock otherwise."""
         task = asyncio.create_task(work)
-        self._at_the_database.add(task)
-        task.add_done_callback(self._at_the_database.discard)
+        self._transactions.add(task)
+        task.add_done_callback(self._transactions.discard)
         return await asyncio.shield(task)
 
-    async def _look(self) -> None:
-        """Open a lane for each webhook that has something due and none here yet."""
-        for webhook_id in await self._undisturbed(self._due()):
+    async def _open_lanes(self) -> None:
+        """Open a lane for each webhook that has a due message and no lane in this process."""
+        for webhook_id in await self._uncancelled(self._due()):
             if webhook_id not in self._lanes:
                 lane = asyncio.create_task(self._lane(webhook_id), name=f"webhook {webhook_id}")
                 self._lanes[webhook_id] = lane
@@ -118,12 +122,18 @@ class WebhookSender:
         del self._lanes[webhook_id]
         if not lane.cancelled() and (error := lane.exception()) is not None:
             if isinstance(error, DatabaseUnavailableError):
-                log.info("webhook %s paused: database unreachable (%s)", webhook_id, error.reason)
+                log.info(
+                    "Webhook %s paused: database unreachable (%s). Deliveries resume when it is back.",
+                    webhook_id,
+                    error.reason,
+                )
             else:
-                log.error("webhook %s waits: %s", webhook_id, type(error).__name__, exc_info=error)
+                log.error(
+                    "Webhook %s paused by a bug (%s); retrying.", webhook_id, type(error).__name__, exc_info=error
+                )
 
     async def _lane(self, webhook_id: str) -> None:
-        """Send to one webhook until nothing more is due; as one message ends the next begins."""
+        """Send to one webhook until nothing is due. As one message ends, the next one begins."""
         sending: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -132,7 +142,7 @@ class WebhookSender:
                         sending.add(asyncio.create_task(self._send(message)))
                 if not sending:
                     return
-                # The timeout: a message that hangs must not hold up those that came after it was claimed.
+                # The timeout: messages queued since must not wait for one that hangs.
                 done, sending = await asyncio.wait(
                     sending, timeout=self._options.poll_interval_s, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -155,7 +165,7 @@ class WebhookSender:
             events = await webhook_rows.events_of(tx.conn, deliveries)
             return [_Message(webhook, one, body_of(one, events), now_ms) for one in deliveries]
 
-        return await self._undisturbed(self._store.transact(work))
+        return await self._uncancelled(self._store.transact(work))
 
     async def _send(self, message: _Message) -> None:
         webhook, delivery = message.webhook, message.delivery
@@ -167,12 +177,16 @@ class WebhookSender:
         async def work(tx: WriteTx) -> bool:
             return await webhook_rows.finish_attempt(tx, delivery, values)
 
-        with suppress(DatabaseUnavailableError):  # then the lease runs out and it is sent again
-            if await self._undisturbed(self._store.transact(work)):
+        with suppress(DatabaseUnavailableError):  # the lease expires and the message is sent again
+            if await self._uncancelled(self._store.transact(work)):
                 self._count(_outcome(values))
         if values.get("status") == DEAD:
             log.error(
-                "webhook %s: message %s is given up after %d attempts", webhook.id, delivery.id, delivery.attempts
+                "Webhook %s: gave up message %s after %d attempts."
+                " Redeliver it through the API once the receiver works.",
+                webhook.id,
+                delivery.id,
+                delivery.attempts,
             )
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from control.edges.redis.hints import Hints as ControlHints
+from control.edges.redis.hints import HintPublisher
 from proxy.edges.policy.supervisor import hints as module
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
@@ -97,12 +97,12 @@ async def test_control_tells_of_a_lower_revision_too(server: RedisServer) -> Non
     """Its database may be restored to a point in time while it runs."""
     heard: list[int | None] = []
     redis = Redis.from_url(server.url)
-    telling = ControlHints(redis)
+    telling = HintPublisher(redis)
     await telling.start()
     async with listening(server.url, heard):
         await until_heard(heard, 1)
         for count, revision in enumerate((100, 7, 7), start=2):
-            telling.tell(revision)
+            telling.publish(revision)
             await until_heard(heard, count)
     await telling.close()
     await redis.aclose()

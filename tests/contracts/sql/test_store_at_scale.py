@@ -180,7 +180,7 @@ LOOKS: dict[str, Look] = {
     "changes, all": lambda c, f: published_rows.changes(c, (0, "", ""), f.keys, 5001),
     "changes, in the middle": _changes_in_the_middle,
     "changes, the last few": lambda c, f: published_rows.changes(c, (f.keys - 3, "", ""), 0, 5001),
-    "the standing": lambda c, f: published_rows.standing(c),
+    "the standing": lambda c, f: published_rows.published_state(c),
     "prefixes": lambda c, f: workspace_rows.owned_prefixes(c, WORKSPACE),
 }
 SMALL = ("revision", "workspaces", "prefixes")
@@ -222,7 +222,7 @@ async def test_revoking_and_deleting_go_by_an_index(store: Store, filled: Filled
 async def test_a_refresh_costs_what_changed(store: Store, filled: Filled) -> None:
     """One changed row among many is one row on the wire."""
     async with store.read() as conn:
-        now = await published_rows.standing(conn)
+        now = await published_rows.published_state(conn)
     delta = await policy_feed.read_page(store, FeedReader(now.epoch, now.revision - 1, None, 5000))
     assert [row.id for row in delta.rows] == [f"digest{filled.keys}"]
 

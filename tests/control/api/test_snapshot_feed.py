@@ -281,7 +281,7 @@ async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
 async def test_many_tombstones_are_one_revision(store: Store) -> None:
     await publish(store, *(f"g{number}" for number in range(1200)), body={})
     async with store.write() as tx:
-        await tx.bury(RowKind.GROUP, published.c.id, published.c.id != "g7")
+        await tx.publish_tombstones(RowKind.GROUP, published.c.id, published.c.id != "g7")
         tx.publish(RowKind.GROUP, "more", {})
     follower = Follower()
     await follower.follow(store)

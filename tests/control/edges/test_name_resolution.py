@@ -9,13 +9,13 @@ from ipaddress import ip_address
 import pytest
 
 from control.edges import name_resolution
-from control.edges.name_resolution import UpstreamNames
+from control.edges.name_resolution import UpstreamUrlChecker
 from policy.hosts import Address, EgressRules, HostRuleError
 
 URL = "https://llm.example.com"
 
 
-class Resolving(UpstreamNames):
+class Resolving(UpstreamUrlChecker):
     """Resolves every name to the same addresses."""
 
     def __init__(self, *addresses: str, allow: str = "") -> None:
@@ -61,8 +61,8 @@ async def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: py
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent)
-    assert await UpstreamNames(EgressRules()).resolve("llm.example.com") == []
+    assert await UpstreamUrlChecker(EgressRules()).resolve("llm.example.com") == []
 
 
 async def test_this_machine_resolves_to_itself() -> None:
-    assert ip_address("127.0.0.1") in await UpstreamNames(EgressRules()).resolve("localhost")
+    assert ip_address("127.0.0.1") in await UpstreamUrlChecker(EgressRules()).resolve("localhost")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from control.operator import stack
-from control.operator.stack import Keeper, Options, Part, Ports, PortTakenError, StackError
+from control.operator.stack import Options, Part, PartRunner, Ports, PortTakenError, StackError
 from runtime import child_process
 from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
 from tests.processes import is_running
@@ -39,57 +39,57 @@ def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
 
 
 async def test_a_part_that_dies_before_it_is_ready_is_told() -> None:
-    keeper = Keeper(part("raise SystemExit(3)", ready=False), Lines().append)
+    runner = PartRunner(part("raise SystemExit(3)", ready=False), Lines().append)
     with pytest.raises(StackError, match="thing ended with status 3 before it was ready"):
-        await keeper.start()
-    await keeper.stop()
+        await runner.start()
+    await runner.stop()
 
 
 async def test_a_part_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "START_TIMEOUT_S", 0.2)
-    keeper = Keeper(part(WAITS, ready=False), Lines().append)
+    runner = PartRunner(part(WAITS, ready=False), Lines().append)
     with pytest.raises(StackError, match="not ready after"):
-        await keeper.start()
-    await keeper.stop()
+        await runner.start()
+    await runner.stop()
 
 
 async def test_a_dead_part_is_started_again_until_stopped() -> None:
     said = Lines()
-    keeper = Keeper(part(WAITS), said.append)
-    await keeper.start()
-    first = keeper.child
+    runner = PartRunner(part(WAITS), said.append)
+    await runner.start()
+    first = runner.child
     assert first is not None
     first.kill()
     await said.until("was killed by SIGKILL; starting it again")
     async with asyncio.timeout(10):
-        while keeper.child is first:
+        while runner.child is first:
             await asyncio.sleep(0.01)
-    second = keeper.child
+    second = runner.child
     assert second is not None
-    await keeper.stop()
+    await runner.stop()
     assert await second.wait() == -signal.SIGTERM
 
 
 async def test_a_death_after_leave_is_not_mended() -> None:
     said = Lines()
-    keeper = Keeper(part(WAITS), said.append)
-    await keeper.start()
-    keeper.leave()
-    assert keeper.child is not None
-    keeper.child.kill()
-    await keeper.stop()
+    runner = PartRunner(part(WAITS), said.append)
+    await runner.start()
+    runner.stop_restarting()
+    assert runner.child is not None
+    runner.child.kill()
+    await runner.stop()
     assert not any("again" in line for line in said)
 
 
 async def test_a_part_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = Lines()
-    keeper = Keeper(part(DEAF, grace_s=0.3), said.append)
-    await keeper.start()
+    runner = PartRunner(part(DEAF, grace_s=0.3), said.append)
+    await runner.start()
     async with asyncio.timeout(10):
         while not (tmp_path / "deaf").exists():
             await asyncio.sleep(0.01)
-    await keeper.stop()
+    await runner.stop()
     assert "thing did not stop within 0 s: killed" in said
 
 

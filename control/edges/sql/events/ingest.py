@@ -1,7 +1,7 @@
-"""Takes billing events into the database: each once, none into a window that was already served.
+"""Stores billing events: each once, none in a window that was already served.
 
-An event's timestamp is the end of its call, but never earlier than *clock − holdback / 2*; a transaction that takes
-longer than holdback / 4 is aborted and tried again. `event_clock.py` says why that keeps the promise.
+An event's timestamp is the end of its call, but never earlier than *clock − holdback / 2*. A transaction that takes
+longer than holdback / 4 is rolled back and retried. `clock.py` explains why this suffices.
 
 See docs/reference/events-and-webhooks.md#the-holdback.
 """
@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 SHORTEST_HOLDBACK_S = 0.2
-"""Below that a deadline of a quarter of it could never be kept; such a holdback promises nothing, and is for tests."""
+"""With a shorter holdback no transaction meets its deadline of a quarter. It gives no guarantee; only tests use one."""
 LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
 _COLUMNS = [column.name for column in events.columns]
 
 Outbox = Callable[[WriteTx, Sequence[dict[str, Any]]], Awaitable[None]]
-"""Told of each new event's row, inside the transaction that brings it in."""
+"""Called with the rows of new events, inside the transaction that stores them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """The way in. Any number of processes may take the same events at the same time."""
+    """Stores events. Several processes may store the same events at the same time."""
 
     store: Store
     holdback_s: float
@@ -46,9 +46,10 @@ class Ingest:
     outbox: Outbox | None = None
 
     async def take(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
-        """Commit these; how many of them were new. `IngestTooSlowError` when the database cannot keep the deadline.
+        """Commit a batch; returns how many events were new.
 
-        `after`: the key of an event that the sender knows to be committed; `EventsLostError` when it is not here.
+        `after`: the key of an event that was committed before. Raises `EventsLostError` if it is missing, and
+        `IngestTooSlowError` if the database cannot keep the deadline.
         """
         if not batch:
             async with self.store.read() as conn:
@@ -58,14 +59,18 @@ class Ingest:
             try:
                 return await self.store.transact(lambda tx: self._within_deadline(tx, batch, after))
             except IngestTooSlowError:
-                log.warning("an ingest of %d events was too slow and is tried again", len(batch))
+                log.warning(
+                    "Storing %d events took longer than a quarter of TOLLGATE_EVENT_HOLDBACK_S; retrying."
+                    " Check the database's load.",
+                    len(batch),
+                )
                 if attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("the loop returns or raises")
 
     async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
-        """Looked at when all is done rather than cancelled on the way: a statement that is torn away from SQLite may
-        hold its lock on. PostgreSQL itself ends a statement that hangs."""
+        """Checks the deadline at the end instead of cancelling: a cancelled SQLite statement may keep its lock.
+        PostgreSQL aborts a statement that hangs by itself."""
         began_s, deadline_s = time.monotonic(), self.holdback_s / 4
         await _find(tx.conn, after)
         if self.holdback_s < SHORTEST_HOLDBACK_S:
@@ -79,11 +84,11 @@ class Ingest:
         return new
 
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
-        now_ms = (await self.clock.look_to_stamp(tx)).now_ms
+        now_ms = (await self.clock.read_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
         made = await each(batch, lambda event: _row(event, earliest_ms, now_ms))
         rows = {row["idempotency_key"]: row for row in made}
-        # In the order of their keys, so that two transactions with the same events cannot wait for each other.
+        # Ordered by key, so that two transactions with the same events cannot deadlock.
         sent = orjson.dumps([list(rows[key].values()) for key in sorted(rows)]).decode()
         inserted = await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": sent})
         new = [rows[key] for key in inserted.scalars()]
@@ -95,7 +100,7 @@ class Ingest:
 
 
 async def _find(conn: Connection, key: str | None) -> None:
-    """Raise `EventsLostError` when there is no such event."""
+    """Raise `EventsLostError` if there is no event with this key."""
     if key is None:
         return
     known = select(events.c.idempotency_key).where(events.c.idempotency_key == key)
@@ -125,7 +130,7 @@ def _row(event: BillingEvent, earliest_ms: int, now_ms: int) -> dict[str, Any]:
 
 
 def _insert_text(value: str, source: str) -> str:
-    """One statement and one parameter for any number of rows: binding each value would cost more than the insert."""
+    """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
     values = [value.format(place=place, type=_type_of(place)) for place in range(len(_COLUMNS))]
     return (
         f"INSERT INTO events ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM {source} WHERE true"  # noqa: S608
@@ -144,7 +149,7 @@ _INSERTS = {
 
 
 async def _mark_keys_used(tx: WriteTx, rows: Sequence[dict[str, Any]]) -> None:
-    """`last_used_at`, to within ten seconds, so that a busy key is not a row that every transaction waits for."""
+    """Update `last_used_at` with a tolerance of ten seconds, so that transactions do not queue for a busy key's row."""
     used: dict[str, int] = {}
     for row in rows:
         used[row["api_key_prefix"]] = max(used.get(row["api_key_prefix"], 0), row["timestamp_ms"])

@@ -1,7 +1,7 @@
 """Queries on `events`: pages by (timestamp, idempotency key) at a cost that does not grow with the table.
 
-Each page is one range of one index: of the workspace, of each entity asked for, or of each (key, entity) asked for.
-The ranges' first rows are merged by the database; nothing is counted and nothing is skipped over.
+Each page reads one index range: for the workspace, or one per requested entity or (key, entity). The database merges
+the ranges' first rows. No query counts rows or uses OFFSET.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from control.edges.sql.tables import Id, events
 from control.resources.records import EventPosition, Window
 
 _WIDTHS = (1, 4, 32)
-"""How many ranges a statement merges: one of few numbers. Each number is a statement of its own, of 100 kB per range as
-SQLAlchemy and the drivers keep it, and they keep hundreds."""
+"""The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at
+100 kB per range."""
 _SHOWN = (
     *(events.c.timestamp_ms, events.c.idempotency_key, events.c.request_id, events.c.model_slug),
     *(events.c.external_entity_id, events.c.api_key_prefix),
@@ -24,22 +24,22 @@ _SHOWN = (
 _ORDER = (events.c.timestamp_ms, events.c.idempotency_key)
 _EQUAL = (events.c.external_entity_id, events.c.api_key_prefix)
 Range = tuple[str, ...]
-"""What is equal throughout it, besides the workspace: nothing; the entity; entity and key."""
+"""The values that all its events share besides the workspace: none; the entity; entity and key."""
 
 
 async def page_of_events(conn: Connection, window: Window, after: EventPosition | None, limit: int) -> list[Any]:
-    """The first `limit` rows behind `after`, in order."""
+    """The first `limit` rows after `after`, in order."""
     rows: list[Any] = []
     for ranges in in_widths(await _ranges(conn, window)):
         query = merged([_range(window, one, after, limit) for one in ranges], limit)
         rows += (await conn.execute(query)).all()
         rows.sort(key=lambda row: (row.timestamp_ms, row.idempotency_key))
-        del rows[limit:]  # each time: of a thousand ranges there may be a million rows
+        del rows[limit:]  # per statement: a thousand ranges may have a million rows
     return rows
 
 
 def in_widths(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """All of them, in parts of one of `_WIDTHS`; filled up with what no event is equal to, for none lacks a name."""
+    """Split the ranges into parts of one of `_WIDTHS`, padded with empty names, which match no event."""
     for start in range(0, len(ranges), _WIDTHS[-1]):
         part = ranges[start : start + _WIDTHS[-1]]
         width = next(width for width in _WIDTHS if len(part) <= width)
@@ -70,7 +70,7 @@ async def _ranges(conn: Connection, window: Window) -> list[Range]:
 
 
 async def _pairs_of_keys(conn: Connection, workspace_id: str, keys: list[str]) -> list[Range]:
-    """Each (entity, key) that has events, by skipping from one to the next in the index. A key has one, by nature."""
+    """Each (entity, key) that has events, by an index skip scan. A key normally has one entity."""
     pairs: list[Range] = []
     front: list[Range] = [("", key) for key in keys]
     while front:
@@ -95,7 +95,7 @@ def _next_entities(workspace_id: str, front: list[Range]) -> Select[Any]:
 
 
 async def delete_events_before(tx: WriteTx, workspace_id: str, before_ms: int, limit: int) -> int:
-    """Delete at most `limit` of a workspace's oldest events; how many."""
+    """Delete at most `limit` of a workspace's oldest events; returns how many."""
     old = and_(events.c.workspace_id == workspace_id, events.c.timestamp_ms < before_ms)
     keys = select(events.c.idempotency_key).where(old).order_by(*_ORDER).limit(limit)
     return (await tx.conn.execute(delete(events).where(events.c.idempotency_key.in_(keys)))).rowcount

@@ -1,1 +1,1 @@
-"""The database's history: one file per step in `versions/`, run by `control.edges.sql.database.migrate`."""
+"""Schema migrations: one file per step in `versions/`, run by `control.edges.sql.database.migrate`."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection (and inside the transaction) that `database.migrate` opened."""
+"""Alembic's entry point: runs the steps on the connection and in the transaction that `database.migrate` opened."""
 
 from alembic import context
 

@@ -92,7 +92,7 @@ def test_a_path_that_no_url_can_hold_is_refused() -> None:
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataDirectoryError, match="cannot make the data directory"):
+    with pytest.raises(DataDirectoryError, match="cannot create the data directory"):
         made(tmp_path / "file" / "data")
 
 

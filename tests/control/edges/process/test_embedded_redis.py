@@ -24,7 +24,7 @@ from control.edges.process.redis_binary import (
     pin,
     set_stray_file_aside,
 )
-from control.operator.stack import Keeper, Part
+from control.operator.stack import Part, PartRunner
 from runtime.child_process import Child
 from tests.redis_server import REDIS_BINARIES
 
@@ -117,7 +117,7 @@ def test_an_older_one_than_wrote_the_counters_is_refused_with_the_remedy(tmp_pat
 def test_redis_and_valkey_read_each_other_up_to_where_they_parted(
     writer: tuple[str, tuple[int, int, int]], reader: tuple[str, tuple[int, int, int]], reads: bool
 ) -> None:
-    assert RedisServer("r", *reader).reads_what(RedisServer("w", *writer)) is reads
+    assert RedisServer("r", *reader).can_read_files_of(RedisServer("w", *writer)) is reads
 
 
 @pytest.mark.usefixtures("no_wheel")
@@ -174,16 +174,16 @@ async def serving(directory: DataDirectory, server: RedisServer) -> AsyncIterato
     """The embedded Redis on this binary, stopped as `up` stops it."""
     lock = directory.lock()
     embedded = EmbeddedRedis(directory, server)
-    keeper = Keeper(
+    runner = PartRunner(
         Part("redis", embedded.launch(dict(os.environ), lock), embedded.is_ready, embedded.stop, 10.0), lambda _: None
     )
-    await keeper.start()
+    await runner.start()
     client = redis.asyncio.Redis.from_url(embedded.url, decode_responses=True)
     try:
         yield client
     finally:
         await client.aclose()
-        await keeper.stop()
+        await runner.stop()
         os.close(lock)
 
 
@@ -216,16 +216,16 @@ async def test_it_keeps_what_it_was_told_over_a_kill_and_a_stop(binary: RedisSer
     assert server.launch({}, lock).argv[0] == binary.path
     part = Part("redis", server.launch(dict(os.environ), lock), server.is_ready, server.stop, 10.0)
     for expected in (1, 2):
-        keeper = Keeper(part, lambda _: None)
-        await keeper.start()
+        runner = PartRunner(part, lambda _: None)
+        await runner.start()
         client = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
         assert await client.incr("count") == expected
         assert await setting(client, "port") == "0"
         assert await setting(client, "maxmemory-policy") == "noeviction"
         await client.aclose()
-        await keeper.stop()
-        assert keeper.child is not None
-        assert await keeper.child.wait() == 0, "SHUTDOWN, not a kill"
+        await runner.stop()
+        assert runner.child is not None
+        assert await runner.child.wait() == 0, "SHUTDOWN, not a kill"
     os.close(lock)
 
 

@@ -1,1 +1,1 @@
-"""One Alembic revision per file; each goes up and down on a filled database."""
+"""One Alembic revision per file. Each upgrades and downgrades a database that holds data."""

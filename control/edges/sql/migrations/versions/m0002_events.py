@@ -1,4 +1,4 @@
-"""What serving events needs: the latest clock that a reader was shown, and a key's events by entity."""
+"""Tables for serving events: the latest clock that a reader has seen, and an index of a key's events by entity."""
 
 import sqlalchemy as sa
 from alembic import op

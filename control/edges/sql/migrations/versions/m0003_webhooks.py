@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries. No foreign key between them: an ingest must not fail because a webhook just went."""
+"""Webhooks and their deliveries. No foreign key: an ingest must not fail because a webhook was deleted."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A random nonce for each revision: what tells a revision from another one of the same number after a restore."""
+"""A random nonce per revision: it distinguishes revisions of the same number after a restore."""
 
 import secrets
 import time
