@@ -60,7 +60,7 @@ async def test_a_dead_part_is_started_again_until_stopped() -> None:
     first = runner.child
     assert first is not None
     first.kill()
-    await said.until("was killed by SIGKILL; starting it again")
+    await said.until("was killed by SIGKILL; restarting it in")
     async with asyncio.timeout(10):
         while runner.child is first:
             await asyncio.sleep(0.01)
@@ -78,7 +78,7 @@ async def test_a_death_after_leave_is_not_mended() -> None:
     assert runner.child is not None
     runner.child.kill()
     await runner.stop()
-    assert not any("again" in line for line in said)
+    assert not any("restarting" in line for line in said)
 
 
 async def test_a_part_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +100,14 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
         port = holder.getsockname()[1]
         options = options_for(tmp_path, Ports(port, 0, 0))
         with pytest.raises(
-            PortTakenError, match=f"port {port} on 127.0.0.1 is taken; choose another with --proxy-port"
+            PortTakenError, match=f"port {port} on 127.0.0.1 is in use; choose another with --proxy-port"
         ):
             await stack.up(options, Lines().append, Lines().append)
     assert can_bind("127.0.0.1", port)
 
 
 async def test_one_port_cannot_serve_two_surfaces(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="asked for twice"):
+    with pytest.raises(StackError, match="is given twice"):
         await stack.up(options_for(tmp_path, Ports(21_111, 21_111, 0)), Lines().append, Lines().append)
 
 

@@ -122,7 +122,7 @@ def test_a_taken_port_is_an_error_that_names_the_option(workspace: Workspace, tm
         "up", "--data", str(tmp_path / "two"), "--proxy-port", "0", "--admin-port", "0", "--control-port", taken
     )
     assert second.returncode == 1
-    assert f"port {taken} on 127.0.0.1 is taken; choose another with --control-port" in second.stderr
+    assert f"port {taken} on 127.0.0.1 is in use; choose another with --control-port" in second.stderr
 
 
 def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
