@@ -149,6 +149,7 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         self.in_head, self._in_body = False, True
+        self._known_fields = self._silent_bytes = 0
         url, self._url = self._url, b""
         fields, self._fields = self._fields, []
         if self._repeating:

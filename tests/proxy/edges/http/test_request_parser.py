@@ -118,6 +118,15 @@ def test_what_does_not_end_is_bounded(message: bytes, told: str) -> None:
     assert parsed(message, 1000).told[-1] == told
 
 
+def test_the_bounds_are_of_one_request_not_of_a_connection() -> None:
+    recorded = Recorded()
+    parser = RequestParser(recorded, HeaderNames(), HttpLimits(max_line_bytes=50, max_field_bytes=50))
+    for _ in range(100):
+        for part in (b"GET /a HT", b"TP/1.1\r\nHost: x\r\n\r\n"):
+            parser.parse(memoryview(part))
+    assert recorded.told == ["GET /a", "end"] * 100
+
+
 def test_limits_count_the_target_each_field_and_all_fields() -> None:
     limits = HttpLimits(max_line_bytes=10, max_field_bytes=20, max_headers=3)
 
