@@ -69,7 +69,7 @@ async def test_after_an_outage_the_new_subscription_is_a_hint(server: RedisServe
     assert heard == [None, None, 7]
 
 
-async def test_a_redis_that_is_not_there_yet_is_waited_for(server: RedisServer) -> None:
+async def test_subscription_starts_when_redis_comes_up(server: RedisServer) -> None:
     heard: list[int | None] = []
     server.kill()
     async with listening(server.url, heard) as hints:
@@ -78,9 +78,7 @@ async def test_a_redis_that_is_not_there_yet_is_waited_for(server: RedisServer) 
         await until_heard(heard, 1)
 
 
-async def test_a_connection_that_has_gone_quiet_is_replaced(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.4)
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
@@ -93,7 +91,7 @@ async def test_a_connection_that_has_gone_quiet_is_replaced(
         await until_heard(heard, 2)
 
 
-async def test_control_tells_of_a_lower_revision_too(server: RedisServer) -> None:
+async def test_control_sends_hints_for_lower_revisions_too(server: RedisServer) -> None:
     """Its database may be restored to a point in time while it runs."""
     heard: list[int | None] = []
     redis = Redis.from_url(server.url)

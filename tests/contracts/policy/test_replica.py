@@ -92,7 +92,7 @@ def test_an_empty_replica_is_an_outage_and_not_an_answer(world: World) -> None:
         world.directory.key("d")
 
 
-def test_a_file_of_before_the_nonces_goes_on_serving(tmp_path: Path) -> None:
+def test_replica_file_without_nonces_still_serves(tmp_path: Path) -> None:
     """Control may be away while the proxy is upgraded."""
     world = World(tmp_path / "replica.db")
     world.publish(endpoint("acme/a"))
@@ -139,7 +139,7 @@ def test_a_change_is_seen_on_the_next_look_up(world: World) -> None:
     assert world.directory.key("d") is not None
 
 
-def test_a_tombstone_takes_the_row_away(world: World) -> None:
+def test_tombstone_removes_the_row(world: World) -> None:
     world.publish(key("d"), key("other"))
     assert world.directory.key("d") is not None
     world.publish(Row("key", "d", 2, None))
@@ -147,7 +147,7 @@ def test_a_tombstone_takes_the_row_away(world: World) -> None:
     assert world.directory.key("other") is not None
 
 
-def test_a_reset_forgets_what_it_does_not_bring(world: World) -> None:
+def test_reset_removes_rows_that_it_does_not_contain(world: World) -> None:
     world.publish(key("old"))
     assert world.directory.key("old") is not None
     world.publish(key("new"), reset=True, epoch="e2")
@@ -158,7 +158,7 @@ def test_a_reset_forgets_what_it_does_not_bring(world: World) -> None:
     assert world.directory.key("newer") is not None
 
 
-def test_readers_keep_the_old_picture_until_the_new_one_is_whole(world: World) -> None:
+def test_readers_see_the_old_policy_until_the_update_is_committed(world: World) -> None:
     world.publish(key("old"))
     for reset in (False, True):
         update = world.replica.begin_update(reset=reset)
@@ -170,7 +170,7 @@ def test_readers_keep_the_old_picture_until_the_new_one_is_whole(world: World) -
     assert world.replica.version == ReplicaVersion("e1", 1)
 
 
-def test_a_refresh_without_changes_writes_nothing_and_keeps_what_is_compiled(world: World) -> None:
+def test_refresh_without_changes_writes_nothing_and_keeps_the_cache(world: World) -> None:
     world.publish(key("d"))
     held = world.directory.key("d")
     update = world.replica.begin_update(reset=False)
@@ -179,7 +179,7 @@ def test_a_refresh_without_changes_writes_nothing_and_keeps_what_is_compiled(wor
     assert world.directory.key("d") is held
 
 
-def test_it_survives_a_restart_of_the_writer(world: World) -> None:
+def test_replica_survives_a_restart_of_the_writer(world: World) -> None:
     world.publish(key("d"), secret("s", "sk-1"))
     world.replica.close()
     world.replica = PolicyReplica(world.path)
@@ -188,7 +188,7 @@ def test_it_survives_a_restart_of_the_writer(world: World) -> None:
     assert world.reader().key("d") is not None
 
 
-def test_it_survives_a_writer_killed_between_commit_and_close(world: World) -> None:
+def test_committed_rows_are_readable_without_closing_the_writer(world: World) -> None:
     world.publish(key("d"))
     world.publish(key("e"))
     pid = os.fork()
@@ -198,7 +198,7 @@ def test_it_survives_a_writer_killed_between_commit_and_close(world: World) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_files_are_the_owners_alone(world: World) -> None:
+def test_replica_files_are_readable_by_their_owner_only(world: World) -> None:
     world.publish(secret("s", "sk-1"))
     world.publish(secret("t", "sk-2"), reset=True)
     world.publish(secret("u", "sk-3"))
@@ -208,13 +208,13 @@ def test_files_are_the_owners_alone(world: World) -> None:
     assert all(b"sk-" not in path.read_bytes() for path in world.path.parent.iterdir())
 
 
-def test_one_writer_at_a_time(world: World) -> None:
+def test_second_writer_is_refused(world: World) -> None:
     with pytest.raises(ReplicaInUseError, match=r"replica\.db"):
         PolicyReplica(world.path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 400])
-def test_a_file_that_is_no_replica_is_built_anew(world: World, damage: bytes) -> None:
+def test_file_that_is_not_a_replica_is_rebuilt(world: World, damage: bytes) -> None:
     world.publish(key("d"))
     world.replica.close()
     for suffix in ("-wal", "-shm"):
@@ -226,7 +226,7 @@ def test_a_file_that_is_no_replica_is_built_anew(world: World, damage: bytes) ->
     assert world.directory.key("d") is not None
 
 
-def test_a_replica_of_another_version_is_built_anew(world: World) -> None:
+def test_replica_of_another_version_is_rebuilt(world: World) -> None:
     world.publish(key("d"))
     world.replica.close()
     with sqlite3.connect(world.path) as conn:
@@ -236,7 +236,7 @@ def test_a_replica_of_another_version_is_built_anew(world: World) -> None:
     assert not world.replica.version.loaded
 
 
-def test_pages_that_rot_are_reported_and_the_file_rebuilt(world: World) -> None:
+def test_damaged_pages_are_reported_and_the_file_is_rebuilt(world: World) -> None:
     world.publish(*(key(f"{n:064x}") for n in range(3000)))
     world.replica.close()
     size = world.path.stat().st_size
@@ -254,7 +254,7 @@ def test_pages_that_rot_are_reported_and_the_file_rebuilt(world: World) -> None:
     assert not world.replica.forget_if_damaged()
 
 
-def test_a_disk_that_cannot_be_written_is_told_and_changes_nothing(world: World) -> None:
+def test_unwritable_disk_raises_and_changes_nothing(world: World) -> None:
     world.publish(key("d"))
     conn = sqlite3.connect(world.path)
     conn.execute("PRAGMA max_page_count = 1")
@@ -290,7 +290,7 @@ def test_limits_of_an_ancestor_that_cannot_be_read_are_not_dropped(world: World)
         world.directory.plan("leaf", "acme/a")
 
 
-def test_a_ring_of_parents_is_refused(world: World) -> None:
+def test_cycle_of_parents_is_refused(world: World) -> None:
     world.publish(group("a", "b"), group("b", "a"))
     with pytest.raises(PolicyUnavailableError):
         world.directory.plan("a", "acme/a")
@@ -300,7 +300,7 @@ def workspace(billing: str = "active") -> Row:
     return Row("workspace", "ws", 1, WorkspaceRow("ws", billing, "pro", True).to_wire())
 
 
-def test_a_caller_is_found_whole_and_follows_each_of_its_rows(world: World) -> None:
+def test_key_holder_follows_each_of_its_rows(world: World) -> None:
     world.publish(key("d"), workspace(), group("g"))
     caller = world.directory.key_holder("d")
     assert caller is not None
@@ -324,7 +324,7 @@ def test_a_caller_is_found_whole_and_follows_each_of_its_rows(world: World) -> N
     assert world.directory.key_holder("d") is None
 
 
-def test_a_way_is_found_whole_and_follows_endpoint_and_plan(world: World) -> None:
+def test_slug_route_follows_endpoint_and_plan(world: World) -> None:
     world.publish(endpoint("acme/a", "old"), group("g", threshold=5))
     route = world.directory.slug_route("g", "acme/a")
     assert route is not None
@@ -351,7 +351,7 @@ def test_a_changed_secret_is_live_on_the_next_look_up(world: World) -> None:
 
 
 @pytest.mark.parametrize("late", ["workspace", "group"])
-def test_what_was_put_together_from_two_pictures_is_not_kept(world: World, late: str) -> None:
+def test_key_holder_that_mixes_two_generations_is_not_cached(world: World, late: str) -> None:
     """The key's row is read, then all change, then its other rows are read."""
     world.publish(key("d", "g"), workspace(), group("g"), group("h"))
     read = world.directory._read
@@ -370,7 +370,7 @@ def test_what_was_put_together_from_two_pictures_is_not_kept(world: World, late:
     assert caller.key.group_id == "h"
 
 
-def test_a_plan_put_together_from_two_pictures_is_not_kept(world: World) -> None:
+def test_plan_that_mixes_two_generations_is_not_cached(world: World) -> None:
     world.publish(group("root"), group("leaf", "root", 5), endpoint("acme/a"))
     read = world.directory._read
 
@@ -388,7 +388,7 @@ def test_a_plan_put_together_from_two_pictures_is_not_kept(world: World) -> None
     assert route.plan.bounds[0].limit.threshold == 4
 
 
-def test_what_is_made_of_rows_is_bounded_with_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_derived_from_rows_count_against_the_cache_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.edges.policy.directory.CACHE_WEIGHT", 100_000)
     directory = world.reader()
     world.publish(workspace(), group("g"), *(key(f"{n}") for n in range(1000)))
@@ -407,20 +407,20 @@ def test_rows_of_a_newer_version_are_skipped(world: World) -> None:
     assert world.directory.key("e") is not None
 
 
-def test_a_secret_under_a_lost_key_is_an_outage(world: World) -> None:
+def test_secret_sealed_with_an_unknown_key_is_an_outage(world: World) -> None:
     world.publish(secret("s", "sk-1", keys=(b"x" * 32,)))
     with pytest.raises(PolicyUnavailableError):
         world.directory.secret("s")
 
 
-def test_text_that_is_no_unicode_names_nothing(world: World) -> None:
+def test_malformed_unicode_matches_no_row(world: World) -> None:
     world.publish(key("d"))
     assert world.directory.endpoint("\ud800") is None
     assert world.directory.endpoint("a\x00b") is None
     assert world.directory.endpoint("' OR 1=1 --") is None
 
 
-def test_which_endpoints_exist_is_told_and_all_of_them_where_nobody_knows(world: World) -> None:
+def test_endpoints_among_returns_all_slugs_before_policy_is_loaded(world: World) -> None:
     asked = {"acme/a", "acme/gone"}
     assert world.replica.endpoints_among(asked) == asked, "nothing is loaded yet"
     world.publish(endpoint("acme/a"), endpoint("acme/b"))
@@ -433,7 +433,7 @@ async def test_an_unknown_key_is_confirmed_with_control(world: World) -> None:
     assert world.confirmer.asked == 1
 
 
-async def test_a_picture_confirmed_a_moment_ago_is_not_good_enough(world: World) -> None:
+async def test_unknown_key_is_confirmed_again_after_a_recent_confirmation(world: World) -> None:
     """The key may be younger than that moment."""
     world.publish(key("d"))
     world.replica.confirm(time.monotonic())
@@ -441,7 +441,7 @@ async def test_a_picture_confirmed_a_moment_ago_is_not_good_enough(world: World)
     assert world.confirmer.asked == 1
 
 
-async def test_control_away_is_an_outage_and_never_an_unknown_key(world: World) -> None:
+async def test_unreachable_control_is_an_outage_and_never_an_unknown_key(world: World) -> None:
     world.publish(key("d"))
     world.confirmer.ok = False
     with pytest.raises(PolicyUnavailableError):
@@ -468,7 +468,7 @@ def test_a_reader_beside_a_busy_writer_never_fails(world: World) -> None:
     assert held.group_id == "g59"
 
 
-def test_the_cache_is_bounded_and_keeps_what_is_in_use() -> None:
+def test_cache_is_bounded_and_keeps_entries_in_use() -> None:
     cache = BoundedCache(weight=1000)
     cache.put("hot", "value", 10)
     for number in range(1000):
@@ -480,7 +480,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_in_use() -> None:
     assert cache.get("hot") is None
 
 
-def test_what_was_made_of_entries_goes_with_their_generation() -> None:
+def test_derived_objects_are_dropped_when_the_cache_turns_over() -> None:
     made = {"of": "rows"}
     cache = BoundedCache(1000, (made,))
     cache.put("row", "value", 400)

@@ -189,7 +189,7 @@ async def test_a_call_is_answered_billed_and_counted(world: World) -> None:
     assert make_key(1) not in logged
 
 
-async def test_a_change_is_live_by_its_hint(world: World) -> None:
+async def test_hint_makes_a_change_live(world: World) -> None:
     await world.proxy.start()
     assert (await world.proxy.call())[0] == 200
     world.control.put("key", digest_of(make_key(1)), None)
@@ -201,7 +201,7 @@ async def test_a_change_is_live_by_its_hint(world: World) -> None:
     await eventually(revoked, within_s=5)
 
 
-async def test_a_key_minted_a_moment_ago_works_without_any_hint(world: World) -> None:
+async def test_newly_minted_key_works_without_a_hint(world: World) -> None:
     await world.proxy.start()
     await asyncio.sleep(1.1)  # past the second in which the picture counts as just confirmed
     assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
@@ -215,7 +215,7 @@ async def test_an_unknown_key_does_not_wait_for_the_one_before(world: World) -> 
             assert (await world.proxy.call(make_key(number)))[0] == 403
 
 
-async def test_a_flood_of_unknown_keys_costs_control_few_refreshes_and_hides_no_new_key(world: World) -> None:
+async def test_flood_of_unknown_keys_causes_few_refreshes_and_blocks_no_new_key(world: World) -> None:
     await world.proxy.start(workers=2)
     asked, began = len(world.control.requests), time.monotonic()
     flood = [asyncio.ensure_future(world.proxy.call(make_key(number))) for number in range(1000, 2000)]
@@ -226,7 +226,7 @@ async def test_a_flood_of_unknown_keys_costs_control_few_refreshes_and_hides_no_
     assert len(world.control.requests) - asked <= 2 + passed_s / ON_DEMAND_GAP_S
 
 
-async def test_without_control_known_keys_work_and_unknown_ones_are_told_503(world: World) -> None:
+async def test_without_control_known_keys_work_and_unknown_keys_get_503(world: World) -> None:
     await world.proxy.start()
     world.control.down = True
     await asyncio.sleep(1.1)
@@ -256,7 +256,7 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
     assert (await world.proxy.call())[0] == 200
 
 
-async def test_the_admin_port_is_right_from_its_first_answer(world: World) -> None:
+async def test_admin_port_answers_correctly_from_its_first_answer(world: World) -> None:
     """Without Redis the start takes a second: who asks meanwhile waits, and gets no error of ours."""
     world.redis.kill()
     await world.proxy.start(ready=False)
@@ -271,7 +271,7 @@ async def test_the_admin_port_is_right_from_its_first_answer(world: World) -> No
     world.redis.start()
 
 
-async def test_a_metric_tells_of_an_event_that_control_calls_malformed(world: World) -> None:
+async def test_rejected_event_is_counted_by_a_metric(world: World) -> None:
     await world.proxy.start()
     assert await world.proxy.metric("tollgate_journal_rejected_events") == 0
     world.control.refused_group = "g"
@@ -284,7 +284,7 @@ async def test_a_metric_tells_of_an_event_that_control_calls_malformed(world: Wo
     assert world.events == []
 
 
-async def test_readyz_tells_that_redis_is_away(world: World) -> None:
+async def test_readyz_reports_that_redis_is_unreachable(world: World) -> None:
     await world.proxy.start()
     world.redis.kill()
 
@@ -311,7 +311,7 @@ async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) 
     assert world.proxy.log.read_text().count("cannot be opened") == 1
 
 
-async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: World) -> None:
+async def test_redis_user_without_the_needed_commands_is_not_ready(world: World) -> None:
     """Redis' own words name the command, and the log names the remedy, once each."""
     await acl(world, "-evalsha", "-eval")
     await world.proxy.start(ready=False)
@@ -331,7 +331,7 @@ async def test_a_redis_user_without_the_commands_we_use_is_not_ready(world: Worl
     assert (await world.proxy.call())[0] == 200
 
 
-async def test_what_is_only_degraded_is_ready_and_listed(world: World) -> None:
+async def test_degraded_check_is_ready_and_listed(world: World) -> None:
     await acl(world, "resetchannels")
     await world.proxy.start()
     await eventually(lambda: is_degraded(world.proxy, "hints: no subscription to tollgate:hints"))
@@ -378,7 +378,7 @@ async def test_a_killed_worker_is_replaced_and_loses_no_queued_connection(world:
     assert await proxy.metric("tollgate_inflight_requests") == 0
 
 
-async def test_a_worker_whose_loop_hangs_is_not_called_ready(world: World) -> None:
+async def test_worker_with_a_blocked_loop_is_not_ready(world: World) -> None:
     await world.proxy.start()
     (worker,) = world.proxy.workers()
     os.kill(worker, signal.SIGSTOP)
@@ -392,7 +392,7 @@ async def test_a_worker_whose_loop_hangs_is_not_called_ready(world: World) -> No
     await world.proxy.until_ready()
 
 
-async def test_nobody_outlives_the_supervisor(world: World) -> None:
+async def test_no_worker_outlives_the_supervisor(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)
     workers = proxy.workers()
@@ -429,7 +429,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: Wor
     assert len(world.events) == 4
 
 
-async def test_readyz_of_a_draining_proxy_blames_nothing_but_the_drain(world: World) -> None:
+async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -> None:
     """Though workers that have ended say no more that they reach Redis."""
     proxy = world.proxy
     await proxy.start(workers=2)
@@ -536,7 +536,7 @@ async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world
     assert len(world.events) == len(answers)
 
 
-async def test_a_malformed_request_on_the_admin_port_is_quoted_nowhere(world: World) -> None:
+async def test_malformed_request_on_the_admin_port_is_never_quoted(world: World) -> None:
     await world.proxy.start()
     key = b"tg_quoteme.0123456789"
     for message in (
@@ -559,7 +559,7 @@ async def test_a_malformed_request_on_the_admin_port_is_quoted_nowhere(world: Wo
     assert "Traceback" not in log
 
 
-async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
+async def test_drain_ends_in_time_when_an_upstream_hangs(world: World) -> None:
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="0.5", TOLLGATE_READY_GRACE_S="0.2")
     world.upstream.gate.close()
@@ -573,7 +573,7 @@ async def test_a_drain_ends_in_time_whatever_hangs(world: World) -> None:
     await asyncio.gather(call, return_exceptions=True)
 
 
-async def test_a_second_proxy_on_the_same_port_or_replica_says_why_it_cannot(world: World) -> None:
+async def test_second_proxy_on_the_same_port_or_replica_names_the_conflict(world: World) -> None:
     proxy = world.proxy
     await proxy.start()
     for second, reason in (
@@ -588,7 +588,7 @@ async def test_a_second_proxy_on_the_same_port_or_replica_says_why_it_cannot(wor
     assert (await proxy.call())[0] == 200
 
 
-async def test_a_broken_setting_is_one_clear_line(world: World) -> None:
+async def test_invalid_setting_is_reported_in_one_line(world: World) -> None:
     await world.proxy.start(ready=False, TOLLGATE_DRAIN_TIMEOUT_S="soon")
     assert world.proxy.process is not None
     assert await world.proxy.process.wait() == 1
@@ -596,7 +596,7 @@ async def test_a_broken_setting_is_one_clear_line(world: World) -> None:
     assert world.proxy.log.read_text() == said
 
 
-async def test_a_ruined_replica_is_rebuilt(world: World) -> None:
+async def test_damaged_replica_file_is_rebuilt_at_start(world: World) -> None:
     await world.proxy.start()
     assert await world.proxy.stop() == 0
     replica = world.proxy.folder / "data" / "replica.db"

@@ -92,7 +92,7 @@ async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
     assert [after for _, _, after in control.requests] == [None, "2", "4"]
 
 
-async def test_a_hint_brings_only_what_changed(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_hint_fetches_only_changes(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "e", {"n": 1})
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
@@ -103,7 +103,7 @@ async def test_a_hint_brings_only_what_changed(control: FakeControl, replica: Me
     assert control.requests[-1] == ("epoch-1", 1, None)
 
 
-async def test_a_hint_of_what_is_already_here_costs_nothing(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_hint_for_the_current_revision_causes_no_refresh(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "e", {})
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
@@ -143,7 +143,7 @@ async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryRe
     assert set(replica.rows) == {("endpoint", "new")}
 
 
-async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
+async def test_restored_database_with_the_same_epoch_starts_over_and_is_reported(
     control: FakeControl, replica: MemoryReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A restored database: the epoch is the same, and so may the number be."""
@@ -167,7 +167,7 @@ async def test_another_history_of_the_same_epoch_starts_over_and_is_told(
     assert "its database was restored or replaced" in caplog.text
 
 
-async def test_a_start_over_between_two_pages_is_tried_again_from_the_first(
+async def test_start_over_between_two_pages_restarts_the_refresh(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
@@ -206,7 +206,7 @@ async def test_a_failed_refresh_changes_nothing_and_is_tried_again(
         await eventually(lambda: len(replica.rows) == 2)
 
 
-async def test_a_replica_that_cannot_be_written_keeps_its_picture(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_unwritable_replica_keeps_its_policy(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         replica.broken = True
@@ -224,9 +224,7 @@ async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl,
         assert ("key", "minted-now") in replica.rows
 
 
-async def test_unknown_keys_one_after_another_do_not_wait_for_seconds(
-    control: FakeControl, replica: MemoryReplica
-) -> None:
+async def test_consecutive_unknown_keys_do_not_wait_a_second_each(control: FakeControl, replica: MemoryReplica) -> None:
     """Each of them is one refresh; with a gap of a second the last would wait for nineteen."""
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
@@ -251,7 +249,7 @@ async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica:
         assert time.monotonic() - began >= 0.4
 
 
-async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
+async def test_unknown_keys_cause_at_most_one_refresh_per_gap(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 0.2)
@@ -264,7 +262,7 @@ async def test_a_flood_of_unknown_keys_is_one_refresh_per_gap(
         assert time.monotonic() - began >= 0.6, "four rounds have three gaps between them"
 
 
-async def test_a_hints_refresh_serves_who_waits_for_the_next_second(
+async def test_refresh_by_a_hint_serves_callers_that_wait_for_the_gap(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 1000.0)
@@ -276,7 +274,7 @@ async def test_a_hints_refresh_serves_who_waits_for_the_next_second(
         assert await asked
 
 
-async def test_demands_that_hints_have_served_cost_the_next_one_nothing(
+async def test_waits_served_by_hints_do_not_delay_the_next_one(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many keys minted in a row, each called at once: none of them may wait for the seconds of the others."""
@@ -311,7 +309,7 @@ async def test_unknown_keys_share_one_refresh_that_began_after_they_asked(
     assert len(control.requests) == 3
 
 
-async def test_control_away_is_said_and_not_asked_again_for_a_second(
+async def test_unreachable_control_is_not_asked_again_for_a_second(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
     async with running(replica, control) as refresher:
@@ -323,7 +321,7 @@ async def test_control_away_is_said_and_not_asked_again_for_a_second(
         assert len(control.requests) == asked
 
 
-async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
+async def test_cancelled_caller_does_not_end_the_refresh_of_the_others(
     control: FakeControl, replica: MemoryReplica
 ) -> None:
     async with running(replica, control) as refresher:
@@ -341,7 +339,9 @@ async def test_a_caller_who_leaves_does_not_end_the_refresh_of_the_others(
         assert await stayer
 
 
-async def test_who_waits_is_told_when_the_refresher_ends(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_waiting_callers_are_answered_when_the_refresher_ends(
+    control: FakeControl, replica: MemoryReplica
+) -> None:
     control.gate = asyncio.Event()
     async with running(replica, control) as refresher:
         await eventually(lambda: control.requests)

@@ -51,7 +51,7 @@ async def shipped_and_dead(directory: Path, books: Books, *numbers: int, marks: 
     await ship_all(directory, books, marks)
 
 
-async def test_after_a_restore_the_lost_events_return_and_nothing_is_settled_again(tmp_path: Path) -> None:
+async def test_events_lost_by_a_restore_are_sent_again_and_not_settled_again(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     await shipped_and_dead(tmp_path, books, *range(50), marks=marks)
     await shipped_and_dead(tmp_path, books, *range(50, 120), marks=marks)
@@ -67,7 +67,7 @@ async def test_after_a_restore_the_lost_events_return_and_nothing_is_settled_aga
     assert len(marks.applied) == settled == 120
 
 
-async def test_a_living_workers_events_return_while_new_ones_go_on(tmp_path: Path) -> None:
+async def test_resend_of_a_living_workers_events_does_not_stop_new_ones(tmp_path: Path) -> None:
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), ALWAYS_ASKING)
     shipper.start(lambda: {"w1"}, all_settled)
@@ -81,7 +81,7 @@ async def test_a_living_workers_events_return_while_new_ones_go_on(tmp_path: Pat
     assert await shipper.drain(10)
 
 
-async def test_new_events_wait_for_no_old_ones_and_hide_no_loss(tmp_path: Path) -> None:
+async def test_new_events_do_not_hide_that_control_lost_older_ones(tmp_path: Path) -> None:
     """The first batch after a restore is refused whole: committed, it would be the proof that nothing is missing."""
     books = Books()
     await shipped_and_dead(tmp_path, books, *range(40))
@@ -95,7 +95,7 @@ async def test_new_events_wait_for_no_old_ones_and_hide_no_loss(tmp_path: Path) 
     assert await shipper.drain(10)
 
 
-async def test_control_is_asked_though_nobody_calls_and_at_once_when_doubted(tmp_path: Path) -> None:
+async def test_control_is_checked_without_calls_and_at_once_on_request(tmp_path: Path) -> None:
     books = Books()
     await shipped_and_dead(tmp_path, books, *range(10))
     options = ShipperOptions(poll_interval_s=0.005, look_back_interval_s=1000, shipped=KEEPING)
@@ -111,7 +111,7 @@ async def test_control_is_asked_though_nobody_calls_and_at_once_when_doubted(tmp
     assert await shipper.drain(10)
 
 
-async def test_a_resend_goes_on_after_a_death(tmp_path: Path) -> None:
+async def test_resend_continues_after_a_restart(tmp_path: Path) -> None:
     """The new events of meanwhile are newer than what is still missing; they must not pass for the proof of it."""
     books = Books()
     for first in range(0, 50, 10):
@@ -133,7 +133,7 @@ async def test_a_resend_goes_on_after_a_death(tmp_path: Path) -> None:
     assert await shipper.drain(10)
 
 
-async def test_restored_twice_the_events_return_twice(tmp_path: Path) -> None:
+async def test_events_are_sent_again_after_each_of_two_restores(tmp_path: Path) -> None:
     books = Books()
     await shipped_and_dead(tmp_path, books, *range(20))
     for _ in range(2):
@@ -179,7 +179,7 @@ def opened(directory: Path, options: ShippedOptions = KEEPING) -> ShippedEvents:
     return kept
 
 
-def test_a_file_that_a_crash_tore_keeps_what_is_whole(tmp_path: Path) -> None:
+def test_torn_file_keeps_its_complete_records(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     for number in range(5):
         kept.keep([event(number)])
@@ -195,7 +195,7 @@ def test_a_file_that_a_crash_tore_keeps_what_is_whole(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_is_too_old_goes(tmp_path: Path) -> None:
+def test_files_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     kept.keep([event(1)])
     kept.close()
@@ -205,7 +205,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     assert (kept.last_key, kept.bytes) == (None, 0)
 
 
-def test_what_is_too_much_goes_oldest_first(tmp_path: Path) -> None:
+def test_oldest_files_are_deleted_above_the_size_bound(tmp_path: Path) -> None:
     options = ShippedOptions(file_bytes=1, max_bytes=3_000, keep_free_bytes=0)
     kept = opened(tmp_path, options)
     for number in range(10):
@@ -219,7 +219,7 @@ def test_what_is_too_much_goes_oldest_first(tmp_path: Path) -> None:
     assert kept.last_key == key(9)
 
 
-def test_what_is_still_to_be_sent_again_is_not_too_old(tmp_path: Path) -> None:
+def test_files_to_be_sent_again_are_not_deleted_by_age(tmp_path: Path) -> None:
     kept = opened(tmp_path)
     kept.keep([event(1)])
     kept.begin_resend()
@@ -230,9 +230,7 @@ def test_what_is_still_to_be_sent_again_is_not_too_old(tmp_path: Path) -> None:
     assert batch.events == [event(1)]
 
 
-def test_on_a_disk_that_fills_up_shipped_events_go_first_and_it_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_full_disk_deletes_shipped_events_and_logs_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = opened(tmp_path)
     kept.keep([event(1)])
     kept.close()
@@ -244,7 +242,7 @@ def test_on_a_disk_that_fills_up_shipped_events_go_first_and_it_is_told(
     assert caplog.text.count("shipped events are dropped, oldest first") == 1
 
 
-def test_without_retention_nothing_is_written_or_asked(tmp_path: Path) -> None:
+def test_without_retention_nothing_is_kept_or_checked(tmp_path: Path) -> None:
     earlier = opened(tmp_path / DIRECTORY_NAME)
     earlier.keep([event(0)])
     earlier.close()

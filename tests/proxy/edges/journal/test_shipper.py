@@ -45,7 +45,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name not in (RESERVE_NAME, DIRECTORY_NAME))
 
 
-async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None:
+async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     shipper = Shipper(tmp_path, books, marks, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
@@ -63,7 +63,7 @@ async def test_a_living_workers_calls_arrive_as_they_end(tmp_path: Path) -> None
     assert names(tmp_path) == []
 
 
-async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(tmp_path: Path) -> None:
+async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path: Path) -> None:
     """A batch costs control as much as a hundred events, so there are no more of them than intervals."""
     books, interval_s, time_s = Books(), 0.1, asyncio.get_running_loop().time
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -86,7 +86,7 @@ async def test_what_trickles_in_is_gathered_and_what_has_piled_up_goes_at_once(t
     assert await shipper.drain(10)
 
 
-async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: Path) -> None:
+async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(120))
@@ -104,7 +104,7 @@ async def test_what_a_dead_worker_left_is_billed_settled_and_removed(tmp_path: P
     assert names(tmp_path) == []
 
 
-async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: Path) -> None:
+async def test_events_wait_and_are_counted_while_control_is_unreachable(tmp_path: Path) -> None:
     books = Books()
     books.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -119,7 +119,9 @@ async def test_while_control_is_away_everything_waits_and_is_counted(tmp_path: P
     assert await shipper.drain(10)
 
 
-async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_is_zero_only_after_a_round_found_no_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also while what was written during a post is being read: it is in no batch yet, and no longer unread."""
     told: list[int] = []
     books, read = Books(), JournalReader.read
@@ -147,7 +149,7 @@ async def test_none_pending_means_that_a_look_found_none(tmp_path: Path, monkeyp
     assert await shipper.drain(10)
 
 
-async def test_a_dead_workers_holds_are_settled_though_control_is_away(tmp_path: Path) -> None:
+async def test_dead_workers_reservations_are_settled_while_control_is_unreachable(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     books.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -165,7 +167,9 @@ async def test_a_dead_workers_holds_are_settled_though_control_is_away(tmp_path:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-async def test_without_redis_a_dead_workers_events_go_on_and_its_settlements_wait(tmp_path: Path, raises: bool) -> None:
+async def test_without_redis_a_dead_workers_events_are_shipped_and_its_settlements_wait(
+    tmp_path: Path, raises: bool
+) -> None:
     books, marks = Books(), Marks()
     marks.away, marks.raises = True, raises
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -200,7 +204,7 @@ class SettlingWorker:
         return self.says
 
 
-async def test_a_living_workers_journal_stays_until_it_says_that_all_is_settled(tmp_path: Path) -> None:
+async def test_living_workers_journal_stays_until_it_reports_its_settlements(tmp_path: Path) -> None:
     books, marks = Books(), Marks()
     worker, journal = SettlingWorker(marks), JournalWriter(tmp_path, "w1", SMALL)
     shipper = Shipper(tmp_path, books, marks, EAGER)
@@ -225,7 +229,7 @@ async def test_a_living_workers_journal_stays_until_it_says_that_all_is_settled(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-async def test_wherever_a_worker_dies_each_settlement_is_made_once(
+async def test_each_settlement_is_made_once_wherever_a_worker_dies(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """It has settled some of what its journal holds, and said so of some of these."""
@@ -250,7 +254,7 @@ async def test_wherever_a_worker_dies_each_settlement_is_made_once(
     assert len(marks.applied) == 101
 
 
-async def test_a_lost_ack_doubles_nothing(tmp_path: Path) -> None:
+async def test_lost_answer_from_control_duplicates_no_event(tmp_path: Path) -> None:
     books = Books()
     books.lose_acks = 3
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -261,7 +265,7 @@ async def test_a_lost_ack_doubles_nothing(tmp_path: Path) -> None:
     assert books.posts > 3
 
 
-async def test_a_malformed_event_is_set_aside_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_rejected_event_is_moved_to_a_file_and_blocks_no_other(tmp_path: Path) -> None:
     books = Books()
     books.poison = key(13)
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -306,7 +310,7 @@ class FullDisk:
         self._real(path, data)
 
 
-async def test_a_full_disk_does_not_keep_segments_from_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_segments_are_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FullDisk(tmp_path / RESERVE_NAME, monkeypatch)
     books = Books()
     shipper = Shipper(tmp_path, books, Marks(), EAGER)
@@ -320,7 +324,7 @@ async def test_a_full_disk_does_not_keep_segments_from_going(tmp_path: Path, mon
     assert await shipper.drain(10)
 
 
-async def test_a_place_that_cannot_be_noted_holds_up_no_event(
+async def test_position_that_cannot_be_saved_blocks_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullDisk(None, monkeypatch)
@@ -339,7 +343,7 @@ async def test_a_place_that_cannot_be_noted_holds_up_no_event(
     assert await shipper.drain(10), "a dead worker's journal goes without a place"
 
 
-async def test_damage_in_the_middle_costs_only_what_is_damaged(tmp_path: Path) -> None:
+async def test_damage_in_a_segment_loses_only_the_damaged_records(tmp_path: Path) -> None:
     books = Books()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     whole(journal, *range(100))
@@ -424,7 +428,7 @@ def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.integers(1, 12), min_size=1, max_size=6))
-async def test_a_shipper_that_dies_anywhere_loses_and_doubles_nothing(
+async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
     written: Path, tmp_path_factory: pytest.TempPathFactory, crashes: list[int]
 ) -> None:
     """It dies in the middle of its n-th act (a post, a replay, a place written, a removal); the next one goes on."""
@@ -442,7 +446,7 @@ async def test_a_shipper_that_dies_anywhere_loses_and_doubles_nothing(
     assert len(marks.applied) == 60
 
 
-async def test_who_stops_the_shipper_waits_for_what_it_does_on_the_disk() -> None:
+async def test_cancelled_disk_work_is_awaited() -> None:
     """Else a journal's descriptors are closed under the thread that reads it, and may by then be another's."""
     at_work, go_on = threading.Event(), threading.Event()
     done: list[bool] = []

@@ -67,7 +67,7 @@ def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, jour
     assert journal.pending == 0
 
 
-def test_records_reach_the_disk_without_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_synced_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = threading.Event()
     threads = []
 
@@ -95,7 +95,7 @@ def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Jou
     assert len(closes) == 200
 
 
-def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
+def test_full_disk_refuses_new_calls_and_loses_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
@@ -111,7 +111,7 @@ def test_a_full_disk_refuses_new_calls_and_loses_the_end_of_none(
     assert journal.troubles == ()
 
 
-def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
+def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open as many as it takes, with a spare and without; then nothing more can be allocated, and all must end."""
@@ -125,7 +125,7 @@ def test_the_ends_of_open_calls_fit_however_the_spare_was_used(
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == len(opened)
 
 
-def test_progress_never_takes_the_room_of_the_ends_of_calls(
+def test_progress_never_uses_the_room_reserved_for_closes(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left out instead: with a full disk and with a spare segment alike, all calls end."""
@@ -143,7 +143,7 @@ def test_progress_never_takes_the_room_of_the_ends_of_calls(
     assert 20 < written.count(Kind.PROGRESS) < 2000
 
 
-def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
+def test_largest_close_fits_the_room_reserved_for_it() -> None:
     most = 2**63 - 1
     close = close_record(
         CloseCall(
@@ -160,7 +160,7 @@ def test_the_largest_end_of_a_call_fits_the_room_kept_for_it() -> None:
     )
 
 
-def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> None:
+def test_full_backlog_refuses_calls_until_it_is_shipped(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
     whole(journal, *range(100))
     journal.open(call(200))
@@ -175,7 +175,7 @@ def test_a_backlog_at_its_bound_refuses_until_it_is_shipped(tmp_path: Path) -> N
     journal.stop()
 
 
-def test_a_disk_that_cannot_sync_refuses_until_it_can(
+def test_failed_sync_refuses_calls_until_a_sync_succeeds(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(fd: int) -> None:
@@ -190,7 +190,7 @@ def test_a_disk_that_cannot_sync_refuses_until_it_can(
     whole(journal, 1)
 
 
-def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
+def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
@@ -211,7 +211,7 @@ def test_a_disk_that_refuses_writes_is_a_refusal_logged_once_a_second(
     journal.stop()
 
 
-def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_written_record_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=0))
     whole(journal, 1)
     real = os.pwrite
@@ -232,7 +232,7 @@ def test_half_a_record_on_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: 
     journal.stop()
 
 
-def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
+def test_alternating_failure_and_recovery_is_logged_once_per_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
@@ -248,19 +248,19 @@ def test_a_disk_that_fails_and_recovers_in_turn_is_logged_once_a_second(
     journal.stop()
 
 
-def test_a_record_beyond_the_bound_is_the_callers_fault(tmp_path: Path, journal: JournalWriter) -> None:
+def test_too_large_record_is_refused(tmp_path: Path, journal: JournalWriter) -> None:
     with pytest.raises(RecordTooLargeError):
         journal.open(call(1, metadata={"m": "x" * 300_000}))
     assert kinds(segments(tmp_path)[0]) == []
 
 
-def test_an_incarnation_is_used_once(tmp_path: Path, journal: JournalWriter) -> None:
+def test_used_incarnation_is_refused(tmp_path: Path, journal: JournalWriter) -> None:
     with pytest.raises(IncarnationUsedError, match="w1"):
         JournalWriter(tmp_path, "w1", SMALL)
 
 
 @pytest.mark.parametrize("at", ["mkdir", "lock", "allocate"])
-def test_a_disk_that_is_full_from_the_first_refuses_until_it_is_not(
+def test_disk_that_is_full_at_start_refuses_calls_until_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     real = os.open
@@ -287,7 +287,7 @@ def test_a_disk_that_is_full_from_the_first_refuses_until_it_is_not(
     assert [path.name for path in tmp_path.iterdir()] == ["w1"]
 
 
-def test_a_journal_that_never_found_room_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_without_a_segment_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
     JournalWriter(tmp_path, "w1", SMALL).stop()
 

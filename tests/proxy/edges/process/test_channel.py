@@ -47,7 +47,7 @@ async def line() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Even
         await asyncio.sleep(0)
 
 
-async def test_a_message_arrives_whole_however_it_is_cut() -> None:
+async def test_message_split_into_single_bytes_is_reassembled() -> None:
     heard: list[Message] = []
     channel = Channel(heard.append, lambda: None)
     for byte in b'{"is":"counts","counts":{"a":1}}\n{"is":"serving"}\n':
@@ -55,7 +55,7 @@ async def test_a_message_arrives_whole_however_it_is_cut() -> None:
     assert heard == [{"is": "counts", "counts": {"a": 1}}, {"is": "serving"}]
 
 
-async def test_all_who_ask_at_once_share_one_question() -> None:
+async def test_simultaneous_confirms_share_one_question() -> None:
     async with line() as (supervisor, link, _):
         asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
         await supervisor.until("confirm")
@@ -68,7 +68,7 @@ async def test_all_who_ask_at_once_share_one_question() -> None:
         assert await again is False
 
 
-async def test_a_flood_of_unknown_keys_waits_in_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     async with line() as (supervisor, link, _):
         asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
@@ -81,13 +81,13 @@ async def test_a_flood_of_unknown_keys_waits_in_a_bounded_room(monkeypatch: pyte
         assert await again
 
 
-async def test_a_silent_supervisor_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_confirm_is_false_when_the_supervisor_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
     async with line() as (_, link, _lost):
         assert await link.confirm() is False
 
 
-async def test_who_asks_while_a_question_is_on_its_way_gets_an_answer_to_a_later_one() -> None:
+async def test_confirm_during_a_sent_question_waits_for_the_next_one() -> None:
     """Control may have been read already when the key was minted."""
     async with line() as (supervisor, link, _):
         early = asyncio.create_task(link.confirm())
@@ -117,7 +117,7 @@ async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> No
         assert await early is False
 
 
-async def test_a_stream_of_unknown_keys_is_a_question_per_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_GAP_S", 0.2)
     async with line() as (supervisor, link, _):
         began = time.monotonic()
@@ -149,7 +149,7 @@ async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pyte
         assert await again is True
 
 
-async def test_a_caller_who_leaves_does_not_take_the_answer_with_him() -> None:
+async def test_cancelled_confirm_does_not_cancel_the_others() -> None:
     async with line() as (supervisor, link, _):
         leaver, stayer = asyncio.create_task(link.confirm()), asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
@@ -168,7 +168,7 @@ async def test_counts_are_sent_before_the_flush_is_answered() -> None:
         assert supervisor.heard[-1]["health"] == {"redis": False}
 
 
-async def test_a_seat_says_what_its_worker_has_settled_as_long_as_it_answers() -> None:
+async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
     """A journal's segments go by this answer, so silence must not be taken for one that came earlier."""
 
     async def nothing() -> None: ...
@@ -204,7 +204,7 @@ async def test_damage_is_reported_once_and_not_for_every_request() -> None:
         assert [message["is"] for message in supervisor.heard] == ["damage", "serving"]
 
 
-async def test_each_end_learns_that_the_other_has_gone() -> None:
+async def test_each_end_notices_that_the_other_has_closed() -> None:
     async with line() as (supervisor, link, lost):
         supervisor.channel.close()
         await asyncio.wait_for(lost.wait(), 5)

@@ -34,7 +34,7 @@ def record(**changes: Any) -> RequestReport:
     return RequestReport(**fields | changes)
 
 
-def test_a_line_says_all_that_is_known_of_a_call() -> None:
+def test_line_has_every_known_field_of_a_call() -> None:
     assert json.loads(line_of(record())) == {
         "time": "2023-11-14T22:13:20.123Z",
         "message": "request",
@@ -58,18 +58,18 @@ def test_a_line_says_all_that_is_known_of_a_call() -> None:
     }
 
 
-def test_a_caller_who_left_is_named_as_the_contract_names_him() -> None:
+def test_closed_connection_has_the_documented_message() -> None:
     assert json.loads(line_of(record(status=499)))["message"] == "Client closed connection"
 
 
-def test_what_is_unknown_is_left_out_and_any_path_is_one_short_line() -> None:
+def test_unknown_fields_are_left_out_and_any_path_fits_one_short_line() -> None:
     line = line_of(record(slug="", tokens=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000))
     assert line.count(b"\n") == 1
     assert len(line) < 1000
     assert not {"slug", "input_tokens", "first_byte_ms"} & json.loads(line).keys()
 
 
-def test_all_lines_are_out_when_it_is_closed() -> None:
+def test_close_writes_all_lines() -> None:
     reading, writing = os.pipe()
     log = AccessLogWriter(writing)
     log.start()
@@ -81,7 +81,7 @@ def test_all_lines_are_out_when_it_is_closed() -> None:
         assert [json.loads(line)["request_id"] for line in lines] == [str(number) for number in range(100)]
 
 
-def test_a_reader_who_does_not_read_costs_lines_and_says_so_but_never_a_request() -> None:
+def test_blocked_reader_loses_counted_lines_and_blocks_no_request() -> None:
     reading, writing = os.pipe()
     log = AccessLogWriter(writing, max_pending=10)
     log.start()
@@ -103,7 +103,7 @@ def test_a_reader_who_does_not_read_costs_lines_and_says_so_but_never_a_request(
     assert lost + sum(1 for line in got if b"r-1" in line) == 3000
 
 
-def test_a_closed_descriptor_kills_nothing() -> None:
+def test_closed_descriptor_raises_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log = AccessLogWriter(writing)

@@ -62,7 +62,7 @@ async def test_metrics_are_prometheus_text() -> None:
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), (METRICS_KEY, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)])
-async def test_what_came_through_a_forwarder_needs_a_metrics_key(key: str | None, status: int) -> None:
+async def test_forwarded_metrics_request_needs_a_metrics_key(key: str | None, status: int) -> None:
     headers = {"X-Forwarded-For": "198.51.100.7"} | ({"Authorization": f"Bearer {key}"} if key else {})
     async with admin() as client:
         assert (await client.get("/metrics", headers=headers)).status == status
@@ -84,7 +84,7 @@ async def test_what_came_through_a_forwarder_needs_a_metrics_key(key: str | None
         ("127.0.0.1", True, [("host", "127.0.0.1"), ("x-real-ip", "198.51.100.7")], False),
     ],
 )
-def test_a_request_through_a_terminator_on_this_machine_is_told_apart(
+def test_request_through_a_local_forwarder_is_not_direct(
     peer: str, is_http_1_1: bool, fields: list[tuple[str, str]], direct: bool
 ) -> None:
     assert is_direct_from_loopback(peer, is_http_1_1, fields) is direct

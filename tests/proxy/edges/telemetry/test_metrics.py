@@ -124,7 +124,7 @@ async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: Metr
     assert math.isclose(total, 9.00021)
 
 
-async def test_figures_are_sums_over_workers_and_survive_the_dead(totals: MetricTotals) -> None:
+async def test_counts_are_summed_over_workers_and_survive_dead_ones(totals: MetricTotals) -> None:
     workers = [WorkerMetrics(Line(totals, number)) for number in range(2)]
     for metrics in workers:
         metrics.finished(call())
@@ -178,7 +178,7 @@ def test_slugs_beyond_the_bound_count_as_other_over_all_workers() -> None:
     assert value(totals, "platform_model_api_tokens_total", **where, kind="output") == 80
 
 
-def test_one_workspace_cannot_take_the_labels_of_all() -> None:
+def test_one_workspace_cannot_use_up_the_labels() -> None:
     totals = MetricTotals(200, lambda: (), max_slugs=200)
     for number in range(300):
         totals.add(0, counts(("greedy", f"e{number}", f"greedy/{number}")))
@@ -190,7 +190,7 @@ def test_one_workspace_cannot_take_the_labels_of_all() -> None:
     assert len(labels_of(totals, "model_slug")) == 200 + 1 + 2 + 1
 
 
-async def test_a_deleted_slugs_series_go_once_nobody_has_called_it_for_a_while() -> None:
+async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None:
     now_s = 1000.0
     totals = MetricTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
     kept = [("ws", "acme", "org/kept"), ("ws", "acme", "org/idle")]
@@ -228,7 +228,7 @@ async def test_text_in_labels_is_escaped(totals: MetricTotals) -> None:
     assert 'a"b\\c\nd' in entities
 
 
-async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: MetricTotals) -> None:
+async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: MetricTotals) -> None:
     line = Line(totals)
     metrics = WorkerMetrics(line)
     await asyncio.sleep(0.15)
@@ -244,7 +244,7 @@ async def test_counts_leave_by_themselves_and_only_when_there_are_any(totals: Me
     assert metrics._finished_calls == []
 
 
-async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: MetricTotals) -> None:
+async def test_changed_gauge_is_sent_without_a_finished_call(totals: MetricTotals) -> None:
     line, capacity = Line(totals), Capacity()
     metrics = WorkerMetrics(line)
     metrics.watch(capacity)
@@ -258,7 +258,7 @@ async def test_the_gauge_is_told_when_it_changes_though_nothing_ends(totals: Met
     assert line.sent == 2
 
 
-async def test_what_is_noted_and_not_yet_counted_leaves_when_it_is_closed(totals: MetricTotals) -> None:
+async def test_close_sends_the_last_counts(totals: MetricTotals) -> None:
     line = Line(totals)
     metrics = WorkerMetrics(line)
     metrics.finished(call())
@@ -271,7 +271,7 @@ async def test_what_is_noted_and_not_yet_counted_leaves_when_it_is_closed(totals
     assert line.sent == 1
 
 
-async def test_a_supervisor_that_does_not_read_loses_nothing(totals: MetricTotals) -> None:
+async def test_congested_channel_loses_no_counts(totals: MetricTotals) -> None:
     line = Line(totals)
     metrics = WorkerMetrics(line)
     line.congested = True
