@@ -1,4 +1,4 @@
-"""PolicyReplica and directory on a real SQLite file, with rows as control would publish them."""
+"""The policy replica and its directory on a real SQLite file, with rows as control publishes them."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ KEYS = (b"k" * 32,)
 
 
 class ScriptedConfirmer:
-    """Answers as told, and may change policy before it does."""
+    """Answers `ok`, and counts the questions and the damage reports."""
 
     def __init__(self) -> None:
         self.ok = True
@@ -352,7 +352,7 @@ def test_a_changed_secret_is_live_on_the_next_look_up(world: World) -> None:
 
 @pytest.mark.parametrize("late", ["workspace", "group"])
 def test_key_holder_that_mixes_two_generations_is_not_cached(world: World, late: str) -> None:
-    """The key's row is read, then all change, then its other rows are read."""
+    """The key's row is read, then all rows change, then its other rows are read."""
     world.publish(key("d", "g"), workspace(), group("g"), group("h"))
     read = world.directory._read
 

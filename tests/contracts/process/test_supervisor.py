@@ -1,7 +1,7 @@
 """The proxy as real processes: supervisor, workers, Redis, a control plane and an upstream in this process.
 
-Whatever is killed here, what was promised must hold: connections in the queue are answered, nobody outlives the
-supervisor, a drain finishes what is in flight.
+Whatever is killed, queued connections are answered, no worker outlives the supervisor, and a drain finishes the calls
+in flight.
 """
 
 import asyncio
@@ -203,7 +203,7 @@ async def test_hint_makes_a_change_live(world: World) -> None:
 
 async def test_newly_minted_key_works_without_a_hint(world: World) -> None:
     await world.proxy.start()
-    await asyncio.sleep(1.1)  # past the second in which the picture counts as just confirmed
+    await asyncio.sleep(1.1)  # longer than any recent confirmation could count
     assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
 
 
@@ -257,7 +257,7 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
 
 
 async def test_admin_port_answers_correctly_from_its_first_answer(world: World) -> None:
-    """Without Redis the start takes a second: who asks meanwhile waits, and gets no error of ours."""
+    """Without Redis the start takes a second. A scrape meanwhile waits and gets no internal error."""
     world.redis.kill()
     await world.proxy.start(ready=False)
     answers: list[int] = []
@@ -312,7 +312,7 @@ async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) 
 
 
 async def test_redis_user_without_the_needed_commands_is_not_ready(world: World) -> None:
-    """Redis' own words name the command, and the log names the remedy, once each."""
+    """Redis's error names the command, and the log names the remedy, once each."""
     await acl(world, "-evalsha", "-eval")
     await world.proxy.start(ready=False)
 
@@ -430,7 +430,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: Wor
 
 
 async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -> None:
-    """Though workers that have ended say no more that they reach Redis."""
+    """Workers that have ended no longer report that they reach Redis; that must not show."""
     proxy = world.proxy
     await proxy.start(workers=2)
     world.upstream.gate.close()
@@ -456,7 +456,7 @@ async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -
 
 
 async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answered(world: World) -> None:
-    """By known length and by chunks, small and large, and on a connection that carried a call before."""
+    """With a content length and in chunks, small and large, and on a connection that carried a call before."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="15")
     async with AsyncExitStack() as stack:
@@ -480,7 +480,7 @@ async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answe
 
 
 async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World) -> None:
-    """New connections are served meanwhile, as a balancer needs it; what they carry is told not to come back."""
+    """New connections are served meanwhile, as a load balancer needs it; their answers say `connection: close`."""
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="3")
     async with an_upload(proxy.port) as reused:
@@ -509,7 +509,7 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
 
 
 async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world: World) -> None:
-    """Until they are told `connection: close`, when they go elsewhere: no request of theirs meets a closed one."""
+    """They reuse a connection until its answer says `connection: close`; no request meets a closed connection."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="2")
     answers: list[bytes] = []

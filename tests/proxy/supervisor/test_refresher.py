@@ -1,4 +1,4 @@
-"""The refresher's timing and truthfulness, with a fake control plane and a replica in memory."""
+"""When the refresher refreshes and what it reports, with a fake control plane and a replica in memory."""
 
 import asyncio
 import time
@@ -146,7 +146,7 @@ async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryRe
 async def test_restored_database_with_the_same_epoch_starts_over_and_is_reported(
     control: FakeControl, replica: MemoryReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A restored database: the epoch is the same, and so may the number be."""
+    """A restored database has the same epoch and may have the same revision."""
     told: list[int] = []
     control.nonce = "first"
     control.put("endpoint", "lost", {})
@@ -154,7 +154,7 @@ async def test_restored_database_with_the_same_epoch_starts_over_and_is_reported
     task = asyncio.create_task(refresher.run())
     await eventually(lambda: replica.confirmations == 1)
     assert replica.version == ReplicaVersion("epoch-1", 1, "first")
-    assert not told, "the first picture of a new replica is no start over"
+    assert not told, "the first refresh of a new replica is not a start over"
     control.start_over("epoch-1")
     control.nonce = "second"
     control.put("endpoint", "kept", {})
@@ -185,7 +185,7 @@ async def test_start_over_between_two_pages_restarts_the_refresh(
     monkeypatch.setattr(control, "page", page)
     async with running(replica, control):
         await eventually(lambda: replica.confirmations == 1)
-    assert replica.dropped == 1, "what was read of two databases is not served"
+    assert replica.dropped == 1, "rows of two databases are not served together"
     assert len(replica.rows) == 3
 
 
@@ -235,7 +235,7 @@ async def test_consecutive_unknown_keys_do_not_wait_a_second_each(control: FakeC
 
 
 async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica: MemoryReplica) -> None:
-    """A quarter of the time at most: a flood of unknown keys must not be what keeps it slow."""
+    """For a quarter of the time at most: a flood of unknown keys must not keep it slow."""
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
@@ -277,7 +277,7 @@ async def test_refresh_by_a_hint_serves_callers_that_wait_for_the_gap(
 async def test_waits_served_by_hints_do_not_delay_the_next_one(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many keys minted in a row, each called at once: none of them may wait for the seconds of the others."""
+    """Many keys are minted in a row and called at once. None may wait for the gaps of the others."""
     monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 0.3)
     async with running(replica, control) as refresher:
         assert await refresher.refresh_on_demand()

@@ -1,4 +1,4 @@
-"""Nouns for tests of the journal: calls, closes, and an ingest and counters that remember."""
+"""Builders for tests of the journal: calls and closes, and an ingest and counters in memory."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ from proxy.exchange import CountersUnavailableError
 
 SMALL = JournalOptions(segment_bytes=16 * 1024)
 ESTIMATE = Tokens(input=100, output=512, cached_input=0)
-"""Of the open records: reserved, never billed."""
+"""The estimate in open records: reserved, never billed."""
 BEGUN = Tokens(input=90, output=0, cached_input=0)
-"""Of the first progress records."""
+"""The tokens of the first progress records."""
 OPENED_AT_MS = 1_795_000_000_000
 EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
 KEEPING = ShippedOptions(keep_free_bytes=0)
-"""However full the disk of the tests is."""
+"""Keeps events however full the disk of the tests is."""
 
 
 def key(number: int) -> str:
@@ -31,7 +31,7 @@ def key(number: int) -> str:
 
 
 def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reservation:
-    # Young enough not to be taken for older than its counter.
+    # Admitted in the future, so that it is never too old to be replayed.
     return Reservation(key=bucket, buckets=(("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
 
 
@@ -63,32 +63,32 @@ def end(number: int, output: int = 7) -> CloseCall:
     )
 
 
-def begin(journal: JournalWriter, number: int) -> None:
-    """The first bytes of the call's answer leave."""
+def begin_answer(journal: JournalWriter, number: int) -> None:
+    """Record that the first bytes of the call's answer leave."""
     journal.answered(key(number), BEGUN, OPENED_AT_MS + number)
 
 
-def whole(journal: JournalWriter, *numbers: int) -> None:
-    """Calls from `open` to `close`."""
+def write_calls(journal: JournalWriter, *numbers: int) -> None:
+    """Write complete calls, from `open` to `close`."""
     for number in numbers:
         journal.open(call(number))
-        begin(journal, number)
+        begin_answer(journal, number)
         journal.close(end(number))
 
 
 def kill(journal: JournalWriter) -> None:
-    """What `kill -9` leaves: the files as they are, the lock gone, nothing flushed that was not written."""
+    """Leave what `kill -9` leaves: the files as written, the lock released, nothing else flushed."""
     os.close(journal._lock_fd)
 
 
-class Books:
+class FakeIngest:
     """An ingest with a unique key, as control's is. `away`, `poison` and `lose_acks` make it misbehave."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, object]] = {}
         self.posts = 0
         self.asked: list[str | None] = []
-        """What each request named as the event that was committed last."""
+        """The event that each request named as the one committed last."""
         self.away = False
         self.lose_acks = 0
         self.poison: str | None = None
@@ -111,8 +111,8 @@ class Books:
             raise IngestUnavailableError("the answer was lost")
 
 
-class Marks:
-    """SettlementReplayer that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
+class FakeCounters:
+    """Counters that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
 
     While Redis is away a replay waits, or raises when `raises` says so. Two at once of one incarnation are forbidden.
     """
@@ -148,18 +148,18 @@ class Marks:
 
 
 async def silent(incarnation: str) -> int:
-    """Of a worker that does not say what it has settled."""
+    """The answer of a worker that does not report its settlements."""
     return 0
 
 
 async def all_settled(incarnation: str) -> int:
-    """Of a worker all of whose settlements are in Redis as soon as they are made."""
+    """The answer of a worker whose settlements reach Redis at once."""
     return 1 << 39
 
 
-async def ship_all(directory: Path, books: Books, marks: Marks | None = None) -> Shipper:
-    """One shipper's life, with no worker alive; asserts that it came to the end."""
-    shipper = Shipper(directory, books, marks or Marks(), EAGER)
+async def ship_all(directory: Path, ingest: FakeIngest, counters: FakeCounters | None = None) -> Shipper:
+    """Run a shipper with no living worker, and assert that it ships everything."""
+    shipper = Shipper(directory, ingest, counters or FakeCounters(), EAGER)
     shipper.start(tuple, silent)
     assert await shipper.drain(10)
     return shipper

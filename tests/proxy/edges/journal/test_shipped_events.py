@@ -1,4 +1,4 @@
-"""What was shipped is kept, and sent again when control's database has lost it; nothing is settled twice."""
+"""Shipped events are kept and sent again when control's database has lost them; nothing is settled twice."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ from tests.proxy.edges.journal.journals import (
     EAGER,
     KEEPING,
     SMALL,
-    Books,
-    Marks,
+    FakeCounters,
+    FakeIngest,
     all_settled,
     key,
     kill,
     ship_all,
     silent,
-    whole,
+    write_calls,
 )
 from tests.waiting import eventually
 
@@ -37,118 +37,120 @@ ALWAYS_ASKING = ShipperOptions(
 )
 
 
-def lose(books: Books, *numbers: int) -> None:
+def lose(ingest: FakeIngest, *numbers: int) -> None:
     """The database is restored from a backup that lacks these."""
     for number in numbers:
-        del books.events[key(number)]
+        del ingest.events[key(number)]
 
 
-async def shipped_and_dead(directory: Path, books: Books, *numbers: int, marks: Marks | None = None) -> None:
-    """A worker's whole life, and that of the supervisor."""
+async def shipped_and_dead(
+    directory: Path, ingest: FakeIngest, *numbers: int, counters: FakeCounters | None = None
+) -> None:
+    """Run a worker that writes these calls and dies, and a shipper that ships them."""
     journal = JournalWriter(directory, f"w{numbers[0]}", SMALL)
-    whole(journal, *numbers)
+    write_calls(journal, *numbers)
     kill(journal)
-    await ship_all(directory, books, marks)
+    await ship_all(directory, ingest, counters)
 
 
 async def test_events_lost_by_a_restore_are_sent_again_and_not_settled_again(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
-    await shipped_and_dead(tmp_path, books, *range(50), marks=marks)
-    await shipped_and_dead(tmp_path, books, *range(50, 120), marks=marks)
-    before, settled = dict(books.events), len(marks.applied)
-    lose(books, *range(60, 120))
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    ingest, counters = FakeIngest(), FakeCounters()
+    await shipped_and_dead(tmp_path, ingest, *range(50), counters=counters)
+    await shipped_and_dead(tmp_path, ingest, *range(50, 120), counters=counters)
+    before, settled = dict(ingest.events), len(counters.applied)
+    lose(ingest, *range(60, 120))
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(tuple, silent)
-    await eventually(lambda: len(books.events) == 120)
+    await eventually(lambda: len(ingest.events) == 120)
     await eventually(lambda: shipper.resent == 120)
     assert shipper.pending == 0
     assert await shipper.drain(10)
-    assert books.events == before
-    assert len(marks.applied) == settled == 120
+    assert ingest.events == before
+    assert len(counters.applied) == settled == 120
 
 
 async def test_resend_of_a_living_workers_events_does_not_stop_new_ones(tmp_path: Path) -> None:
-    books = Books()
-    shipper = Shipper(tmp_path, books, Marks(), ALWAYS_ASKING)
+    ingest = FakeIngest()
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), ALWAYS_ASKING)
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(100))
-    await eventually(lambda: len(books.events) == 100)
-    lose(books, *range(30, 100))
-    whole(journal, *range(100, 130))
-    await eventually(lambda: len(books.events) == 130)
+    write_calls(journal, *range(100))
+    await eventually(lambda: len(ingest.events) == 100)
+    lose(ingest, *range(30, 100))
+    write_calls(journal, *range(100, 130))
+    await eventually(lambda: len(ingest.events) == 130)
     journal.stop()
     assert await shipper.drain(10)
 
 
 async def test_new_events_do_not_hide_that_control_lost_older_ones(tmp_path: Path) -> None:
-    """The first batch after a restore is refused whole: committed, it would be the proof that nothing is missing."""
-    books = Books()
-    await shipped_and_dead(tmp_path, books, *range(40))
-    lose(books, *range(10, 40))
-    books.asked.clear()
-    await shipped_and_dead(tmp_path, books, 900)
-    assert books.asked[0] == key(39)
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    """The first batch after a restore is refused: once committed, it would hide that older events are missing."""
+    ingest = FakeIngest()
+    await shipped_and_dead(tmp_path, ingest, *range(40))
+    lose(ingest, *range(10, 40))
+    ingest.asked.clear()
+    await shipped_and_dead(tmp_path, ingest, 900)
+    assert ingest.asked[0] == key(39)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(tuple, silent)
-    await eventually(lambda: len(books.events) == 41)
+    await eventually(lambda: len(ingest.events) == 41)
     assert await shipper.drain(10)
 
 
 async def test_control_is_checked_without_calls_and_at_once_on_request(tmp_path: Path) -> None:
-    books = Books()
-    await shipped_and_dead(tmp_path, books, *range(10))
+    ingest = FakeIngest()
+    await shipped_and_dead(tmp_path, ingest, *range(10))
     options = ShipperOptions(poll_interval_s=0.005, look_back_interval_s=1000, shipped=KEEPING)
-    shipper = Shipper(tmp_path, books, Marks(), options)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), options)
     shipper.start(tuple, silent)
-    await eventually(lambda: books.asked[-1] == key(9))
-    lose(books, 9)
-    asked = len(books.asked)
+    await eventually(lambda: ingest.asked[-1] == key(9))
+    lose(ingest, 9)
+    asked = len(ingest.asked)
     await asyncio.sleep(0.05)
-    assert len(books.asked) == asked, "it was asked a moment ago"
+    assert len(ingest.asked) == asked, "it was asked a moment ago"
     shipper.check_control()
-    await eventually(lambda: key(9) in books.events)
+    await eventually(lambda: key(9) in ingest.events)
     assert await shipper.drain(10)
 
 
 async def test_resend_continues_after_a_restart(tmp_path: Path) -> None:
-    """The new events of meanwhile are newer than what is still missing; they must not pass for the proof of it."""
-    books = Books()
+    """Events shipped meanwhile are newer than the missing ones and must not hide them."""
+    ingest = FakeIngest()
     for first in range(0, 50, 10):
-        await shipped_and_dead(tmp_path, books, *range(first, first + 10))
-    lose(books, *range(5, 50))
+        await shipped_and_dead(tmp_path, ingest, *range(first, first + 10))
+    lose(ingest, *range(5, 50))
     shipped = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
-    delivery = Delivery(tmp_path, books, shipped, (1000, 1_000_000))
+    delivery = Delivery(tmp_path, ingest, shipped, (1000, 1_000_000))
     await delivery.open()
     await delivery.look_back(0.0)
     shipped.close()
     assert delivery.resent, "asked, refused, and the first of them sent again"
     assert (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists()
-    assert len(books.events) < 50
-    await shipped_and_dead(tmp_path, books, 900)
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    assert len(ingest.events) < 50
+    await shipped_and_dead(tmp_path, ingest, 900)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(tuple, silent)
-    await eventually(lambda: len(books.events) == 51)
+    await eventually(lambda: len(ingest.events) == 51)
     await eventually(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
     assert await shipper.drain(10)
 
 
 async def test_events_are_sent_again_after_each_of_two_restores(tmp_path: Path) -> None:
-    books = Books()
-    await shipped_and_dead(tmp_path, books, *range(20))
+    ingest = FakeIngest()
+    await shipped_and_dead(tmp_path, ingest, *range(20))
     for _ in range(2):
-        lose(books, *range(8, 20))
-        shipper = Shipper(tmp_path, books, Marks(), EAGER)
+        lose(ingest, *range(8, 20))
+        shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
         shipper.start(tuple, silent)
-        await eventually(lambda: len(books.events) == 20)
+        await eventually(lambda: len(ingest.events) == 20)
         await eventually(lambda: not (tmp_path / DIRECTORY_NAME / RESEND_NAME).exists())
         assert await shipper.drain(10)
 
 
 async def test_a_rejected_event_is_neither_kept_nor_asked_for(tmp_path: Path) -> None:
-    books = Books()
-    books.poison = key(9)
-    await shipped_and_dead(tmp_path, books, *range(10))
+    ingest = FakeIngest()
+    ingest.poison = key(9)
+    await shipped_and_dead(tmp_path, ingest, *range(10))
     kept = ShippedEvents(tmp_path / DIRECTORY_NAME, KEEPING)
     kept.open()
     assert kept.last_key == key(8)

@@ -1,4 +1,4 @@
-"""From journals to the books: each call once, whoever dies when."""
+"""The shipper brings each call of the journals to control once, whichever process dies when."""
 
 import asyncio
 import errno
@@ -25,10 +25,10 @@ from tests.proxy.edges.journal.journals import (
     EAGER,
     OPENED_AT_MS,
     SMALL,
-    Books,
-    Marks,
+    FakeCounters,
+    FakeIngest,
     all_settled,
-    begin,
+    begin_answer,
     call,
     end,
     key,
@@ -36,7 +36,7 @@ from tests.proxy.edges.journal.journals import (
     reservation,
     ship_all,
     silent,
-    whole,
+    write_calls,
 )
 from tests.waiting import eventually
 
@@ -46,75 +46,75 @@ def names(directory: Path) -> list[str]:
 
 
 async def test_living_workers_events_are_shipped_as_calls_end(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    ingest, counters = FakeIngest(), FakeCounters()
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(300))
+    write_calls(journal, *range(300))
     journal.open(call(300))
-    await eventually(lambda: len(books.events) == 300)
-    assert books.events[key(7)]["tokens"] == [11, 7, 3]
+    await eventually(lambda: len(ingest.events) == 300)
+    assert ingest.events[key(7)]["tokens"] == [11, 7, 3]
     await eventually(lambda: shipper.pending == 0)
     await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
     journal.close(end(300))
-    await eventually(lambda: key(300) in books.events)
+    await eventually(lambda: key(300) in ingest.events)
     journal.stop()
     assert await shipper.drain(10)
     assert names(tmp_path) == []
 
 
 async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path: Path) -> None:
-    """A batch costs control as much as a hundred events, so there are no more of them than intervals."""
-    books, interval_s, time_s = Books(), 0.1, asyncio.get_running_loop().time
+    """A batch costs control as much as a hundred events, so there is at most one per interval."""
+    ingest, interval_s, time_s = FakeIngest(), 0.1, asyncio.get_running_loop().time
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(500))
-    piled_up = Shipper(tmp_path, books, Marks(), ShipperOptions(batch_events=10, poll_interval_s=1000))
+    write_calls(journal, *range(500))
+    piled_up = Shipper(tmp_path, ingest, FakeCounters(), ShipperOptions(batch_events=10, poll_interval_s=1000))
     piled_up.start(lambda: {"w1"}, all_settled)
-    await eventually(lambda: len(books.events) == 500)
+    await eventually(lambda: len(ingest.events) == 500)
     await piled_up.drain(0)
 
-    books.posts = 0
+    ingest.posts = 0
     began_s = time_s()
-    shipper = Shipper(tmp_path, books, Marks(), ShipperOptions(poll_interval_s=interval_s))
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), ShipperOptions(poll_interval_s=interval_s))
     shipper.start(lambda: {"w1"}, all_settled)
     for number in range(500, 600):
-        whole(journal, number)
+        write_calls(journal, number)
         await asyncio.sleep(0.004)
-    await eventually(lambda: len(books.events) == 600)
-    assert books.posts <= (time_s() - began_s) / interval_s + 2
+    await eventually(lambda: len(ingest.events) == 600)
+    assert ingest.posts <= (time_s() - began_s) / interval_s + 2
     journal.stop()
     assert await shipper.drain(10)
 
 
 async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
+    ingest, counters = FakeIngest(), FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(120))
+    write_calls(journal, *range(120))
     journal.open(call(500))
     journal.open(call(501))
-    begin(journal, 501)
+    begin_answer(journal, 501)
     journal.progress(key(501), Tokens(input=90, output=33), OPENED_AT_MS + 9000)
     kill(journal)
-    await ship_all(tmp_path, books, marks)
-    assert len(books.events) == 122
-    assert books.events[key(500)]["tokens"] == [0, 0, 0]
-    assert books.events[key(501)]["tokens"] == [90, 33, 0]
-    assert books.events[key(501)]["ended_at_ms"] == OPENED_AT_MS + 9000
-    assert len(marks.applied) == 122
+    await ship_all(tmp_path, ingest, counters)
+    assert len(ingest.events) == 122
+    assert ingest.events[key(500)]["tokens"] == [0, 0, 0]
+    assert ingest.events[key(501)]["tokens"] == [90, 33, 0]
+    assert ingest.events[key(501)]["ended_at_ms"] == OPENED_AT_MS + 9000
+    assert len(counters.applied) == 122
     assert names(tmp_path) == []
 
 
 async def test_events_wait_and_are_counted_while_control_is_unreachable(tmp_path: Path) -> None:
-    books = Books()
-    books.away = True
+    ingest = FakeIngest()
+    ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    whole(journal, *range(250))
+    write_calls(journal, *range(250))
     await eventually(lambda: shipper.pending == 250)
-    assert books.events == {}
-    books.away = False
-    await eventually(lambda: len(books.events) == 250 and shipper.pending == 0)
+    assert ingest.events == {}
+    ingest.away = False
+    await eventually(lambda: len(ingest.events) == 250 and shipper.pending == 0)
     journal.stop()
     assert await shipper.drain(10)
 
@@ -122,9 +122,9 @@ async def test_events_wait_and_are_counted_while_control_is_unreachable(tmp_path
 async def test_pending_is_zero_only_after_a_round_found_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while what was written during a post is being read: it is in no batch yet, and no longer unread."""
+    """Also while events written during a post are being read: they are in no batch yet, and no longer unread."""
     told: list[int] = []
-    books, read = Books(), JournalReader.read
+    ingest, read = FakeIngest(), JournalReader.read
 
     def slow_read(reader: JournalReader, limit: int) -> list[Halves]:
         ended = read(reader, limit)
@@ -132,17 +132,17 @@ async def test_pending_is_zero_only_after_a_round_found_no_events(
         return ended
 
     async def post(body: bytes) -> None:
-        await Books.post(books, body)
-        if len(books.events) == 10:
-            whole(journal, *range(10, 20))
+        await FakeIngest.post(ingest, body)
+        if len(ingest.events) == 10:
+            write_calls(journal, *range(10, 20))
 
     monkeypatch.setattr(JournalReader, "read", slow_read)
-    monkeypatch.setattr(books, "post", post)
+    monkeypatch.setattr(ingest, "post", post)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(10))
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    write_calls(journal, *range(10))
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    await eventually(lambda: len(books.events) == 20)
+    await eventually(lambda: len(ingest.events) == 20)
     await eventually(lambda: shipper.pending == 0)
     assert told[:3] == [0, 10, 10]
     journal.stop()
@@ -150,51 +150,51 @@ async def test_pending_is_zero_only_after_a_round_found_no_events(
 
 
 async def test_dead_workers_reservations_are_settled_while_control_is_unreachable(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
-    books.away = True
+    ingest, counters = FakeIngest(), FakeCounters()
+    ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, 1)
+    write_calls(journal, 1)
     journal.open(call(2))
     kill(journal)
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(tuple, silent)
-    await eventually(lambda: len(marks.applied) == 2)
+    await eventually(lambda: len(counters.applied) == 2)
     assert not await shipper.drain(0.05)
-    books.away = False
-    await ship_all(tmp_path, books, marks)
-    assert len(books.events) == 2
-    assert len(marks.applied) == 2
+    ingest.away = False
+    await ship_all(tmp_path, ingest, counters)
+    assert len(ingest.events) == 2
+    assert len(counters.applied) == 2
 
 
 @pytest.mark.parametrize("raises", [False, True])
 async def test_without_redis_a_dead_workers_events_are_shipped_and_its_settlements_wait(
     tmp_path: Path, raises: bool
 ) -> None:
-    books, marks = Books(), Marks()
-    marks.away, marks.raises = True, raises
+    ingest, counters = FakeIngest(), FakeCounters()
+    counters.away, counters.raises = True, raises
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(200))
+    write_calls(journal, *range(200))
     kill(journal)
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(tuple, silent)
-    await eventually(lambda: len(books.events) == 200)
+    await eventually(lambda: len(ingest.events) == 200)
     assert names(tmp_path) == ["w1"]
     assert not await shipper.drain(0.01)
-    marks.away = False
-    await ship_all(tmp_path, books, marks)
-    assert len(marks.applied) == 200
+    counters.away = False
+    await ship_all(tmp_path, ingest, counters)
+    assert len(counters.applied) == 200
     assert names(tmp_path) == []
 
 
 class SettlingWorker:
-    """A worker that settles for itself, as far as it comes; what it `says` may be behind that."""
+    """A worker that settles its own calls. What it `says` may lag behind."""
 
-    def __init__(self, marks: Marks) -> None:
-        self.marks = marks
+    def __init__(self, counters: FakeCounters) -> None:
+        self.counters = counters
         self.says = 0
 
     def settle(self, numbers: Iterable[int]) -> None:
-        self.marks.apply(
+        self.counters.apply(
             "w1",
             [Settlement(reservation=reservation(number), number=number + 1, actual_tokens=18) for number in numbers],
         )
@@ -205,26 +205,26 @@ class SettlingWorker:
 
 
 async def test_living_workers_journal_stays_until_it_reports_its_settlements(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
-    worker, journal = SettlingWorker(marks), JournalWriter(tmp_path, "w1", SMALL)
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    ingest, counters = FakeIngest(), FakeCounters()
+    worker, journal = SettlingWorker(counters), JournalWriter(tmp_path, "w1", SMALL)
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
-    whole(journal, *range(200))
-    await eventually(lambda: len(books.events) == 200)
-    posts, segments = books.posts, len(list((tmp_path / "w1").glob("*.journal")))
+    write_calls(journal, *range(200))
+    await eventually(lambda: len(ingest.events) == 200)
+    posts, segments = ingest.posts, len(list((tmp_path / "w1").glob("*.journal")))
     assert segments > 3
     for number in range(200, 203):
-        whole(journal, number)
-        await eventually(lambda: len(books.events) == number + 1)  # noqa: B023 (used within the iteration)
+        write_calls(journal, number)
+        await eventually(lambda: len(ingest.events) == number + 1)  # noqa: B023 (used within the iteration)
     assert len(list((tmp_path / "w1").glob("*.journal"))) >= segments, "what may be unsettled is gone"
-    assert books.posts > posts
+    assert ingest.posts > posts
     worker.settle(range(203))
     worker.says = 203
     await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3)
-    assert len(marks.applied) == 203, "the worker settles for itself"
+    assert len(counters.applied) == 203, "the worker settles for itself"
     journal.stop()
     assert await shipper.drain(10)
-    assert len(marks.applied) == 203
+    assert len(counters.applied) == 203
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -232,66 +232,66 @@ async def test_living_workers_journal_stays_until_it_reports_its_settlements(tmp
 async def test_each_settlement_is_made_once_wherever_a_worker_dies(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """It has settled some of what its journal holds, and said so of some of these."""
+    """It has settled some of the calls in its journal, and reported some of those."""
     directory = tmp_path_factory.mktemp("settled")
-    books, marks = Books(), Marks()
-    worker, journal = SettlingWorker(marks), JournalWriter(directory, "w1", SMALL)
+    ingest, counters = FakeIngest(), FakeCounters()
+    worker, journal = SettlingWorker(counters), JournalWriter(directory, "w1", SMALL)
     settled = data.draw(st.integers(0, 100))
     worker.says = data.draw(st.integers(0, settled))
     worker.settle(range(settled))
-    shipper = Shipper(directory, books, marks, EAGER)
+    shipper = Shipper(directory, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, worker.settled)
-    whole(journal, *range(100))
+    write_calls(journal, *range(100))
     journal.open(call(100))
-    await eventually(lambda: len(books.events) == 100)
+    await eventually(lambda: len(ingest.events) == 100)
     for _ in range(data.draw(st.integers(0, 3))):
         await asyncio.sleep(0.01)
     await shipper.drain(0)
     kill(journal)
-    await ship_all(directory, books, marks)
-    assert len(books.events) == 101
-    assert [one.number for one in marks.applied[:100]] == list(range(1, 101))
-    assert len(marks.applied) == 101
+    await ship_all(directory, ingest, counters)
+    assert len(ingest.events) == 101
+    assert [one.number for one in counters.applied[:100]] == list(range(1, 101))
+    assert len(counters.applied) == 101
 
 
 async def test_lost_answer_from_control_duplicates_no_event(tmp_path: Path) -> None:
-    books = Books()
-    books.lose_acks = 3
+    ingest = FakeIngest()
+    ingest.lose_acks = 3
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(50))
+    write_calls(journal, *range(50))
     kill(journal)
-    await ship_all(tmp_path, books)
-    assert len(books.events) == 50
-    assert books.posts > 3
+    await ship_all(tmp_path, ingest)
+    assert len(ingest.events) == 50
+    assert ingest.posts > 3
 
 
 async def test_rejected_event_is_moved_to_a_file_and_blocks_no_other(tmp_path: Path) -> None:
-    books = Books()
-    books.poison = key(13)
+    ingest = FakeIngest()
+    ingest.poison = key(13)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(40))
+    write_calls(journal, *range(40))
     kill(journal)
-    shipper = await ship_all(tmp_path, books)
-    assert len(books.events) == 39
+    shipper = await ship_all(tmp_path, ingest)
+    assert len(ingest.events) == 39
     assert shipper.rejected == 1
     assert names(tmp_path) == ["rejected.jsonl"]
     assert key(13) in (tmp_path / "rejected.jsonl").read_text()
 
 
 async def test_a_call_that_outlives_many_segments_is_billed_as_it_ended(tmp_path: Path) -> None:
-    books, marks = Books(), Marks()
+    ingest, counters = FakeIngest(), FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     journal.open(call(9000))
-    shipper = Shipper(tmp_path, books, marks, EAGER)
+    shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
-    whole(journal, *range(300))
-    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3 and len(books.events) == 300)
-    assert not await shipper.drain(0.01)  # the supervisor dies; its successor finds the call in the place
+    write_calls(journal, *range(300))
+    await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 3 and len(ingest.events) == 300)
+    assert not await shipper.drain(0.01)  # the supervisor dies; its successor finds the call in the saved position
     journal.close(end(9000))
     kill(journal)
-    await ship_all(tmp_path, books, marks)
-    assert books.events[key(9000)]["status"] == 200
-    assert len(books.events) == 301
+    await ship_all(tmp_path, ingest, counters)
+    assert ingest.events[key(9000)]["status"] == 200
+    assert len(ingest.events) == 301
 
 
 class FullDisk:
@@ -312,14 +312,14 @@ class FullDisk:
 
 async def test_segments_are_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FullDisk(tmp_path / RESERVE_NAME, monkeypatch)
-    books = Books()
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    ingest = FakeIngest()
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     await eventually((tmp_path / RESERVE_NAME).exists)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(300))
+    write_calls(journal, *range(300))
     await eventually(lambda: len(list((tmp_path / "w1").glob("*.journal"))) <= 2)
-    await eventually((tmp_path / RESERVE_NAME).exists)  # there is room again, and it must be held for the next time
+    await eventually((tmp_path / RESERVE_NAME).exists)  # the reserve is created again
     journal.stop()
     assert await shipper.drain(10)
 
@@ -328,38 +328,38 @@ async def test_position_that_cannot_be_saved_blocks_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullDisk(None, monkeypatch)
-    books = Books()
-    shipper = Shipper(tmp_path, books, Marks(), EAGER)
+    ingest = FakeIngest()
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(300))
-    await eventually(lambda: len(books.events) == 300 and disk.asked > 2)
-    posts = books.posts
-    whole(journal, *range(300, 310))
-    await eventually(lambda: len(books.events) == 310)
-    assert books.posts <= posts + 10, "everything is sent again and again"
+    write_calls(journal, *range(300))
+    await eventually(lambda: len(ingest.events) == 300 and disk.asked > 2)
+    posts = ingest.posts
+    write_calls(journal, *range(300, 310))
+    await eventually(lambda: len(ingest.events) == 310)
+    assert ingest.posts <= posts + 10, "everything is sent again and again"
     assert caplog.text.count("its position cannot be saved (No space left") == 1
     journal.stop()
-    assert await shipper.drain(10), "a dead worker's journal goes without a place"
+    assert await shipper.drain(10), "a dead worker's journal is removed without a saved position"
 
 
 async def test_damage_in_a_segment_loses_only_the_damaged_records(tmp_path: Path) -> None:
-    books = Books()
+    ingest = FakeIngest()
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, *range(100))
+    write_calls(journal, *range(100))
     kill(journal)
     first = sorted((tmp_path / "w1").glob("*.journal"))[0]
     data = bytearray(first.read_bytes())
     data[5000:5100] = b"\xff" * 100
     first.write_bytes(data)
-    shipper = await ship_all(tmp_path, books)
-    assert 97 <= len(books.events) <= 100
+    shipper = await ship_all(tmp_path, ingest)
+    assert 97 <= len(ingest.events) <= 100
     assert shipper.damaged == 1
 
 
 async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, "w1", SMALL)
-    whole(journal, 1)
+    write_calls(journal, 1)
     kill(journal)
     first, second = JournalReader(tmp_path / "w1"), JournalReader(tmp_path / "w1")
     assert first.check_dead()
@@ -371,13 +371,13 @@ async def test_two_supervisors_do_not_recover_one_journal_twice(tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal of three segments, and for each byte that was written, when: the bytes in the order of writing."""
+    """A journal of several segments, of a worker that was killed with calls open."""
     directory = tmp_path_factory.mktemp("written")
     journal = JournalWriter(directory, "w1", SMALL)
     for number in range(60):
         journal.open(call(number))
         if number % 2:
-            begin(journal, number)
+            begin_answer(journal, number)
         if number % 3:
             journal.close(end(number))
     kill(journal)
@@ -394,15 +394,15 @@ async def test_killed_at_any_byte_each_call_is_billed_once(
     shutil.copytree(written, directory / "w1")
     cut_at(directory / "w1", share)
     opened, answered, closed = truth(directory / "w1")
-    books, marks = Books(), Marks()
-    await ship_all(directory, books, marks)
-    assert books.events.keys() == opened
-    for name, event in books.events.items():
+    ingest, counters = FakeIngest(), FakeCounters()
+    await ship_all(directory, ingest, counters)
+    assert ingest.events.keys() == opened
+    for name, event in ingest.events.items():
         if name in closed:
             assert event["tokens"] == [11, 7, 3]
         else:
             assert event["tokens"] == ([90, 0, 0] if name in answered else [0, 0, 0])
-    assert len(marks.applied) == len(opened)
+    assert len(counters.applied) == len(opened)
 
 
 def cut_at(directory: Path, share: float) -> None:
@@ -417,7 +417,7 @@ def cut_at(directory: Path, share: float) -> None:
 
 
 def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
-    """By another reading than the product's: look for whole records by their text."""
+    """The event keys of the open, progress and close records."""
     found: dict[Kind, set[str]] = {kind: set() for kind in Kind}
     for path in sorted(directory.glob("*.journal")):
         for kind, payload, _ in frames(path.read_bytes()):
@@ -431,23 +431,23 @@ def truth(directory: Path) -> tuple[set[str], set[str], set[str]]:
 async def test_shipper_that_dies_anywhere_loses_and_duplicates_no_event(
     written: Path, tmp_path_factory: pytest.TempPathFactory, crashes: list[int]
 ) -> None:
-    """It dies in the middle of its n-th act (a post, a replay, a place written, a removal); the next one goes on."""
+    """It dies in the middle of its n-th step (a post or a replay); the next shipper continues."""
     directory = tmp_path_factory.mktemp("crash")
     shutil.copytree(written, directory / "w1")
-    books, marks = Books(), Marks()
+    ingest, counters = FakeIngest(), FakeCounters()
     for acts in crashes:
         fuse = Fuse(acts)
-        shipper = Shipper(directory, Dying(books, fuse), DyingMarks(marks, fuse), EAGER)
+        shipper = Shipper(directory, DyingIngest(ingest, fuse), DyingCounters(counters, fuse), EAGER)
         shipper.start(tuple, silent)
         await eventually(lambda: fuse.blown or not (directory / "w1").exists())  # noqa: B023 (used within the iteration)
         await shipper.drain(0)
-    await ship_all(directory, books, marks)
-    assert len(books.events) == 60
-    assert len(marks.applied) == 60
+    await ship_all(directory, ingest, counters)
+    assert len(ingest.events) == 60
+    assert len(counters.applied) == 60
 
 
 async def test_cancelled_disk_work_is_awaited() -> None:
-    """Else a journal's descriptors are closed under the thread that reads it, and may by then be another's."""
+    """Otherwise a journal's file descriptor is closed while the thread reads from it."""
     at_work, go_on = threading.Event(), threading.Event()
     done: list[bool] = []
 
@@ -479,19 +479,19 @@ class Fuse:
             await asyncio.Event().wait()  # until the shipper is killed
 
 
-class Dying:
-    def __init__(self, books: Books, fuse: Fuse) -> None:
-        self.books, self.fuse = books, fuse
+class DyingIngest:
+    def __init__(self, ingest: FakeIngest, fuse: Fuse) -> None:
+        self.ingest, self.fuse = ingest, fuse
 
     async def post(self, body: bytes) -> None:
-        await self.books.post(body)
+        await self.ingest.post(body)
         await self.fuse.burn()
 
 
-class DyingMarks:
-    def __init__(self, marks: Marks, fuse: Fuse) -> None:
-        self.marks, self.fuse = marks, fuse
+class DyingCounters:
+    def __init__(self, counters: FakeCounters, fuse: Fuse) -> None:
+        self.counters, self.fuse = counters, fuse
 
     async def replay(self, incarnation: str, settlements: list[Settlement]) -> None:
-        await self.marks.replay(incarnation, settlements)
+        await self.counters.replay(incarnation, settlements)
         await self.fuse.burn()

@@ -1,4 +1,4 @@
-"""The journal on a real disk: what is written before the method returns, what a full disk and a long backlog do."""
+"""The journal on a real disk: what each method writes before it returns, and what a full disk and backlog do."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from proxy.edges.journal.writer import (
     RecordTooLargeError,
 )
 from proxy.exchange import JournalUnavailableError
-from tests.proxy.edges.journal.journals import OPENED_AT_MS, SMALL, begin, call, end, key, whole
+from tests.proxy.edges.journal.journals import OPENED_AT_MS, SMALL, begin_answer, call, end, key, write_calls
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def kinds(data: bytes) -> list[Kind]:
     return [kind for kind, _, _ in frames(data)]
 
 
-def no_more(*_arguments: Any, **_options: Any) -> Any:
+def raise_disk_full(*_arguments: Any, **_options: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
-    """Calls of many sizes; the numbers of those that were taken."""
+    """Open calls of many sizes. Return the numbers of those that were accepted."""
     for number in range(10_000):
         try:
             journal.open(call(number, metadata={"m": "x" * (number * 37 % 700)}))
@@ -59,7 +59,7 @@ def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
 def test_each_record_is_in_the_file_when_the_method_returns(tmp_path: Path, journal: JournalWriter) -> None:
     journal.open(call(1))
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN]
-    begin(journal, 1)
+    begin_answer(journal, 1)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS]
     assert journal.pending == 1
     journal.close(end(1))
@@ -85,7 +85,7 @@ def test_records_are_synced_off_the_event_loop(tmp_path: Path, monkeypatch: pyte
 
 
 def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: JournalWriter) -> None:
-    whole(journal, *range(200))
+    write_calls(journal, *range(200))
     found = segments(tmp_path)
     assert len(found) > 3
     assert {len(data) for data in found} == {SMALL.segment_bytes}
@@ -98,29 +98,29 @@ def test_segments_are_bounded_and_follow_each_other(tmp_path: Path, journal: Jou
 def test_full_disk_refuses_new_calls_and_loses_no_close(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     opened = open_until_refused(journal, "No space left")
     assert len(opened) > 5
     for number in opened:
-        begin(journal, number)
+        begin_answer(journal, number)
         journal.close(end(number))
     assert kinds(segments(tmp_path)[0]).count(Kind.CLOSE) == len(opened)
     monkeypatch.undo()
     journal._make_spare()  # what the thread does every second
-    whole(journal, *range(10_000, 10_050))
+    write_calls(journal, *range(10_000, 10_050))
     assert journal.troubles == ()
 
 
 def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open as many as it takes, with a spare and without; then nothing more can be allocated, and all must end."""
+    """Open calls until the journal refuses, with nothing left to allocate; then end all of them."""
     journal._make_spare()
-    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     opened = open_until_refused(journal, "No space left|more calls are open")
     assert len(opened) > 25  # the spare was counted on
     for number in opened:
-        begin(journal, number)
+        begin_answer(journal, number)
         journal.close(end(number))
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == len(opened)
 
@@ -128,12 +128,12 @@ def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
 def test_progress_never_uses_the_room_reserved_for_closes(
     tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left out instead: with a full disk and with a spare segment alike, all calls end."""
+    """It is skipped instead, so that all calls can end, with a full disk and with a spare segment."""
     journal._make_spare()
-    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     for number in range(20):
         journal.open(call(number))
-        begin(journal, number)
+        begin_answer(journal, number)
     for count in range(2000):
         journal.progress(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)
     for number in range(20):
@@ -162,7 +162,7 @@ def test_largest_close_fits_the_room_reserved_for_it() -> None:
 
 def test_full_backlog_refuses_calls_until_it_is_shipped(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, "w1", JournalOptions(segment_bytes=16 * 1024, max_backlog_bytes=40 * 1024))
-    whole(journal, *range(100))
+    write_calls(journal, *range(100))
     journal.open(call(200))
     journal._measure_backlog()
     with pytest.raises(JournalUnavailableError, match="backlog"):
@@ -171,7 +171,7 @@ def test_full_backlog_refuses_calls_until_it_is_shipped(tmp_path: Path) -> None:
     for path in sorted((tmp_path / "w1").glob("*.journal"))[:-1]:
         path.unlink()
     journal._measure_backlog()
-    whole(journal, 201)
+    write_calls(journal, 201)
     journal.stop()
 
 
@@ -187,15 +187,15 @@ def test_failed_sync_refuses_calls_until_a_sync_succeeds(
         journal.open(call(1))
     monkeypatch.undo()
     journal._sync()
-    whole(journal, 1)
+    write_calls(journal, 1)
 
 
 def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
-    whole(journal, 1)
-    monkeypatch.setattr(os, "pwrite", no_more)
+    write_calls(journal, 1)
+    monkeypatch.setattr(os, "pwrite", raise_disk_full)
     for number in range(500):
         with pytest.raises(JournalUnavailableError, match="No space left"):
             journal.open(call(number + 10))
@@ -205,7 +205,7 @@ def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
     with pytest.raises(JournalUnavailableError, match="No space left"):
         journal.open(call(600))
     journal._retry_write_at = 0.0  # the time is up
-    whole(journal, 601)
+    write_calls(journal, 601)
     assert journal.troubles == ()
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
     journal.stop()
@@ -213,13 +213,13 @@ def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
 
 def test_partly_written_record_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=0))
-    whole(journal, 1)
+    write_calls(journal, 1)
     real = os.pwrite
     written: list[int] = []
 
     def half(fd: int, data: bytes, offset: int) -> int:
         if written:
-            no_more()
+            raise_disk_full()
         written.append(real(fd, data[:20], offset))
         return 20
 
@@ -227,7 +227,7 @@ def test_partly_written_record_is_not_damage(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(JournalUnavailableError):
         journal.open(call(2))
     monkeypatch.undo()
-    whole(journal, 3)
+    write_calls(journal, 3)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2
     journal.stop()
 
@@ -236,10 +236,10 @@ def test_alternating_failure_and_recovery_is_logged_once_per_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, log_interval_s=60))
-    whole(journal, 1)
+    write_calls(journal, 1)
     for _ in range(200):
         with monkeypatch.context() as broken:
-            broken.setattr(os, "fdatasync", no_more)
+            broken.setattr(os, "fdatasync", raise_disk_full)
             journal._sync()
         with pytest.raises(JournalUnavailableError, match="No space left"):
             journal.open(call(2))
@@ -266,14 +266,14 @@ def test_disk_that_is_full_at_start_refuses_calls_until_it_has_room(
     real = os.open
 
     def no_lock(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
-        return int(no_more() if str(path).endswith("lock") else real(path, flags, mode, **options))
+        return int(raise_disk_full() if str(path).endswith("lock") else real(path, flags, mode, **options))
 
     if at == "mkdir":
-        monkeypatch.setattr(Path, "mkdir", no_more)
+        monkeypatch.setattr(Path, "mkdir", raise_disk_full)
     elif at == "lock":
         monkeypatch.setattr(os, "open", no_lock)
     else:
-        monkeypatch.setattr(os, "posix_fallocate", no_more)
+        monkeypatch.setattr(os, "posix_fallocate", raise_disk_full)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     with pytest.raises(JournalUnavailableError, match="No space left"):
         journal.open(call(1))
@@ -281,19 +281,19 @@ def test_disk_that_is_full_at_start_refuses_calls_until_it_has_room(
     journal._sync()
     monkeypatch.undo()
     journal._make_spare()
-    whole(journal, *range(50))
+    write_calls(journal, *range(50))
     journal.stop()
     assert sum(kinds(data).count(Kind.CLOSE) for data in segments(tmp_path)) == 50
     assert [path.name for path in tmp_path.iterdir()] == ["w1"]
 
 
 def test_journal_without_a_segment_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JournalWriter, "_new_segment", no_more)
+    monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     JournalWriter(tmp_path, "w1", SMALL).stop()
 
 
 def test_a_short_write_is_finished(tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:7], offset))
-    whole(journal, 1)
+    write_calls(journal, 1)
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE]

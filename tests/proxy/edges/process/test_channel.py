@@ -1,4 +1,4 @@
-"""The line between supervisor and worker, over a real socketpair."""
+"""The channel between supervisor and worker, over a real socketpair."""
 
 import asyncio
 import socket
@@ -14,26 +14,26 @@ from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, Worke
 
 
 class Supervisor:
-    """The other end: remembers what it heard."""
+    """The other end: records the messages it received."""
 
     def __init__(self) -> None:
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.lost = asyncio.Event()
-        self.channel = Channel(self.heard.append, self.lost.set)
+        self.channel = Channel(self.received.append, self.lost.set)
 
     def answer(self, ok: bool) -> None:
-        """To the question that came last."""
-        numbers = [message["number"] for message in self.heard if message["is"] == "confirm"]
+        """Answer the last question."""
+        numbers = [message["number"] for message in self.received if message["is"] == "confirm"]
         self.channel.send({"is": "confirmed", "number": numbers[-1], "ok": ok})
 
     async def until(self, kind: str, count: int = 1) -> None:
         async with asyncio.timeout(5):
-            while sum(message["is"] == kind for message in self.heard) < count:
+            while sum(message["is"] == kind for message in self.received) < count:
                 await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
-async def line() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Event]]:
+async def connected() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Event]]:
     ours, theirs = socket.socketpair()
     supervisor, lost = Supervisor(), asyncio.Event()
     link = SupervisorLink(lost.set)
@@ -48,20 +48,20 @@ async def line() -> AsyncIterator[tuple[Supervisor, SupervisorLink, asyncio.Even
 
 
 async def test_message_split_into_single_bytes_is_reassembled() -> None:
-    heard: list[Message] = []
-    channel = Channel(heard.append, lambda: None)
+    received: list[Message] = []
+    channel = Channel(received.append, lambda: None)
     for byte in b'{"is":"counts","counts":{"a":1}}\n{"is":"serving"}\n':
         channel.data_received(bytes([byte]))
-    assert heard == [{"is": "counts", "counts": {"a": 1}}, {"is": "serving"}]
+    assert received == [{"is": "counts", "counts": {"a": 1}}, {"is": "serving"}]
 
 
 async def test_simultaneous_confirms_share_one_question() -> None:
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
         await supervisor.until("confirm")
         supervisor.answer(True)
         assert all(await asyncio.gather(*asked))
-        assert supervisor.heard == [{"is": "confirm", "number": 1}]
+        assert supervisor.received == [{"is": "confirm", "number": 1}]
         again = asyncio.create_task(link.confirm())
         await supervisor.until("confirm", 2)
         supervisor.answer(False)
@@ -70,7 +70,7 @@ async def test_simultaneous_confirms_share_one_question() -> None:
 
 async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
         await supervisor.until("confirm")
         supervisor.answer(True)
@@ -83,13 +83,13 @@ async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyP
 
 async def test_confirm_is_false_when_the_supervisor_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
-    async with line() as (_, link, _lost):
+    async with connected() as (_, link, _lost):
         assert await link.confirm() is False
 
 
 async def test_confirm_during_a_sent_question_waits_for_the_next_one() -> None:
-    """Control may have been read already when the key was minted."""
-    async with line() as (supervisor, link, _):
+    """Control may have been read before the key was minted."""
+    async with connected() as (supervisor, link, _):
         early = asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
         late = [asyncio.create_task(link.confirm()) for _ in range(3)]
@@ -100,12 +100,12 @@ async def test_confirm_during_a_sent_question_waits_for_the_next_one() -> None:
         assert not any(task.done() for task in late)
         supervisor.answer(True)
         assert all(await asyncio.gather(*late))
-        assert [message["number"] for message in supervisor.heard] == [1, 2]
+        assert [message["number"] for message in supervisor.received] == [1, 2]
 
 
 async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> None:
     """The supervisor may serve both by the refresh that it is about to begin."""
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         early = asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
         late = asyncio.create_task(link.confirm())
@@ -119,7 +119,7 @@ async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> No
 
 async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_GAP_S", 0.2)
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         began = time.monotonic()
         asked = []
         for _ in range(50):
@@ -127,7 +127,7 @@ async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.M
             await asyncio.sleep(0.002)
         await supervisor.until("confirm", 2)
         passed_s = time.monotonic() - began
-        questions = [message["number"] for message in supervisor.heard]
+        questions = [message["number"] for message in supervisor.received]
         assert len(questions) <= 2 + passed_s / 0.2
         for number in (*questions, questions[-1] + 1):
             supervisor.channel.send({"is": "confirmed", "number": number, "ok": True})
@@ -138,7 +138,7 @@ async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.M
 
 async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         assert await link.confirm() is False
         await supervisor.until("confirm")
         monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 60)
@@ -150,7 +150,7 @@ async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pyte
 
 
 async def test_cancelled_confirm_does_not_cancel_the_others() -> None:
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         leaver, stayer = asyncio.create_task(link.confirm()), asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
         leaver.cancel()
@@ -159,17 +159,17 @@ async def test_cancelled_confirm_does_not_cancel_the_others() -> None:
 
 
 async def test_counts_are_sent_before_the_flush_is_answered() -> None:
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         link.flush = lambda: link.counted({"calls": []})
         link.health = lambda: {"redis": False}
         supervisor.channel.send({"is": "flush"})
         await supervisor.until("flushed")
-        assert [message["is"] for message in supervisor.heard] == ["counts", "flushed"]
-        assert supervisor.heard[-1]["health"] == {"redis": False}
+        assert [message["is"] for message in supervisor.received] == ["counts", "flushed"]
+        assert supervisor.received[-1]["health"] == {"redis": False}
 
 
 async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
-    """A journal's segments go by this answer, so silence must not be taken for one that came earlier."""
+    """Segments are deleted by this answer, so silence must not be taken for an earlier one."""
 
     async def nothing() -> None: ...
 
@@ -196,17 +196,17 @@ async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
 
 
 async def test_damage_is_reported_once_and_not_for_every_request() -> None:
-    async with line() as (supervisor, link, _):
+    async with connected() as (supervisor, link, _):
         for _ in range(100):
             link.report_damage()
         link.serving()
         await supervisor.until("serving")
-        assert [message["is"] for message in supervisor.heard] == ["damage", "serving"]
+        assert [message["is"] for message in supervisor.received] == ["damage", "serving"]
 
 
 async def test_each_end_notices_that_the_other_has_closed() -> None:
-    async with line() as (supervisor, link, lost):
+    async with connected() as (supervisor, link, lost):
         supervisor.channel.close()
         await asyncio.wait_for(lost.wait(), 5)
-        link.serving()  # nobody to tell, and no error
+        link.serving()  # no receiver, and no error
         await asyncio.wait_for(supervisor.lost.wait(), 5)

@@ -1,4 +1,4 @@
-"""The access log: one JSON object per line, times in milliseconds, written off the loop, never in a request's way."""
+"""The access log: one JSON object per line, times in milliseconds, written in a thread that blocks no request."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The admin port says how things stand, and only that; metrics go to this machine or to a metrics key."""
+"""The admin port answers health, readiness and metrics; metrics need this machine or a metrics key."""
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer

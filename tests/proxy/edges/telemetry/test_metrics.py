@@ -1,4 +1,4 @@
-"""What workers count arrives in the machine's sums, with their names and labels.
+"""Workers' counts arrive in the machine's totals, with names and labels.
 
 See docs/reference/metrics.md.
 """
@@ -22,7 +22,7 @@ from proxy.stages.settle import RequestReport
 
 
 class Line:
-    """Worker `number`'s way to the totals, through JSON as in life."""
+    """Sends worker `number`'s counts to the totals, through JSON as the channel does."""
 
     def __init__(self, totals: MetricTotals, number: int = 0) -> None:
         self.totals, self.number, self.congested, self.sent = totals, number, False, 0
@@ -216,7 +216,7 @@ async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None
     where = {"workspace": "ws", "external_entity_id": "acme", "model_slug": "org/kept"}
     assert value(totals, "platform_model_api_tokens_total", **where, kind="output") == 4
     totals.add(0, counts(*(("ws", f"n{number}", f"org/new-{number}") for number in range(58))))
-    assert "_other" not in labels_of(totals, "model_slug"), "what was dropped has made room"
+    assert "_other" not in labels_of(totals, "model_slug"), "removed series have made room"
     assert "_other" not in labels_of(totals, "external_entity_id")
 
 
