@@ -49,10 +49,12 @@ class World:
         self.path = path
         self.replica = PolicyReplica(path)
         self.confirmer = ScriptedConfirmer()
+        self.readers: list[SnapshotDirectory] = []
         self.directory = self.reader()
 
     def reader(self) -> SnapshotDirectory:
-        return SnapshotDirectory(self.path, KEYS, ReplicaStamp(stamp_path(self.path)), self.confirmer)
+        self.readers.append(SnapshotDirectory(self.path, KEYS, ReplicaStamp(stamp_path(self.path)), self.confirmer))
+        return self.readers[-1]
 
     def publish(self, *rows: Row, reset: bool = False, epoch: str = "e1") -> None:
         version = self.replica.version
@@ -65,7 +67,8 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path / "replica.db")
     yield world
-    world.directory.close()
+    for reader in world.readers:
+        reader.close()
     world.replica.close()
 
 

@@ -221,12 +221,20 @@ class _FullRebuild(SqliteUpdate):
 def _open_or_create(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
     if path.exists():
         try:
-            conn = _connect(path)
-            return conn, _read_version(conn)
+            return _open(path)
         except sqlite3.DatabaseError as error:
             log.warning("Policy replica %s cannot be used (%s); it is rebuilt from control.", path, error)
     _unlink(path)
     return _create(path), ReplicaVersion()
+
+
+def _open(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
+    conn = _connect(path)
+    try:
+        return conn, _read_version(conn)
+    except sqlite3.DatabaseError:
+        conn.close()
+        raise
 
 
 def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
@@ -234,7 +242,6 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     if schema == 1:  # written before revisions had nonces: serves until control is asked
         conn.executescript(_FROM_VERSION_1)
     elif schema != SCHEMA_VERSION:
-        conn.close()
         raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
     os.chmod(_file_of(conn), 0o600)
     row = conn.execute("SELECT epoch, revision, nonce FROM standing").fetchone()
@@ -252,9 +259,13 @@ def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:
 def _connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     """A connection that may write. Used from one thread at a time, but not always the same one."""
     conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    conn.execute(f"PRAGMA journal_mode = {journal}")  # with WAL neither readers nor the writer wait for each other
-    conn.execute("PRAGMA synchronous = NORMAL")
-    conn.execute("PRAGMA journal_size_limit = 4194304")
+    try:
+        conn.execute(f"PRAGMA journal_mode = {journal}")  # with WAL neither readers nor the writer wait for each other
+        conn.execute("PRAGMA synchronous = NORMAL")
+        conn.execute("PRAGMA journal_size_limit = 4194304")
+    except sqlite3.Error:
+        conn.close()
+        raise
     return conn
 
 
