@@ -1,4 +1,4 @@
-"""How an answer is read, and what is known of its tokens: what its provider reported, or what was counted.
+"""How an answer is read, and what is known of its tokens: what the provider reported, or what was counted.
 
 Only shapes, and the one rule between them; who reads answers and reports and counts texts is in `dialects/`.
 """

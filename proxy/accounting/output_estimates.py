@@ -1,6 +1,6 @@
-"""How much output a call of (group, slug) will bring, as this worker has seen it so far.
+"""Estimates how much output a call of (group, slug) will bring, from the calls that this worker has seen.
 
-Pure and per worker: an estimate only decides how much is reserved; what is charged in the end is the truth.
+Pure. An estimate only decides how much is reserved; the actual tokens are charged in the end.
 
 See docs/reference/limits.md#estimates.
 """
@@ -8,7 +8,7 @@ See docs/reference/limits.md#estimates.
 from dataclasses import dataclass
 
 UNKNOWN_OUTPUT = 512
-"""Expected of a call without a cap while too few have been seen."""
+"""The estimate for a call without a cap while too few calls have been seen."""
 CALLS_TO_TRUST = 16
 _MEMORY_CALLS = 256
 """The mean follows a change: a call counts for a 256th of it at least."""
@@ -37,7 +37,7 @@ class OutputEstimates:
         return expected if cap is None else min(expected, cap)
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None:
-        """A call has settled, with the output that its provider reported."""
+        """Add a settled call, with the output that its provider reported."""
         pair = (group_id, slug)
         mean = self._means.pop(pair, None)
         if mean is None:

@@ -1,6 +1,6 @@
 """ULIDs: 26 characters that sort by time, for event keys and request ids. The caller brings clock and chance.
 
-Written out by hand because each request makes one or two, and the library's object takes ten times as long.
+Written by hand, because each request makes one or two and the library takes ten times as long.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _CHAR_OF_BYTE = (_ALPHABET * 8).encode()
 
 
 class Ulids:
-    """Makes them. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: that many random bytes (`secrets.token_bytes`).
+    """Make ULIDs. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: that many random bytes (`secrets.token_bytes`).
 
     Chance is drawn and spelled for many at once, a byte for each character (its upper three bits are not used). Of the
     time, all but the last two characters stay for a second.

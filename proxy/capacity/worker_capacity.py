@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from proxy.refusals import ShedError
 
 IN_FLIGHT, MEMORY, PARKED = "in_flight", "memory", "parked"
-"""What can run out."""
+"""The resources."""
 WORKER, WORKSPACE, KEY = "worker", "workspace", "key"
-"""Whose bound refuses: there is no more of it, or no more for this workspace, or for this key."""
+"""Whose bound refused: the worker's, the workspace's or the key's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CapacityLimits:
 
 @dataclass(slots=True)
 class Holdings:
-    """What the calls of one workspace, or of one key, have now."""
+    """What the calls of one workspace, or of one key, hold now."""
 
     in_flight: int = 0
     parked: int = 0
@@ -67,7 +67,7 @@ class Capacity:
         self.ample_held_bytes = ample * limits.max_held_bytes
 
     def enter(self) -> "CallLoad":
-        """One call more; its caller is not known yet."""
+        """Add a call whose caller is not known yet."""
         if self.in_flight >= self.limits.max_in_flight:
             raise self._shed(IN_FLIGHT, WORKER)
         self.in_flight += 1

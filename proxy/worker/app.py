@@ -31,16 +31,16 @@ from proxy.settings import Settings
 from proxy.stages.dispatch import DispatchSettings
 
 YOUNG_OBJECTS = 10_000
-"""So many new containers, a few MiB, may wait for the collector; Python's own 700 are what ten calls make."""
+"""New containers before the garbage collector runs: a few MiB. Ten calls make Python's default of 700."""
 UNKNOWN_PART = 10
-"""At most a tenth of the calls in flight may wait for control to confirm their unknown keys."""
+"""At most this fraction (a tenth) of the calls in flight may wait for control to confirm an unknown key."""
 ROOM_BYTES = 16 << 20
-"""Eight prompts of 400 kB at once come and go in this much without a page given back and taken again."""
+"""Memory kept for reuse: eight prompts of 400 kB at once fit without returning a page to the system."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLaunch:
-    """What the supervisor hands to a worker: its name for this life, its listener, its line home."""
+    """What a worker gets from the supervisor: its incarnation, its listening socket, its channel to the supervisor."""
 
     incarnation: str
     listener: socket.socket
@@ -48,7 +48,7 @@ class WorkerLaunch:
 
 
 async def serve(settings: Settings, launch: WorkerLaunch) -> None:
-    """One worker's whole life."""
+    """Run one worker until SIGTERM, or until the supervisor is gone."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with contextlib.AsyncExitStack() as stack:
@@ -65,11 +65,13 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         link.serving()
         await stop.wait()
         server.announce_close()
-        await asyncio.sleep(settings.ready_grace_s)  # /readyz says 503: balancers find other machines meanwhile
+        await asyncio.sleep(
+            settings.ready_grace_s
+        )  # /readyz answers 503, so that load balancers turn to other machines
 
 
 def spare_the_collector() -> None:
-    """What stands now stays: never look at it again; and look for cycles, of which calls leave few, less often."""
+    """Exempt all present objects from garbage collection, and collect less often: calls leave few cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
@@ -97,7 +99,7 @@ def give_back() -> None:
 async def _dependencies(
     settings: Settings, launch: WorkerLaunch, link: SupervisorLink, stack: contextlib.AsyncExitStack
 ) -> PipelineDependencies:
-    """All that the path works with; the stack closes it in reverse."""
+    """Build what the pipeline works with. The stack closes it in reverse order."""
     meters = WorkerMetrics(link)
     link.flush = meters.flush
     stack.callback(meters.close)
