@@ -221,9 +221,9 @@ class Supervisor:
             return Finding(fault=f"{trouble}. {REDIS_REMEDY}")
         if not self._draining and not all(slot.health.get("limits") for slot in self._slots):
             return Finding(fault="Redis does not answer every worker")
-        return Finding(
-            degraded=f"{trouble}; each worker enforces its share of every limit. {REDIS_REMEDY}" * bool(trouble)
-        )
+        if trouble:
+            return Finding(degraded=f"{trouble}; each worker enforces its share of every limit. {REDIS_REMEDY}")
+        return OK
 
     async def _control_check(self) -> Finding:
         """Degraded while refreshes fail. Before the first refresh, `_policy_check` reports it as a fault."""
