@@ -18,7 +18,7 @@ from control.edges.sql.database import SchemaTooNewError
 from control.edges.telemetry.log_lines import log_to_stderr
 from control.settings import Settings
 from control.stopping import done_unless
-from control.time_slices import spare_the_collector
+from control.time_slices import defer_full_collections
 from runtime.http_server import FrontRunner
 from runtime.private_files import UMASK
 from runtime.setting_names import warnings_of
@@ -88,7 +88,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
         if await done_unless(stop, runner.setup()):
             await web.TCPSite(runner, settings.host, settings.port).start()
             log.info("listening on %s", [site.name for site in runner.sites])
-            spare_the_collector()
+            defer_full_collections()
             await stop.wait()
     finally:
         await runner.cleanup()

@@ -102,7 +102,7 @@ class WorkspaceTurns:
                 del self._users[workspace_id], self._semaphores[workspace_id]
 
 
-def spare_the_collector() -> None:
+def defer_full_collections() -> None:
     """Exempt the objects that exist now from collection, and leave full collections to `collect_when_idle`.
 
     A full collection cannot be cut into slices.

@@ -40,7 +40,7 @@ from proxy.json_text.json_edit import Json
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings
 from proxy.stages.settle import RequestReport, Settle, SettleDependencies
-from proxy.worker.app import keep_room, spare_the_collector
+from proxy.worker.app import collect_garbage_less_often, keep_room
 
 CONNECT_TIMEOUT_S = 5.0
 _TAKEN = Taken()
@@ -172,7 +172,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         dispatch=DispatchSettings({"VENDOR_B": f"http://127.0.0.1:{upstream_port}"}),
     )
     await HttpServer(BarePipeline(dependencies).handle).start(listener)
-    spare_the_collector()
+    collect_garbage_less_often()
     keep_room()
     await asyncio.Event().wait()
 

@@ -60,7 +60,7 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         server = HttpServer(pipeline.handle)
         await server.start(launch.listener)
         stack.push_async_callback(server.drain, settings.drain_timeout_s - settings.ready_grace_s)
-        spare_the_collector()
+        collect_garbage_less_often()
         keep_room()
         link.serving()
         await stop.wait()
@@ -70,7 +70,7 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         )  # /readyz answers 503, so that load balancers turn to other machines
 
 
-def spare_the_collector() -> None:
+def collect_garbage_less_often() -> None:
     """Exempt all present objects from garbage collection, and collect less often: calls leave few cycles."""
     gc.collect()
     gc.freeze()

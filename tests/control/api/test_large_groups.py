@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from control.api.groups import CreateGatewayGroupRequestV1, GatewayGroupsResponseV1, GatewayGroupV1
-from control.time_slices import spare_the_collector
+from control.time_slices import defer_full_collections
 from policy.groups import MAX_MODELS
 from tests.control.api.large_groups import full_models, full_tree, old_group
 from tests.control.plane import SLUG, ControlPlane
@@ -130,7 +130,7 @@ async def test_hand_encoded_groups_match_their_schema(lite: ControlPlane) -> Non
 @pytest.mark.timeout(300)
 async def test_no_request_at_its_bound_blocks_the_loop_for_others(lite: ControlPlane) -> None:
     """As another tenant meets it: a turn of the loop takes no more than two parsings of one body, by CPU time."""
-    spare_the_collector()
+    defer_full_collections()
     ids = await full_tree(lite)
     deepest, root = f"{PATH}/{ids[-1]}", f"{PATH}/{ids[0]}"
     body = {
