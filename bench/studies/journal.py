@@ -23,7 +23,7 @@ from control.resources.records import Window
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Reservation
-from proxy.accounting.recovery import CloseCall, OpenCall, events_of
+from proxy.accounting.recovery import CloseCall, OpenCall, join_events
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from tests.control.billing import fill_events
@@ -109,7 +109,7 @@ def bench_shipper(directory: Path, calls: int) -> None:
     reader.dead = True
     read, began = 0, time.process_time()
     while not reader.finished:
-        read += len(events_of(reader.read(1000)))
+        read += len(join_events(reader.read(1000)))
     took_s = time.process_time() - began
     reader.release()
     assert read == calls

@@ -94,7 +94,7 @@ def close_record(call: CloseCall) -> bytes:
     return pack_head(_CLOSE.magic, len(payload), crc32(payload, _CLOSE.seed)) + payload
 
 
-def events_of(calls: Iterable[Halves]) -> list[bytes]:
+def join_events(calls: Iterable[Halves]) -> list[bytes]:
     """What these are billed, as ingest takes it: both halves of each, put together."""
     return [join_event(opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
 

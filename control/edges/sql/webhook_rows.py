@@ -177,7 +177,7 @@ async def update_delivery(tx: WriteTx, delivery_id: str, values: Mapping[str, An
     await tx.conn.execute(update(webhook_deliveries).where(webhook_deliveries.c.id == delivery_id).values(**values))
 
 
-async def events_of(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
+async def load_delivery_events(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
     """The events of these deliveries by idempotency key, as far as they are still stored."""
     keys = (key for delivery in deliveries for key in orjson.loads(delivery.event_keys))
     query = select(events).where(one_of(events.c.idempotency_key, keys))

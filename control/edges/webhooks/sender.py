@@ -162,7 +162,7 @@ class WebhookSender:
             if claimed is None:
                 return []
             webhook, deliveries = claimed
-            events = await webhook_rows.events_of(tx.conn, deliveries)
+            events = await webhook_rows.load_delivery_events(tx.conn, deliveries)
             return [_Message(webhook, one, body_of(one, events), now_ms) for one in deliveries]
 
         return await self._uncancelled(self._store.transact(work))

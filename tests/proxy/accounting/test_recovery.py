@@ -14,7 +14,7 @@ from proxy.accounting.recovery import (
     Halves,
     Ledger,
     close_record,
-    events_of,
+    join_events,
     open_record,
     progress_record,
     settlements_of,
@@ -30,7 +30,7 @@ def read(ledger: Ledger, *records: bytes) -> list[Halves]:
 
 
 def event_of(call: Halves) -> BillingEvent:
-    (encoded,) = events_of([call])
+    (encoded,) = join_events([call])
     event = BillingEvent.from_wire(orjson.loads(encoded))
     assert event.to_wire() == orjson.loads(encoded)
     return event

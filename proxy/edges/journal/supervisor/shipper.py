@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from policy.limits.settlement import Settlement
-from proxy.accounting.recovery import Ledger, events_of, settlements_of
+from proxy.accounting.recovery import Ledger, join_events, settlements_of
 from proxy.edges.journal.supervisor.delivery import Delivery, IngestClient, IngestUnavailableError, in_thread
 from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
@@ -294,10 +294,10 @@ class Shipper:
         batch: list[bytes] = []
         share = max(1, self._options.batch_events // max(1, len(self._readers)))
         for name, reader in self._readers.items():
-            batch += events_of(reader.read(share))
+            batch += join_events(reader.read(share))
             self._damage.update((name, *place) for place in reader.damage)
             if reader.finished and name not in self._orphaned:
-                batch += events_of(reader.ledger.orphans())
+                batch += join_events(reader.ledger.orphans())
                 self._orphaned.add(name)
         return batch
 

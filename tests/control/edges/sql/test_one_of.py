@@ -75,7 +75,7 @@ async def groups(store: Store, count: int) -> None:
 async def events_to_tell(store: Store, count: int) -> None:
     message = new_delivery("whk_1", "API_BILLING_USAGE", [event_key(n) for n in range(count)], 0)
     async with store.read() as conn:
-        assert len(await webhook_rows.events_of(conn, [message])) == count
+        assert len(await webhook_rows.load_delivery_events(conn, [message])) == count
 
 
 WORK = {
