@@ -81,7 +81,7 @@ async def read_secrets(store: Store, workspace_id: str, after: str | None, limit
 
 async def reencrypt_secrets(tx: WriteTx, keys: Sequence[bytes]) -> int:
     """Seal every secret again under `keys[0]`; how many there are."""
-    records = await secret_rows.lock_all(tx)
+    records = await secret_rows.lock_all_secrets(tx)
     for record in records:
         sealed = seal(keys, record.id, unseal(keys, record.id, record.ciphertext), new_nonce())
         await secret_rows.update_secret(tx, replace(record, ciphertext=sealed))

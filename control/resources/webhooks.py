@@ -137,7 +137,7 @@ async def reencrypt_webhooks(tx: WriteTx, keys: Sequence[bytes]) -> None:
     def resealed(record: WebhookRecord, sealed: str) -> str:
         return seal(keys, record.id, unseal(keys, record.id, sealed), new_nonce())
 
-    for record in await webhook_rows.lock_all(tx):
+    for record in await webhook_rows.lock_all_webhooks(tx):
         previous = None if record.previous_secret is None else resealed(record, record.previous_secret)
         changed = replace(record, secret=resealed(record, record.secret), previous_secret=previous)
         await webhook_rows.update_webhook(tx, changed)

@@ -16,7 +16,7 @@ async def lock_secret(tx: WriteTx, workspace_id: str, name: str) -> SecretRecord
     return SecretRecord(*row) if row else None
 
 
-async def lock_all(tx: WriteTx) -> list[SecretRecord]:
+async def lock_all_secrets(tx: WriteTx) -> list[SecretRecord]:
     query = select(secrets).order_by(secrets.c.id).with_for_update()
     return [SecretRecord(*row) for row in await tx.conn.execute(query)]
 

@@ -74,7 +74,7 @@ async def delete_webhook(tx: WriteTx, webhook_id: str) -> None:
     await tx.conn.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
 
 
-async def lock_all(tx: WriteTx) -> list[WebhookRecord]:
+async def lock_all_webhooks(tx: WriteTx) -> list[WebhookRecord]:
     query = select(webhooks).order_by(webhooks.c.id).with_for_update()
     return [WebhookRecord(*row) for row in await tx.conn.execute(query)]
 
