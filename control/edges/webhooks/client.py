@@ -62,7 +62,7 @@ def _resolved(host: str, address: Address, port: int) -> ResolveResult:
     )
 
 
-async def look_up(host: str) -> list[Address]:
+async def resolve_host(host: str) -> list[Address]:
     """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
@@ -72,7 +72,7 @@ class WebhookClient:
     """Posts messages. A receiver has `timeout_s` to answer. Only tests replace `resolve`."""
 
     def __init__(
-        self, rules: EgressRules, timeout_s: float, ca_file: str | None = None, resolve: Resolve = look_up
+        self, rules: EgressRules, timeout_s: float, ca_file: str | None = None, resolve: Resolve = resolve_host
     ) -> None:
         self._rules = rules
         self._timeout_s = timeout_s

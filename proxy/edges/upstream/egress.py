@@ -72,14 +72,14 @@ class Resolver:
             lookup.exception()  # mark it as retrieved: all callers may have been cancelled
 
     async def _look_up_in_thread(self, host: str) -> tuple[Address, ...]:
-        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, look_up, host)
+        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, lookup_addresses, host)
         now = time.perf_counter()
         self._known = {name: known for name, known in self._known.items() if now < known[0]}
         self._known[host] = (now + RESOLVED_FOR_S, addresses)
         return addresses
 
 
-def look_up(host: str) -> tuple[Address, ...]:
+def lookup_addresses(host: str) -> tuple[Address, ...]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:

@@ -196,11 +196,11 @@ async def test_deadline_before_the_connect_timeout_is_a_timeout(monkeypatch: pyt
 async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def look_up(host: str) -> tuple[Address, ...]:
+    def lookup_addresses(host: str) -> tuple[Address, ...]:
         asked.append(host)
         return (ip_address("8.8.8.8"),)
 
-    monkeypatch.setattr(egress_module, "look_up", look_up)
+    monkeypatch.setattr(egress_module, "lookup_addresses", lookup_addresses)
     resolver = Resolver()
     answers = await asyncio.gather(*(resolver("a.example") for _ in range(50)))
     assert set(answers) == {(ip_address("8.8.8.8"),)}
@@ -212,11 +212,11 @@ async def test_concurrent_lookups_of_a_name_share_one_query(monkeypatch: pytest.
 async def test_resolved_addresses_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def look_up(host: str) -> tuple[Address, ...]:
+    def lookup_addresses(host: str) -> tuple[Address, ...]:
         asked.append(host)
         return (ip_address("8.8.8.8"),)
 
-    monkeypatch.setattr(egress_module, "look_up", look_up)
+    monkeypatch.setattr(egress_module, "lookup_addresses", lookup_addresses)
     monkeypatch.setattr(egress_module, "RESOLVED_FOR_S", 0.0)
     resolver = Resolver()
     await resolver("a.example")
