@@ -128,7 +128,7 @@ class ShedError(RefusalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Refusal:
     """One refusal. `code` None: the body has only `error`. `message` None: use the exception's own text."""
 
     status: int
@@ -137,44 +137,48 @@ class Row:
     message: str | None = None
 
 
-TABLE: Mapping[type[Exception], Row] = {
-    MalformedRequestError: Row(400, "MALFORMED_REQUEST", "malformed"),
-    UntranslatableError: Row(400, "UNTRANSLATABLE_REQUEST", "untranslatable"),
-    AmbiguousCredentialError: Row(
+TABLE: Mapping[type[Exception], Refusal] = {
+    MalformedRequestError: Refusal(400, "MALFORMED_REQUEST", "malformed"),
+    UntranslatableError: Refusal(400, "UNTRANSLATABLE_REQUEST", "untranslatable"),
+    AmbiguousCredentialError: Refusal(
         400, "AMBIGUOUS_CREDENTIAL", "two_keys", "authorization and x-api-key hold two different API keys; send one"
     ),
-    NoCredentialError: Row(401, None, "no_credential", "Unauthorized"),
-    BillingSuspendedError: Row(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
-    BadCredentialError: Row(403, None, "bad_credential", "Authentication failed"),
-    NotOnboardedError: Row(403, None, "not_onboarded", "Authentication failed"),
-    NoSuchPathError: Row(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),
-    NoSuchSlugError: Row(404, "MODEL_NOT_FOUND", "no_such_slug"),
-    NoSuchModelError: Row(404, "MODEL_NOT_FOUND", "no_such_model", "The model or deployment does not exist"),
-    WrongMethodError: Row(405, "METHOD_NOT_ALLOWED", "wrong_method"),
-    SlowBodyError: Row(408, "REQUEST_TIMEOUT", "slow_body", "The request did not arrive in time"),
-    BodyTooLargeError: Row(413, "PAYLOAD_TOO_LARGE", "too_large"),
-    EncodedBodyError: Row(415, "UNSUPPORTED_ENCODING", "encoded_body", "content-encoding must be identity"),
-    LimitExceededError: Row(429, "RATE_LIMITED", "limit"),
-    CallerGoneError: Row(499, "CLIENT_CLOSED_REQUEST", "caller_gone", "Client closed connection"),
-    ModelRaisedError: Row(500, "MODEL_ERROR", "model_raised", "Internal Server Error (in model/chainlet)."),
-    NotRoutedError: Row(500, "NOT_ROUTED", "parking_timeout", "Failed to route request"),
-    UpstreamResetError: Row(502, "UPSTREAM_ERROR", "upstream_reset", "Error making prediction"),
-    UpstreamCutError: Row(502, "UPSTREAM_ERROR", "upstream_cut", "Error making prediction"),
-    BadUpstreamAnswerError: Row(502, "UPSTREAM_ERROR", "bad_upstream_answer", "Error making prediction"),
-    TargetCredentialError: Row(
+    NoCredentialError: Refusal(401, None, "no_credential", "Unauthorized"),
+    BillingSuspendedError: Refusal(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
+    BadCredentialError: Refusal(403, None, "bad_credential", "Authentication failed"),
+    NotOnboardedError: Refusal(403, None, "not_onboarded", "Authentication failed"),
+    NoSuchPathError: Refusal(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),
+    NoSuchSlugError: Refusal(404, "MODEL_NOT_FOUND", "no_such_slug"),
+    NoSuchModelError: Refusal(404, "MODEL_NOT_FOUND", "no_such_model", "The model or deployment does not exist"),
+    WrongMethodError: Refusal(405, "METHOD_NOT_ALLOWED", "wrong_method"),
+    SlowBodyError: Refusal(408, "REQUEST_TIMEOUT", "slow_body", "The request did not arrive in time"),
+    BodyTooLargeError: Refusal(413, "PAYLOAD_TOO_LARGE", "too_large"),
+    EncodedBodyError: Refusal(415, "UNSUPPORTED_ENCODING", "encoded_body", "content-encoding must be identity"),
+    LimitExceededError: Refusal(429, "RATE_LIMITED", "limit"),
+    CallerGoneError: Refusal(499, "CLIENT_CLOSED_REQUEST", "caller_gone", "Client closed connection"),
+    ModelRaisedError: Refusal(500, "MODEL_ERROR", "model_raised", "Internal Server Error (in model/chainlet)."),
+    NotRoutedError: Refusal(500, "NOT_ROUTED", "parking_timeout", "Failed to route request"),
+    UpstreamResetError: Refusal(502, "UPSTREAM_ERROR", "upstream_reset", "Error making prediction"),
+    UpstreamCutError: Refusal(502, "UPSTREAM_ERROR", "upstream_cut", "Error making prediction"),
+    BadUpstreamAnswerError: Refusal(502, "UPSTREAM_ERROR", "bad_upstream_answer", "Error making prediction"),
+    TargetCredentialError: Refusal(
         502, "TARGET_CREDENTIAL_REJECTED", "target_credential", "Upstream rejected the target's credential"
     ),
-    UpstreamUnreachableError: Row(503, "UPSTREAM_UNREACHABLE", "unreachable", "The upstream cannot be reached"),
-    NoModelReplicaError: Row(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
-    TargetSecretError: Row(503, "TARGET_SECRET_UNAVAILABLE", "no_secret", "The target's credential is not available"),
-    PolicyUnavailableError: Row(503, "POLICY_UNAVAILABLE", "no_policy", "The gateway has no policy to answer from"),
-    CountersUnavailableError: Row(503, "LIMITS_UNAVAILABLE", "no_counters", "Limits cannot be checked right now"),
-    JournalUnavailableError: Row(503, "METERING_UNAVAILABLE", "no_journal", "The call cannot be recorded right now"),
-    UpstreamTimeoutError: Row(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
-    ShedError: Row(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
+    UpstreamUnreachableError: Refusal(503, "UPSTREAM_UNREACHABLE", "unreachable", "The upstream cannot be reached"),
+    NoModelReplicaError: Refusal(503, "NO_REPLICA", "no_replica", "No replica of the deployment is available"),
+    TargetSecretError: Refusal(
+        503, "TARGET_SECRET_UNAVAILABLE", "no_secret", "The target's credential is not available"
+    ),
+    PolicyUnavailableError: Refusal(503, "POLICY_UNAVAILABLE", "no_policy", "The gateway has no policy to answer from"),
+    CountersUnavailableError: Refusal(503, "LIMITS_UNAVAILABLE", "no_counters", "Limits cannot be checked right now"),
+    JournalUnavailableError: Refusal(
+        503, "METERING_UNAVAILABLE", "no_journal", "The call cannot be recorded right now"
+    ),
+    UpstreamTimeoutError: Refusal(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
+    ShedError: Refusal(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
 }
 
-BUG = Row(502, "INTERNAL_GATEWAY_ERROR", "bug")
+BUG = Refusal(502, "INTERNAL_GATEWAY_ERROR", "bug")
 
 UPSTREAM_MESSAGES: Mapping[int, str] = {
     400: "The upstream refused the request as malformed",
@@ -191,7 +195,7 @@ UPSTREAM_MESSAGES: Mapping[int, str] = {
 """The message for the caller when the upstream's error had an empty body."""
 
 
-def row_of(error: Exception) -> Row:
+def row_of(error: Exception) -> Refusal:
     """The row of the error's class, or of its nearest base that has one."""
     return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), BUG)
 

@@ -38,7 +38,7 @@ def test_the_statuses_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.cause)
-def test_each_row_is_flat_and_401_and_403_are_error_alone(row: refusals.Row) -> None:
+def test_each_row_is_flat_and_401_and_403_are_error_alone(row: refusals.Refusal) -> None:
     assert (row.code is None) == (row.status in (401, 403))
     assert row.code is None or row.code == row.code.upper()
 
