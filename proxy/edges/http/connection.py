@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.edges.http.request_head import HeaderNames, RequestHead
+from proxy.edges.http.request_head import HeaderNames, ParsedHead
 from proxy.edges.http.request_parser import RequestParser
 from proxy.exchange import Incoming, Outgoing
 
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what the parser tells ----------------------------------------------------------------------------------------
 
-    def head_came(self, head: RequestHead) -> None:
+    def head_came(self, head: ParsedHead) -> None:
         exchange = HttpExchange(self._server, self, head)
         self._queue.append(exchange)
         self._arriving = exchange
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
     def broke(self, fault: str) -> None:
         """What came is not HTTP: it breaks the body that is arriving, or is refused as a request of its own."""
         if self._arriving is None:
-            self.head_came(RequestHead.unreadable(fault))
+            self.head_came(ParsedHead.unreadable(fault))
         elif not self._ignoring:
             self._arriving.body_broke()
             self._ignore_the_rest()

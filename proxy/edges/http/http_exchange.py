@@ -14,7 +14,7 @@ from time import gmtime, perf_counter, strftime, time
 from typing import Protocol
 
 from proxy.edges.http.limits import ExchangeLimits
-from proxy.edges.http.request_head import RequestHead
+from proxy.edges.http.request_head import ParsedHead
 from proxy.exchange import CallerGoneError, Headers
 from proxy.refusals import MalformedBodyError, MalformedRequestError, SlowBodyError
 
@@ -101,7 +101,7 @@ class HttpExchange:
         "target",
     )
 
-    def __init__(self, server: Server, connection: Connection, head: RequestHead) -> None:
+    def __init__(self, server: Server, connection: Connection, head: ParsedHead) -> None:
         self._server = server
         self._connection = connection
         self._head = head

@@ -43,7 +43,7 @@ class HeaderNames(dict[bytes, str]):
 _NO_NAMES = HeaderNames()
 
 
-class RequestHead:
+class ParsedHead:
     """Method, target and fields of one request."""
 
     __slots__ = (
@@ -69,7 +69,7 @@ class RequestHead:
         self._repeated = False
 
     @classmethod
-    def unreadable(cls, fault: str) -> "RequestHead":
+    def unreadable(cls, fault: str) -> "ParsedHead":
         """In place of one that broke before its end."""
         head = cls("", "")
         head.modern, head.closes, head.fault = False, True, fault

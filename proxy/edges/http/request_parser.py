@@ -10,7 +10,7 @@ import httptools
 
 from proxy.edges.http import request_head
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames, RawFields, RequestHead
+from proxy.edges.http.request_head import HeaderNames, ParsedHead, RawFields
 from runtime.http_server import says_http
 
 _NOTHING = memoryview(b"")
@@ -20,7 +20,7 @@ _VERSIONS = ("1.0", "1.1")
 class Listener(Protocol):
     """Who is told what came."""
 
-    def head_came(self, head: RequestHead) -> None:
+    def head_came(self, head: ParsedHead) -> None:
         """If `head` has a fault, nothing follows it."""
         ...
 
@@ -176,12 +176,12 @@ class RequestParser:
             self._fields = []
         self._listener.body_ended()
 
-    def _read_head(self, url: bytes, fields: RawFields) -> RequestHead:
+    def _read_head(self, url: bytes, fields: RawFields) -> ParsedHead:
         parser = self._parser
         assert parser is not None
         method = parser.get_method()
         line = b"%b %b HTTP/1.1" % (method, url)
-        head = RequestHead(method.decode(), url.decode("latin-1"))
+        head = ParsedHead(method.decode(), url.decode("latin-1"))
         head.closes = not parser.should_keep_alive()
         is_plain = self._line == b"" and self._data[: len(line)] == line  # nearly always
         if not is_plain:
@@ -203,7 +203,7 @@ class RequestParser:
             return False  # all of the head came in one small piece
         return any(len(name) + len(value) > limits.max_field_bytes for name, value in fields)
 
-    def _names_http(self, head: RequestHead, version: str) -> bool:
+    def _names_http(self, head: ParsedHead, version: str) -> bool:
         """The parser accepts other versions, and takes RTSP and ICE for HTTP."""
         line = self._line
         return version in _VERSIONS and (line is None or says_http(line + self._data, head.method, head.target))

@@ -6,7 +6,7 @@ import httptools
 import pytest
 
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames, RequestHead
+from proxy.edges.http.request_head import HeaderNames, ParsedHead
 from proxy.edges.http.request_parser import RequestParser
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
@@ -19,10 +19,10 @@ class Recorded:
     """What the parser told, as text; parts of one body are joined."""
 
     def __init__(self) -> None:
-        self.heads: list[RequestHead] = []
+        self.heads: list[ParsedHead] = []
         self.told: list[str] = []
 
-    def head_came(self, head: RequestHead) -> None:
+    def head_came(self, head: ParsedHead) -> None:
         self.heads.append(head)
         self.told.append(f"refused: {head.fault}" if head.fault else f"{head.method} {head.target}")
 
@@ -144,7 +144,7 @@ def test_limits_count_the_target_each_field_and_all_fields() -> None:
 
 def test_a_bug_in_what_is_told_is_no_fault_of_the_caller() -> None:
     class Broken(Recorded):
-        def head_came(self, head: RequestHead) -> None:
+        def head_came(self, head: ParsedHead) -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
