@@ -30,7 +30,7 @@ MAX_REASON_CHARS = 200
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-class Connection(Protocol):
+class ExchangeConnection(Protocol):
     """What an exchange needs of the connection it came on."""
 
     transport: asyncio.Transport | None
@@ -45,7 +45,7 @@ class Connection(Protocol):
         ...
 
 
-class Server(Protocol):
+class ExchangeServer(Protocol):
     """What an exchange needs of the server."""
 
     draining: bool
@@ -101,7 +101,7 @@ class HttpExchange:
         "target",
     )
 
-    def __init__(self, server: Server, connection: Connection, head: ParsedHead) -> None:
+    def __init__(self, server: ExchangeServer, connection: ExchangeConnection, head: ParsedHead) -> None:
         self._server = server
         self._connection = connection
         self._head = head
