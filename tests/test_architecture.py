@@ -629,7 +629,7 @@ def ours() -> Sources:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_keeps(rule: Rule, ours: Sources) -> None:
+def test_sources_follow_the_rule(rule: Rule, ours: Sources) -> None:
     assert ours, f"no sources below {ROOT}"
     problems = rule(ours)
     assert not problems, "\n" + "\n".join(problems)
@@ -733,7 +733,7 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
 @pytest.mark.parametrize(
     ("rule", "files", "says"), BREACHES, ids=[f"{b[0].__name__}-{i}" for i, b in enumerate(BREACHES)]
 )
-def test_a_breach_is_seen(rule: Rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_violation_is_reported(rule: Rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -742,7 +742,7 @@ def test_a_breach_is_seen(rule: Rule, files: dict[str, str], says: str, tmp_path
     assert any(says in problem for problem in problems), problems
 
 
-def test_every_rule_has_a_breach() -> None:
+def test_every_rule_has_an_example_violation() -> None:
     assert {rule for rule, _, _ in BREACHES} == set(RULES)
 
 
@@ -751,7 +751,7 @@ def test_methods_do_not_count_self_and_commands_are_exempt() -> None:
     assert parameters_are_few({"control.a": Module("control.a", "a.py", source, False)}) == []
 
 
-def test_names_of_our_own_are_no_breach(tmp_path: Path) -> None:
+def test_names_defined_in_this_repository_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "proxy").mkdir()
     (tmp_path / "proxy/a.py").write_text(
         "class A:\n    __slots__ = ('_s',)\n    _c = 1\n    def _m(self, other):\n        self._x = other._x, other._s"
@@ -761,7 +761,7 @@ def test_names_of_our_own_are_no_breach(tmp_path: Path) -> None:
     assert libraries_keep_their_privates(read_sources(tmp_path)) == []
 
 
-def test_bench_and_tests_use_no_private_name_that_is_not_ours(ours: Sources) -> None:
+def test_bench_and_tests_use_no_private_name_of_a_library(ours: Sources) -> None:
     """They may look into our own parts, wherever these stand."""
     others = read_sources(ROOT, ("bench", "tests"))
     own = set[str]().union(*(defined_names(module) for module in (*ours.values(), *others.values())))
@@ -769,7 +769,7 @@ def test_bench_and_tests_use_no_private_name_that_is_not_ours(ours: Sources) -> 
     assert not problems, "\n" + "\n".join(problems)
 
 
-def test_admit_itself_and_annotations_are_no_breach(tmp_path: Path) -> None:
+def test_admit_and_annotations_may_name_admitted(tmp_path: Path) -> None:
     stages = tmp_path / "proxy" / "stages"
     stages.mkdir(parents=True)
     (stages / "admit.py").write_text("x = Admitted(y=1)")
@@ -777,7 +777,7 @@ def test_admit_itself_and_annotations_are_no_breach(tmp_path: Path) -> None:
     assert not only_admit_constructs_admitted(read_sources(tmp_path))
 
 
-def test_bench_and_tests_make_records_about_money_with_keywords_too() -> None:
+def test_bench_and_tests_construct_billing_records_with_keywords() -> None:
     assert not records_about_money_are_made_with_keywords(read_sources(ROOT, ("bench", "tests")))
 
 

@@ -42,20 +42,20 @@ def lines(found: Findings) -> list[str]:
     return [goal.line(found) for goal in GOALS]
 
 
-def test_a_goals_line_has_limit_measured_value_and_verdict() -> None:
+def test_goal_line_has_limit_measured_value_and_verdict() -> None:
     goal = Goal(2, "CPU", 2, "", lambda found: found.of(GOVERNED).cpu_us() / found.of("envoy").cpu_us())
     assert goal.line(findings(tollgate_governed=90, envoy=45)) == "2. CPU: goal ≤ 2, measured 2: held"
     assert "measured 2.001: NOT HELD" in goal.line(findings(tollgate_governed=90.05, envoy=45))
     assert goal.line(findings(tollgate_governed=99, envoy=45)) == "2. CPU: goal ≤ 2, measured 2.2: NOT HELD"
 
 
-def test_a_missing_peer_is_named_with_the_reason() -> None:
+def test_missing_peer_is_listed_with_the_reason() -> None:
     found = findings(tollgate_governed=90)
     found.missing["litellm"] = "no network"
     assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.01, NOT MEASURED (litellm: no network)" in lines(found)
 
 
-def test_the_supervisors_cpu_counts_as_added() -> None:
+def test_supervisor_cpu_counts_as_added_cost() -> None:
     found = findings(**{GOVERNED: 0.0, BARE: 100.0})
     found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, worker_us=150.0, supervisor_us=20.0)]
     (line,) = [line for line in lines(found) if "metering" in line]
@@ -72,7 +72,7 @@ def test_nothing_is_measured_on_a_machine_that_stays_busy(monkeypatch: pytest.Mo
     assert len(tries) == quiet.TRIES
 
 
-def test_a_failure_on_a_busy_machine_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_measurement_on_a_busy_machine_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 1000.0, 1000.0, 1000.0))
     monkeypatch.setattr(quiet, "machine_cpu_s", lambda: next(clock))
     monkeypatch.setattr(quiet, "PAUSE_S", 0)
@@ -92,7 +92,7 @@ def test_wrk_latencies_in_seconds_are_parsed() -> None:
     assert parse(SLOW) == Load(89, 17.76, 509_230.0, 2_480_000.0)
 
 
-def test_answers_that_are_not_2xx_fail_the_load() -> None:
+def test_non_2xx_answers_fail_the_load() -> None:
     with pytest.raises(BenchError, match="Non-2xx or 3xx responses: 30"):
         parse(SLOW + "  Non-2xx or 3xx responses: 30\n")
 
@@ -105,7 +105,7 @@ def test_refused_and_broken_streams_and_overlaps_are_counted() -> None:
     assert (seen["at_once"], seen["broken"], seen["refused"], seen["stalls"], seen["frames"]) == (2, 1, 1, 2, 3)
 
 
-def test_a_soak_names_what_grew() -> None:
+def test_soak_reports_which_figures_grew() -> None:
     def taken(number: int, cost_us: float) -> Slice:
         costs = {"worker": cost_us, "supervisor": 1.0, "redis": 1.0}
         return Slice(number, costs, costs, {"worker": 50.0 + max(0, number - 6) * 10})

@@ -99,7 +99,7 @@ def test_links_of_a_document_resolve(document: Path) -> None:
         "docs/reference/no-such-page.md",
     ],
 )
-def test_a_broken_citation_is_found(text: str) -> None:
+def test_broken_citation_is_reported(text: str) -> None:
     assert list(broken_citations(text))
 
 
@@ -113,7 +113,7 @@ def test_a_broken_citation_is_found(text: str) -> None:
         "[limits.md](limits.md#admission)",
     ],
 )
-def test_a_sound_citation_passes(text: str) -> None:
+def test_valid_citation_passes(text: str) -> None:
     assert not list(broken_citations(text))
 
 

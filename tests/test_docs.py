@@ -21,13 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
 
 
-def test_the_list_of_setting_names_is_what_the_code_reads() -> None:
+def test_setting_names_lists_every_setting_that_the_code_reads() -> None:
     sources = [path for plane in ("proxy", "control") for path in (ROOT / plane).rglob("*.py")]
     read = {name for path in sources for name in SETTING.findall(path.read_text())}
     assert read == NAMES, "add it to runtime/setting_names.py, or take it out there"
 
 
-def test_the_receiver_in_the_document_verifies_and_counts_once() -> None:
+def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:
     (code,) = re.findall("```python\n(.*?)```", (ROOT / "docs/webhooks.md").read_text(), re.DOTALL)
     receiver: dict[str, Any] = {}
     exec(code, receiver)

@@ -56,7 +56,7 @@ def sources(*planes: str) -> Iterator[str]:
     return (path.read_text() for plane in planes for path in sorted((ROOT / plane).rglob("*.py")))
 
 
-def test_the_table_of_refusals_is_the_codes() -> None:
+def test_refusal_table_matches_the_code() -> None:
     written = {
         (int(status), plain(code), plain(message)) for status, code, message, _when in rows("inference", "Errors")
     }
@@ -64,7 +64,7 @@ def test_the_table_of_refusals_is_the_codes() -> None:
     assert written == coded
 
 
-def test_every_error_code_of_the_management_api_is_in_its_table() -> None:
+def test_management_api_error_codes_match_the_table() -> None:
     written = {
         (int(status), code)
         for status, codes, _when in rows("management-api", "Errors")
@@ -77,18 +77,18 @@ def test_every_error_code_of_the_management_api_is_in_its_table() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
-def test_every_operation_is_described(operation: Operation) -> None:
+def test_every_operation_is_documented(operation: Operation) -> None:
     told = f"{operation.method} {re.sub('/(development|production)/', '/{deployment_id}/', operation.path)}"
     text = page("management-api") + page("events-and-webhooks")
     assert re.search(re.escape(told) + r"(?![\w/])", text), told
 
 
-def test_the_table_of_settings_names_them_all() -> None:
+def test_settings_table_lists_every_setting() -> None:
     names = [plain(name) for name, *_rest in rows("settings", "All settings")]
     assert sorted(names) == sorted(NAMES)
 
 
-def test_settings_are_read_by_whom_the_table_says() -> None:
+def test_settings_table_names_the_process_that_reads_each_setting() -> None:
     read = {
         plane: {name for text in sources(plane) for name in SETTING.findall(text)} for plane in ("control", "proxy")
     }
@@ -99,7 +99,7 @@ def test_settings_are_read_by_whom_the_table_says() -> None:
         assert ("control" in asked) == (plain(name) in control), name
 
 
-def test_the_numbers_of_the_table_of_settings_are_the_defaults() -> None:
+def test_settings_table_shows_the_default_values() -> None:
     proxy, control = settings_from(REQUIRED), ControlSettings.from_environ(REQUIRED)
     defaults = {**{name: getattr(control, name) for name in control.__slots__}}
     defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
@@ -112,7 +112,7 @@ def test_the_numbers_of_the_table_of_settings_are_the_defaults() -> None:
     assert checked > 20
 
 
-def test_every_metric_is_in_the_table_and_no_other() -> None:
+def test_metrics_table_matches_the_code() -> None:
     coded = {name for text in sources("proxy", "control") for name in METRIC.findall(text)} - {"tollgate_writes"}
     written = {plain(row[0]) for heading in ("Proxy metrics", "Control metrics") for row in rows("metrics", heading)}
     assert {name.removesuffix("_total") for name in written} == {name.removesuffix("_total") for name in coded}
@@ -129,7 +129,7 @@ def commands(group: click.Group, words: str = "tollgate") -> Iterator[tuple[str,
 @pytest.mark.parametrize(
     ("words", "command"), list(commands(tollgate)), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_every_command_and_its_flags_are_told_of(words: str, command: click.Command) -> None:
+def test_every_command_and_its_flags_are_documented(words: str, command: click.Command) -> None:
     told = page("command-line").partition("## Not built")[0]
     assert f"`{words}" in told
     for parameter in command.params:
@@ -137,7 +137,7 @@ def test_every_command_and_its_flags_are_told_of(words: str, command: click.Comm
             assert parameter.opts[0] in told, parameter.opts
 
 
-def test_the_tiers_of_the_table_are_the_defaults() -> None:
+def test_tier_table_shows_the_default_values() -> None:
     written = {
         plain(name): (requests, tokens.replace(" ", "")) for name, requests, tokens in rows("limits", "Model API tiers")
     }
@@ -146,19 +146,19 @@ def test_the_tiers_of_the_table_are_the_defaults() -> None:
     } == {name: figures for name, figures in written.items() if not name.startswith("custom")}
 
 
-def test_the_table_of_providers_is_the_codes() -> None:
+def test_provider_table_matches_the_code() -> None:
     written = [row for row in rows("management-api", "Targets") if len(row) == 4]
     names = {plain(row[0]): [set(re.findall("`(.+?)`", cell)) for cell in row[2:]] for row in written}
     assert names == {name: [set(rules.required), set(rules.optional)] for name, rules in PROVIDERS.items()}
 
 
-def test_the_statuses_of_deployments_are_the_codes() -> None:
+def test_deployment_statuses_match_the_code() -> None:
     _serving, parked, refused = ({*re.findall("`([A-Z_]+)`", row[0])} for row in rows("inference", "Replicas"))
     assert parked == PARKING
     assert refused == NOT_SERVING
 
 
-def test_the_request_limits_are_the_codes() -> None:
+def test_request_limits_match_the_code() -> None:
     written = [bound for _what, bound in rows("management-api", "Request limits")]
     limits = [
         allowance_for("POST", f"{DEPLOYMENT}/{verb}") for verb in ("activate", "deactivate", "retry", "logs", "x")
@@ -167,7 +167,7 @@ def test_the_request_limits_are_the_codes() -> None:
     assert written == [f"{limit.requests} {units[limit.window_ms]}" for limit in limits]
 
 
-def test_the_headers_that_pass_are_the_codes() -> None:
+def test_documented_header_lists_match_the_code() -> None:
     text = page("inference").partition("## Headers")[2]
     asked = text.partition("**Upstream get**")[2].partition("with what the dialect adds")[0]
     answered = text.partition("**Callers get**")[2].partition("Upstream `x-ratelimit")[0]
@@ -175,7 +175,7 @@ def test_the_headers_that_pass_are_the_codes() -> None:
     assert set(re.findall("`([a-z-]+)`", answered)) == RETURNED_FIELDS
 
 
-def test_the_members_on_which_the_proxy_acts_are_refused_when_mistyped() -> None:
+def test_documented_guarded_members_are_refused_with_a_wrong_type() -> None:
     named = {name for names, _type in rows("inference", "Request bodies") for name in re.findall("`([a-z_.]+)`", names)}
     assert len(named) == 9
     for name in named - {"model"}:

@@ -40,11 +40,11 @@ def folders(root: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_path_that_a_document_names_exists(document: Path) -> None:
+def test_paths_named_in_documents_exist(document: Path) -> None:
     assert [name for name in sorted(paths_in(document.read_text())) if not (ROOT / name).exists()] == []
 
 
-def test_the_drawing_shows_each_folder_once_and_no_other() -> None:
+def test_source_tree_drawing_lists_each_folder_once() -> None:
     section = (ROOT / "docs/architecture.md").read_text().partition("## The source tree")[2]
     drawing = drawn(section.split("```")[1])
     assert len(drawing) == len(set(drawing))
@@ -59,7 +59,7 @@ def test_paths_are_found_in_prose_and_in_code() -> None:
     assert paths_in("https://example.com/docs/page.html and docker/proxy/app.py and `take/settle`") == set()
 
 
-def test_a_drawing_is_read_by_its_indentation() -> None:
+def test_drawing_is_parsed_by_its_indentation() -> None:
     assert drawn("proxy/    serves\n  edges/  sockets\n    http/\n  stages/\ntests/\n") == [
         "proxy",
         "proxy/edges",
@@ -69,6 +69,6 @@ def test_a_drawing_is_read_by_its_indentation() -> None:
     ]
 
 
-def test_the_documents_are_read() -> None:
+def test_path_check_reads_at_least_the_main_documents() -> None:
     names = {str(document.relative_to(ROOT)) for document in DOCUMENTS}
     assert {"README.md", "docs/architecture.md", "docs/reference/limits.md", "bench/NOTES.md"} <= names

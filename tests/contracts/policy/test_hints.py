@@ -44,7 +44,7 @@ async def publish(server: RedisServer, text: str) -> None:
     await client.aclose()
 
 
-async def test_a_subscription_and_every_hint_are_heard(server: RedisServer) -> None:
+async def test_subscription_and_every_hint_are_reported(server: RedisServer) -> None:
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
         await until_heard(heard, 1)
@@ -56,7 +56,7 @@ async def test_a_subscription_and_every_hint_are_heard(server: RedisServer) -> N
         assert not hints.trouble
 
 
-async def test_after_an_outage_the_new_subscription_is_a_hint(server: RedisServer) -> None:
+async def test_resubscription_after_an_outage_counts_as_a_hint(server: RedisServer) -> None:
     heard: list[int | None] = []
     async with listening(server.url, heard) as hints:
         await until_heard(heard, 1)

@@ -90,7 +90,7 @@ def secret(id: str, value: str, keys: tuple[bytes, ...] = KEYS) -> Row:
     return Row("secret", id, 1, SecretRow(id, "ws", seal(keys, id, value, b"n" * 12)).to_wire())
 
 
-def test_an_empty_replica_is_an_outage_and_not_an_answer(world: World) -> None:
+def test_empty_replica_raises_policy_unavailable(world: World) -> None:
     with pytest.raises(PolicyUnavailableError):
         world.directory.key("d")
 
@@ -115,7 +115,7 @@ def test_replica_file_without_nonces_still_serves(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_was_published_is_found_and_compiled(world: World) -> None:
+def test_published_rows_are_found_and_compiled(world: World) -> None:
     world.publish(endpoint("acme/a"), key("d"), group("g"), secret("s", "sk-1"))
     found = world.directory.endpoint("acme/a")
     assert found is not None
@@ -132,7 +132,7 @@ def test_what_was_published_is_found_and_compiled(world: World) -> None:
     assert world.directory.workspace("unknown") is None
 
 
-def test_a_change_is_seen_on_the_next_look_up(world: World) -> None:
+def test_change_is_seen_on_the_next_lookup(world: World) -> None:
     world.publish(endpoint("acme/a", "old"), key("d"))
     assert world.directory.endpoint("acme/a") is not None
     world.publish(endpoint("acme/a", "new"))
@@ -273,7 +273,7 @@ def test_unwritable_disk_raises_and_changes_nothing(world: World) -> None:
     assert world.directory.key("e") is not None
 
 
-def test_the_plan_walks_to_the_root_and_follows_a_changed_ancestor(world: World) -> None:
+def test_plan_includes_all_ancestors_and_follows_their_changes(world: World) -> None:
     world.publish(group("root", threshold=9), group("mid", "root", 7), group("leaf", "mid", 5))
     plan = world.directory.plan("leaf", "acme/a")
     assert plan is not None
@@ -345,7 +345,7 @@ def test_slug_route_follows_endpoint_and_plan(world: World) -> None:
     assert world.directory.slug_route("g", "acme/a") is None
 
 
-def test_a_changed_secret_is_live_on_the_next_look_up(world: World) -> None:
+def test_changed_secret_is_seen_on_the_next_lookup(world: World) -> None:
     for value in ("sk-1", "sk-2"):
         world.publish(secret("s", value))
         assert [world.directory.secret("s") for _ in range(2)] == [value] * 2
@@ -430,7 +430,7 @@ def test_endpoints_among_returns_all_slugs_before_policy_is_loaded(world: World)
     assert world.replica.endpoints_among(asked) == {"acme/a"}
 
 
-async def test_an_unknown_key_is_confirmed_with_control(world: World) -> None:
+async def test_unknown_key_is_confirmed_with_control(world: World) -> None:
     world.publish(key("d"))
     await world.directory.confirm_unknown()
     assert world.confirmer.asked == 1
@@ -451,7 +451,7 @@ async def test_unreachable_control_is_an_outage_and_never_an_unknown_key(world: 
         await world.directory.confirm_unknown()
 
 
-def test_a_reader_beside_a_busy_writer_never_fails(world: World) -> None:
+def test_reader_never_fails_while_a_writer_commits(world: World) -> None:
     world.publish(key("d"))
 
     def write() -> None:

@@ -36,7 +36,7 @@ async def names(store: Store) -> list[str]:
         return list((await conn.execute(select(tables.workspaces.c.name).order_by("name"))).scalars())
 
 
-async def test_a_failure_undoes_everything(store: Store) -> None:
+async def test_failed_write_is_rolled_back_entirely(store: Store) -> None:
     async def fail() -> None:
         async with store.write() as tx:
             await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
@@ -50,7 +50,7 @@ async def test_a_failure_undoes_everything(store: Store) -> None:
         assert await current_revision(conn) == 0
 
 
-async def test_a_cancelled_writer_leaves_nothing_and_blocks_nobody(store: Store) -> None:
+async def test_cancelled_write_is_rolled_back_and_blocks_no_other(store: Store) -> None:
     inside = asyncio.Event()
 
     async def stuck() -> None:
@@ -68,7 +68,7 @@ async def test_a_cancelled_writer_leaves_nothing_and_blocks_nobody(store: Store)
     assert await names(store) == ["b"]
 
 
-async def test_broken_rules_are_told_apart(store: Store) -> None:
+async def test_each_broken_constraint_has_its_own_error(store: Store) -> None:
     async with store.write() as tx:
         await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
         await tx.conn.execute(insert(tables.prefixes).values(prefix="p", workspace_id="a"))
@@ -85,7 +85,7 @@ async def test_broken_rules_are_told_apart(store: Store) -> None:
             await tx.conn.execute(text("DELETE FROM workspaces"))
 
 
-async def test_a_reader_sees_one_moment(store: Store) -> None:
+async def test_read_transaction_sees_one_snapshot(store: Store) -> None:
     async with store.read() as conn:
         before = (await conn.execute(select(tables.workspaces.c.id))).all()
         async with store.write() as tx:
@@ -94,7 +94,7 @@ async def test_a_reader_sees_one_moment(store: Store) -> None:
     assert await names(store) == ["a"]
 
 
-async def test_many_writers_in_two_processes_make_a_gapless_history(store: Store) -> None:
+async def test_concurrent_writers_assign_revisions_without_gaps(store: Store) -> None:
     """Two stores on one database, as two processes would have; nobody fails and no revision is used twice."""
     other = Store.at(store.engine.url.render_as_string(hide_password=False))
     told: list[int] = []
@@ -113,7 +113,7 @@ async def test_many_writers_in_two_processes_make_a_gapless_history(store: Store
     assert len(await names(store)) == 40
 
 
-async def test_a_deadlock_is_tried_again(store: Store) -> None:
+async def test_deadlocked_transaction_is_retried(store: Store) -> None:
     """Two transactions lock two rows in opposite order: PostgreSQL breaks one of them, and it succeeds later."""
     async with store.write() as tx:
         await tx.conn.execute(insert(tables.workspaces), [workspace("a"), workspace("b")])
@@ -138,7 +138,7 @@ async def test_a_deadlock_is_tried_again(store: Store) -> None:
         assert len(tries) == 3
 
 
-async def test_migrations_go_up_and_down_on_a_filled_database(empty_url: str) -> None:
+async def test_migrations_upgrade_and_downgrade_a_filled_database(empty_url: str) -> None:
     store = Store.at(empty_url)
     await migrate(store.engine)
     await _fill(store)
@@ -155,14 +155,16 @@ async def test_migrations_go_up_and_down_on_a_filled_database(empty_url: str) ->
     await store.close()
 
 
-async def test_tables_are_what_migrations_make(store: Store) -> None:
+async def test_tables_module_matches_the_migrated_schema(store: Store) -> None:
     """`tables.py` is what we query by, migrations are what is there."""
     found = await _schema(store)
     for table in tables.metadata.sorted_tables:
         assert found[table.name] >= {column.name for column in table.columns}, table.name
 
 
-async def test_postgresql_away_and_back(postgres: PostgresServer, private_postgres: PostgresServer) -> None:
+async def test_store_recovers_after_a_postgresql_outage(
+    postgres: PostgresServer, private_postgres: PostgresServer
+) -> None:
     store = Store.at(await private_postgres.create_database("away"))
     await migrate(store.engine)
     private_postgres.stop()
@@ -177,7 +179,7 @@ async def test_postgresql_away_and_back(postgres: PostgresServer, private_postgr
     await store.close()
 
 
-async def test_a_connection_lost_in_the_middle_leaves_nothing(private_postgres: PostgresServer) -> None:
+async def test_lost_connection_rolls_the_transaction_back(private_postgres: PostgresServer) -> None:
     store = Store.at(await private_postgres.create_database("lost"))
     await migrate(store.engine)
 
@@ -195,7 +197,7 @@ async def test_a_connection_lost_in_the_middle_leaves_nothing(private_postgres: 
     await store.close()
 
 
-async def test_sqlite_away_and_back(tmp_path: Path) -> None:
+async def test_store_recovers_after_a_sqlite_outage(tmp_path: Path) -> None:
     place = tmp_path / "data"
     store = Store.at(f"sqlite+aiosqlite:///{place}/control.db")
     await migrate(store.engine)

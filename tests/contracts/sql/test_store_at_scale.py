@@ -188,7 +188,7 @@ SMALL = ("revision", "workspaces", "prefixes")
 
 
 @pytest.mark.parametrize("name", LOOKS)
-async def test_reads_go_by_an_index(store: Store, filled: Filled, name: str) -> None:
+async def test_reads_use_an_index(store: Store, filled: Filled, name: str) -> None:
     with statements_of(store) as seen:
         async with store.read() as conn:
             await LOOKS[name](conn, filled)
@@ -197,7 +197,7 @@ async def test_reads_go_by_an_index(store: Store, filled: Filled, name: str) -> 
         await assert_indexed(store, statement, parameters)
 
 
-async def test_revoking_and_deleting_go_by_an_index(store: Store, filled: Filled) -> None:
+async def test_revoking_and_deleting_use_an_index(store: Store, filled: Filled) -> None:
     class UndoneError(Exception):
         """So that the next test finds what this one found."""
 
@@ -219,7 +219,7 @@ async def test_revoking_and_deleting_go_by_an_index(store: Store, filled: Filled
         await assert_indexed(store, statement, parameters)
 
 
-async def test_a_refresh_costs_what_changed(store: Store, filled: Filled) -> None:
+async def test_refresh_reads_only_changed_rows(store: Store, filled: Filled) -> None:
     """One changed row among many is one row on the wire."""
     async with store.read() as conn:
         now = await published_rows.published_state(conn)
@@ -262,7 +262,7 @@ def _reads_it_all(step: str) -> bool:
     return "TEMP B-TREE" in step or (rows is not None and int(rows[1]) > 1000)
 
 
-def test_the_judge_can_condemn() -> None:
+def test_assert_indexed_fails_for_a_full_scan() -> None:
     assert _reads_it_all("SCAN groups")
     assert _reads_it_all("  ->  Seq Scan on api_keys")
     assert _reads_it_all("USE TEMP B-TREE FOR ORDER BY")

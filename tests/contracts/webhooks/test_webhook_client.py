@@ -70,7 +70,7 @@ async def post(receiver: Receiver, ca: ThrowawayCa, url: str = URL, timeout_s: f
         await client.close()
 
 
-async def test_a_message_arrives_whole_over_tls(ca: ThrowawayCa) -> None:
+async def test_message_is_delivered_over_tls(ca: ThrowawayCa) -> None:
     async with receiving(ca.server_context(NAME)) as receiver:
         attempt = await post(receiver, ca)
     assert (attempt.status_code, attempt.error, attempt.succeeded) == (204, None, True)
@@ -90,47 +90,47 @@ async def test_redirects_are_not_followed(ca: ThrowawayCa, answer: bytes) -> Non
     assert len(receiver.requests) == 1
 
 
-async def test_what_the_receiver_says_is_not_told_but_its_wish_to_wait_is(ca: ThrowawayCa) -> None:
+async def test_receivers_body_is_not_recorded_but_its_retry_after_is(ca: ThrowawayCa) -> None:
     answer = b"HTTP/1.1 503 no\r\nRetry-After: 77\r\nContent-Length: 11\r\n\r\nsecret text"
     async with receiving(ca.server_context(NAME), answer) as receiver:
         attempt = await post(receiver, ca)
     assert (attempt.status_code, attempt.error, attempt.retry_after_ms) == (503, "answered 503", 77_000)
 
 
-async def test_an_endless_answer_is_not_read(ca: ThrowawayCa) -> None:
+async def test_large_response_body_is_not_read(ca: ThrowawayCa) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n" + b"x" * 100_000
     async with receiving(ca.server_context(NAME), answer) as receiver:
         attempt = await post(receiver, ca)
     assert attempt.succeeded
 
 
-async def test_a_certificate_of_nobody_is_refused(ca: ThrowawayCa, tmp_path: Path) -> None:
+async def test_certificate_of_an_untrusted_authority_is_refused(ca: ThrowawayCa, tmp_path: Path) -> None:
     async with receiving(ThrowawayCa(tmp_path).server_context(NAME)) as receiver:
         attempt = await post(receiver, ca)
     assert (attempt.status_code, attempt.error) == (None, "the TLS handshake failed")
     assert receiver.requests == []
 
 
-async def test_a_certificate_of_another_name_is_refused(ca: ThrowawayCa) -> None:
+async def test_certificate_for_another_name_is_refused(ca: ThrowawayCa) -> None:
     async with receiving(ca.server_context("other.example.com")) as receiver:
         attempt = await post(receiver, ca)
     assert attempt.error == "the TLS handshake failed"
 
 
-async def test_who_never_answers_is_given_up(ca: ThrowawayCa) -> None:
+async def test_receiver_that_never_answers_times_out(ca: ThrowawayCa) -> None:
     async with receiving(ca.server_context(NAME), None) as receiver:
         attempt = await post(receiver, ca, timeout_s=0.3)
     assert (attempt.status_code, attempt.error) == (None, "no answer in time")
     assert attempt.duration_ms >= 290
 
 
-async def test_nobody_there(ca: ThrowawayCa) -> None:
+async def test_refused_connection_is_reported(ca: ThrowawayCa) -> None:
     async with receiving(None) as receiver:
         pass
     assert (await post(receiver, ca)).error == "the connection was refused"
 
 
-async def test_an_answer_that_is_no_http(ca: ThrowawayCa) -> None:
+async def test_response_that_is_not_http_is_reported_as_a_broken_connection(ca: ThrowawayCa) -> None:
     async with receiving(ca.server_context(NAME), b"SSH-2.0-OpenSSH\r\n\r\n") as receiver:
         assert (await post(receiver, ca)).error == "the connection broke off"
 
@@ -146,7 +146,7 @@ def resolving(*addresses: str) -> Callable[[str], Awaitable[list[Address]]]:
     "addresses",
     [("127.0.0.1",), ("8.8.8.8", "10.0.0.1"), ("169.254.169.254",), ("::1",), ("::ffff:127.0.0.1",), ("fd00::1",)],
 )
-async def test_a_name_that_leads_inside_is_not_dialled(ca: ThrowawayCa, addresses: tuple[str, ...]) -> None:
+async def test_name_with_one_forbidden_address_is_not_dialled(ca: ThrowawayCa, addresses: tuple[str, ...]) -> None:
     """One address that may not be dialled is one too many, wherever it stands."""
     client = WebhookClient(EgressRules(), TIMEOUT_S, str(ca.ca_file), resolving(*addresses))
     attempt = await client.post(URL, {}, b"{}")
@@ -154,7 +154,7 @@ async def test_a_name_that_leads_inside_is_not_dialled(ca: ThrowawayCa, addresse
     assert attempt.error == "the name resolves to an address that may not be called"
 
 
-async def test_a_name_without_an_address(ca: ThrowawayCa) -> None:
+async def test_name_that_does_not_resolve_is_reported(ca: ThrowawayCa) -> None:
     client = WebhookClient(EgressRules(), TIMEOUT_S, str(ca.ca_file), resolving())
     attempt = await client.post(URL, {}, b"{}")
     await client.close()
@@ -164,14 +164,14 @@ async def test_a_name_without_an_address(ca: ThrowawayCa) -> None:
 @pytest.mark.parametrize(
     "url", ["https://127.0.0.1/", "http://hooks.example.com/", "https://localhost/", "https://[::1]/"]
 )
-async def test_a_url_that_was_stored_under_other_rules_is_checked_again(ca: ThrowawayCa, url: str) -> None:
+async def test_stored_url_is_checked_again_before_dialling(ca: ThrowawayCa, url: str) -> None:
     async with receiving(ca.server_context(NAME)) as receiver:
         attempt = await post(receiver, ca, url)
     assert attempt.error == "the URL may not be called"
     assert receiver.requests == []
 
 
-async def test_proxy_variables_are_not_read(ca: ThrowawayCa, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_variables_are_ignored(ca: ThrowawayCa, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with receiving(ca.server_context(NAME)) as receiver:

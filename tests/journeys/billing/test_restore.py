@@ -97,7 +97,7 @@ class LostHour:
         assert Counter(event["apiKeyPrefix"] for event in events) == self.answered
 
 
-async def test_what_the_guide_says_comes_back_after_a_restore(killable_stage: Stage, tmp_path: Path) -> None:
+async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, tmp_path: Path) -> None:
     product = killable_stage.product
     database = product.data / "control.db"
     hour = LostHour(killable_stage, tmp_path / "backup.db")
@@ -203,7 +203,7 @@ def create_workspaces(running: Planes, names: list[str]) -> None:
     subprocess.run([sys.executable, "-c", CREATE_WORKSPACES, *names], env=environment, check=True, timeout=60)
 
 
-async def test_proxy_that_ran_on_starts_over_whatever_was_written_before_it_asks(apart: Stage, tmp_path: Path) -> None:
+async def test_running_proxy_reloads_all_policy_after_a_restore(apart: Stage, tmp_path: Path) -> None:
     """The restored database may be behind the proxy's revision, at it, or beyond it by another way."""
     running: Any = apart.product
     database = running.data / "control.db"

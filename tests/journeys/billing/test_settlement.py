@@ -159,7 +159,7 @@ async def asked() -> AsyncIterator[ScriptedUpstream]:
         yield upstream
 
 
-async def test_a_call_is_settled_once_however_it_ends(stage: Stage, asked: ScriptedUpstream) -> None:
+async def test_each_call_is_settled_once_for_every_kind_of_ending(stage: Stage, asked: ScriptedUpstream) -> None:
     till = await opened(stage, asked)
     assert await till.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
     assert await till.ask("", Tokens(input=3000, output=400, cached_input=0), stream=True) == [200, 200]
@@ -184,7 +184,7 @@ async def test_a_call_is_settled_once_however_it_ends(stage: Stage, asked: Scrip
         assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
 
 
-async def test_a_killed_workers_calls_are_settled_at_once(killable_stage: Stage, asked: ScriptedUpstream) -> None:
+async def test_calls_of_a_killed_worker_are_settled_at_once(killable_stage: Stage, asked: ScriptedUpstream) -> None:
     till = await opened(killable_stage, asked)
     async with till.part_of_an_answer():
         for worker in killable_stage.product.processes("proxy.worker"):
@@ -192,7 +192,7 @@ async def test_a_killed_workers_calls_are_settled_at_once(killable_stage: Stage,
         await till.check()
 
 
-async def test_after_everything_was_killed_the_journals_settlements_arrive(
+async def test_journaled_settlements_are_applied_after_all_processes_were_killed(
     killable_stage: Stage, asked: ScriptedUpstream
 ) -> None:
     till = await opened(killable_stage, asked)
@@ -204,7 +204,7 @@ async def test_after_everything_was_killed_the_journals_settlements_arrive(
     await till.check()
 
 
-async def test_settlements_wait_for_a_redis_that_was_restarted(killable_stage: Stage, asked: ScriptedUpstream) -> None:
+async def test_settlements_are_applied_after_redis_restarts(killable_stage: Stage, asked: ScriptedUpstream) -> None:
     till = await opened(killable_stage, asked)
     async with till.part_of_an_answer() as answers:
         await asyncio.sleep(REDIS_MAY_FORGET_S)

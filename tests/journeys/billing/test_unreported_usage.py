@@ -64,9 +64,7 @@ async def leave_after(stage: Stage, key: str, sentences: int, **more: Any) -> No
         answer.close()
 
 
-async def test_a_caller_who_lowers_the_mean_and_leaves_early_pays_for_what_he_got(
-    stage: Stage, dictated: ScriptedUpstream
-) -> None:
+async def test_disconnecting_before_usage_is_billed_by_delivered_text(stage: Stage, dictated: ScriptedUpstream) -> None:
     """A day's 5 000 tokens buy about 5 000, not 150 000 words."""
     group, key = await key_for(stage, dictated, ("TOKEN", "DAY", 5000))
     cheap = {"text": "a", "times": 1, "usage": '{"prompt_tokens":1,"completion_tokens":1}'}
@@ -96,7 +94,7 @@ async def test_a_caller_who_lowers_the_mean_and_leaves_early_pays_for_what_he_go
     assert left >= 1
 
 
-async def test_a_fresh_groups_stream_of_two_chunks_costs_a_few_tokens(stage: Stage, dictated: ScriptedUpstream) -> None:
+async def test_first_stream_of_a_group_is_billed_by_delivered_text(stage: Stage, dictated: ScriptedUpstream) -> None:
     _, key = await key_for(stage, dictated, ("TOKEN", "DAY", 100_000))
     await leave_after(stage, key, 2, max_tokens=32_000)
     (event,) = await stage.events_of(stage.name, 1)
@@ -105,7 +103,9 @@ async def test_a_fresh_groups_stream_of_two_chunks_costs_a_few_tokens(stage: Sta
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
-async def test_one_absurd_figure_changes_no_bill(stage: Stage, dictated: ScriptedUpstream, stream: bool) -> None:
+async def test_invalid_usage_figure_is_replaced_by_the_estimate(
+    stage: Stage, dictated: ScriptedUpstream, stream: bool
+) -> None:
     _, key = await key_for(stage, dictated)
     absurd = ["28000000000000", "9007199254740992", "1e3", "-100", '"12"', "true"]
     for figure in absurd:
@@ -123,7 +123,7 @@ async def test_one_absurd_figure_changes_no_bill(stage: Stage, dictated: Scripte
     assert 'tollgate_usage_not_reported_total{reason="rejected"}' in told
 
 
-async def test_a_killed_workers_stream_is_billed_by_its_last_progress(
+async def test_stream_of_a_killed_worker_is_billed_by_its_last_progress(
     killable_stage: Stage, dictated: ScriptedUpstream
 ) -> None:
     stage, sentences = killable_stage, 200

@@ -84,7 +84,7 @@ async def playing(
             await customer.stop()
 
 
-async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are(
+async def test_long_integers_in_metadata_reach_the_receiver_unchanged(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     exact = '{"order":340282366920938463463374607431768211456,"deep":[-98765432109876543210]}'
@@ -99,7 +99,7 @@ async def test_integers_of_any_length_in_metadata_reach_the_receiver_as_they_are
         assert all(message.verified(made["secret"]) for message in books.told)
 
 
-async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
+async def test_each_call_is_delivered_and_signed_by_rotating_secrets(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     async with playing(tmp_path, upstream, ("books",)) as play:
@@ -143,7 +143,7 @@ async def test_a_receiver_is_told_of_each_call_signed_by_secrets_that_rotate(
         assert {entry["id"] for entry in log} == set(books.by_id())
 
 
-async def test_a_dead_receiver_delays_no_other_is_given_up_and_can_be_served_later(
+async def test_dead_receiver_delays_no_other_and_can_be_redelivered_later(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     settings = {"TOLLGATE_WEBHOOK_RETRY_FOR_S": str(RETRY_FOR_S)}
@@ -201,7 +201,7 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
             yield shared | {"TOLLGATE_DATABASE_URL": await server.create_database("hooks")}
 
 
-async def test_killed_in_the_midst_several_processes_tell_of_each_event(
+async def test_every_event_is_delivered_when_control_is_killed(
     tmp_path: Path, upstream: ScriptedUpstream, database: dict[str, str]
 ) -> None:
     """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes.

@@ -23,7 +23,7 @@ ANSWER = answer_json(200, chat_body("m", ["Read."], Usage(20, 10, 5)))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_body_costs_a_worker_little_more_than_a_plain_one(stage: Stage, name: str) -> None:
+async def test_hostile_body_costs_little_more_cpu_than_plain_text(stage: Stage, name: str) -> None:
     stage.upstream.default = ANSWER
     key = await stage.key_without_limits()
     members, unit = HOSTILE[name]

@@ -3,7 +3,7 @@
 from tests.journeys.conftest import Stage
 
 
-async def test_a_plain_call_is_answered_metered_and_billed(stage: Stage) -> None:
+async def test_unstreamed_call_is_answered_metered_and_billed(stage: Stage) -> None:
     key = await stage.key_without_limits()
     answer = await stage.ask(key)
     assert answer.choices[0].message.content == "This is upstream."
@@ -22,7 +22,7 @@ async def test_a_plain_call_is_answered_metered_and_billed(stage: Stage) -> None
     assert "requestMetadata" not in event
 
 
-async def test_a_stream_comes_as_it_is_sent_and_is_metered_unasked(stage: Stage) -> None:
+async def test_stream_is_passed_on_unbuffered_and_metered_without_requested_usage(stage: Stage) -> None:
     key = await stage.key_without_limits()
     stage.upstream.gate.close()
     pieces = []
@@ -43,7 +43,7 @@ async def test_a_stream_comes_as_it_is_sent_and_is_metered_unasked(stage: Stage)
     assert event["tokens"] == {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 5}
 
 
-async def test_a_stream_that_asked_for_usage_gets_it(stage: Stage) -> None:
+async def test_stream_with_requested_usage_contains_it(stage: Stage) -> None:
     key = await stage.key_without_limits()
     async with stage.client(key) as client:
         stream = await client.chat.completions.create(
@@ -58,7 +58,7 @@ async def test_a_stream_that_asked_for_usage_gets_it(stage: Stage) -> None:
     assert chunks[-1].usage.total_tokens == 30
 
 
-async def test_a_key_sees_the_slugs_it_may_call(stage: Stage) -> None:
+async def test_model_list_shows_the_slugs_that_the_key_may_call(stage: Stage) -> None:
     key = await stage.key_without_limits()
     async with stage.client(key) as client:
         assert [model.id async for model in client.models.list()] == [stage.slug]
@@ -80,7 +80,7 @@ async def test_metrics_are_summed_over_the_workers(stage: Stage) -> None:
     await stage.until(look, "eight requests in the metrics")
 
 
-async def test_every_call_is_one_event_over_pages(stage: Stage) -> None:
+async def test_paged_event_list_has_one_event_per_call(stage: Stage) -> None:
     key = await stage.key_without_limits()
     for number in range(5):
         await stage.ask(key, metadata={"number": str(number)})

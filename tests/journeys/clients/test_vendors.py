@@ -133,7 +133,7 @@ def check_asked(street: Street, provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_the_openai_sdk(street: Street, provider: str) -> None:
+async def test_openai_sdk_reads_the_answer_of_every_vendor(street: Street, provider: str) -> None:
     async with with_openai(street) as client:
         answer = await client.chat.completions.create(**chat(street, provider))
     assert answer.choices[0].message.content == TEXT
@@ -146,7 +146,7 @@ async def test_the_openai_sdk(street: Street, provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_the_openai_sdk_streaming(street: Street, provider: str) -> None:
+async def test_openai_sdk_reads_the_stream_of_every_vendor(street: Street, provider: str) -> None:
     ask = chat(street, provider, stream=True, stream_options={"include_usage": True})
     async with with_openai(street) as client:
         chunks = [chunk async for chunk in await client.chat.completions.create(**ask)]
@@ -159,7 +159,7 @@ async def test_the_openai_sdk_streaming(street: Street, provider: str) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-async def test_the_openai_sdk_with_a_tool(street: Street, provider: str, stream: bool) -> None:
+async def test_openai_sdk_reads_the_tool_call_of_every_vendor(street: Street, provider: str, stream: bool) -> None:
     tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
     async with with_openai(street) as client:
         answer = await client.chat.completions.create(**chat(street, provider, tools=tools, stream=stream))
@@ -175,7 +175,7 @@ async def test_the_openai_sdk_with_a_tool(street: Street, provider: str, stream:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_the_anthropic_sdk(street: Street, provider: str) -> None:
+async def test_anthropic_sdk_reads_the_answer_of_every_vendor(street: Street, provider: str) -> None:
     async with with_anthropic(street) as client:
         answer = await client.messages.create(**chat(street, provider, max_tokens=100))
     assert answer.content[0].text == TEXT
@@ -187,7 +187,7 @@ async def test_the_anthropic_sdk(street: Street, provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_the_anthropic_sdk_streaming(street: Street, provider: str) -> None:
+async def test_anthropic_sdk_reads_the_stream_of_every_vendor(street: Street, provider: str) -> None:
     async with (
         with_anthropic(street) as client,
         client.messages.stream(**chat(street, provider, max_tokens=100)) as stream,
@@ -204,7 +204,7 @@ async def test_the_anthropic_sdk_streaming(street: Street, provider: str) -> Non
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_the_anthropic_sdk_streaming_a_tool(street: Street, provider: str) -> None:
+async def test_anthropic_sdk_reads_the_streamed_tool_call_of_every_vendor(street: Street, provider: str) -> None:
     tools = [{"name": "weather", "input_schema": SCHEMA}]
     async with (
         with_anthropic(street) as client,
@@ -220,7 +220,7 @@ async def test_the_anthropic_sdk_streaming_a_tool(street: Street, provider: str)
 
 @pytest.mark.parametrize(("status", "told"), [(401, 502), (429, 429), (500, 500), (529, 529)])
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_vendors_failure_reaches_both_sdks_with_its_status(
+async def test_both_sdks_get_a_vendors_error_with_its_status(
     street: Street, provider: str, status: int, told: int
 ) -> None:
     async with with_openai(street) as client:
@@ -234,7 +234,7 @@ async def test_a_vendors_failure_reaches_both_sdks_with_its_status(
         _check_discreet(street, refusal.response.text, str(refusal.response.headers))
 
 
-async def test_a_trace_and_a_request_id_are_kept_all_the_way(street: Street) -> None:
+async def test_trace_and_request_id_reach_the_vendor(street: Street) -> None:
     trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
     async with with_openai(street) as client:
         answer = await client.chat.completions.with_raw_response.create(
@@ -248,7 +248,7 @@ async def test_a_trace_and_a_request_id_are_kept_all_the_way(street: Street) -> 
     assert event["requestId"] == "mine-1"
 
 
-async def test_each_answer_is_billed_as_its_vendor_said(street: Street) -> None:
+async def test_each_answer_is_billed_by_the_vendors_usage(street: Street) -> None:
     for name, began in street.paid:
         street.stage.began = began
         [event] = await street.stage.events_of(name, 1)
@@ -256,7 +256,7 @@ async def test_each_answer_is_billed_as_its_vendor_said(street: Street) -> None:
     assert len(street.paid) >= 20
 
 
-async def test_nothing_of_all_this_is_in_a_log_or_a_metric(street: Street) -> None:
+async def test_logs_and_metrics_contain_no_credential_and_no_vendor_host(street: Street) -> None:
     """The last of this module: by now every vendor has answered, refused and failed."""
     product = street.stage.product
     async with street.stage.session.get(product.admin + "/metrics") as answer:

@@ -86,7 +86,7 @@ async def test_pipelined_calls_are_answered_in_order(stage: Stage) -> None:
     assert sorted(event["requestId"] for event in events) == [f"p{number}" for number in range(5)]
 
 
-async def test_a_body_above_the_cap_is_told_both_sizes_declared_or_chunked(stage: Stage) -> None:
+async def test_413_names_the_bodys_size_and_the_limit(stage: Stage) -> None:
     key = await stage.key_without_limits()
     head = message(stage, key).partition(b"Content-Length")[0]
     async with connected(stage) as (reader, writer):
@@ -112,7 +112,7 @@ async def test_a_body_above_the_cap_is_told_both_sizes_declared_or_chunked(stage
     assert not stage.upstream.received
 
 
-async def test_a_call_that_is_parked_is_answered_once_a_replica_is_there(stage: Stage) -> None:
+async def test_parked_call_is_answered_once_a_replica_is_running(stage: Stage) -> None:
     model = await stage.desk.model(stage.name, stage.upstream.url)
     path = f"/v1/models/{model}/deployments"
     [deployment] = (await stage.desk.call("GET", path))["items"]

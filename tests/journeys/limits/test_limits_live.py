@@ -88,7 +88,7 @@ async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, in
     await stage.until(shown_to_all, f"eight answers in a row show {told}")
 
 
-async def test_changed_limits_act_on_the_running_window(set_up: Stage) -> None:
+async def test_changed_limits_apply_to_the_current_window(set_up: Stage) -> None:
     stage = set_up
     group = await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 50)))
     key = await stage.desk.key(group)
@@ -107,7 +107,7 @@ async def test_changed_limits_act_on_the_running_window(set_up: Stage) -> None:
     assert await statuses(stage, key, 5) == [429] * 5
 
 
-async def test_a_limit_that_is_added_binds_from_then_on(set_up: Stage) -> None:
+async def test_added_limit_applies_to_later_calls(set_up: Stage) -> None:
     stage = set_up
     parent = await stage.desk.group(stage.name, models(stage.slug), limit_enforcement="CASCADING")
     child = await stage.desk.group(f"{stage.name}-child", models(stage.slug), parent_group_id=parent)
@@ -118,7 +118,7 @@ async def test_a_limit_that_is_added_binds_from_then_on(set_up: Stage) -> None:
     assert await statuses(stage, key, 40) == [200] * left + [429] * (40 - left)
 
 
-async def test_waits_are_right_to_the_second(set_up: Stage) -> None:
+async def test_retry_after_is_exact_to_the_second(set_up: Stage) -> None:
     stage = set_up
     key = await stage.desk.key(
         await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
@@ -142,7 +142,7 @@ def seconds(span: str) -> int:
     return 60 * int(minutes or 0) + math.ceil(float(rest[:-1]))
 
 
-async def test_who_waits_as_told_passes(set_up: Stage) -> None:
+async def test_caller_that_waits_for_retry_after_is_admitted(set_up: Stage) -> None:
     stage = set_up
     key = await stage.desk.key(await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "SECOND", 3))))
     for _ in range(3):
@@ -169,7 +169,7 @@ async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterato
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-async def test_a_day_ends_at_midnight_by_redis_clock(tmp_path: Path, counted: ScriptedUpstream) -> None:
+async def test_daily_limit_resets_at_midnight_by_redis_clock(tmp_path: Path, counted: ScriptedUpstream) -> None:
     """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
     clock, shims = SteppedClock(tmp_path), tmp_path / "bin"
     shims.mkdir()
@@ -207,7 +207,7 @@ async def used(stage: Stage, group: str, due: dict[str, int]) -> bool:
     return {item["type"]: item["current_usage"] for item in await usage(stage, group)} == due
 
 
-async def test_a_model_api_target_counts_against_the_workspaces_tier(tmp_path: Path, counted: ScriptedUpstream) -> None:
+async def test_model_api_calls_count_against_the_workspaces_tier(tmp_path: Path, counted: ScriptedUpstream) -> None:
     """The tier counts over all groups, changes live, and is not charged for a call that a group's limit refuses."""
     async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": counted.url}) as stage:
         secret = await stage.desk.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})

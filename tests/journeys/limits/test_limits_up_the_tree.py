@@ -34,7 +34,7 @@ async def outcomes(stage: Stage, *keys: str) -> list[int]:
     return list(await asyncio.gather(*(one(key) for key in keys)))
 
 
-async def test_the_parents_limit_refuses_exactly_what_is_too_many(stage: Stage) -> None:
+async def test_parents_limit_refuses_exactly_the_calls_above_it(stage: Stage) -> None:
     minute = ("REQUEST", "MINUTE")
     blue, green = await tree(
         stage, "CASCADING", models(stage.slug, (*minute, 10)), *[models(stage.slug, (*minute, 8))] * 2
@@ -44,7 +44,7 @@ async def test_the_parents_limit_refuses_exactly_what_is_too_many(stage: Stage) 
     assert len(stage.upstream.received) == 10, "a refused call went upstream"
 
 
-async def test_a_refusal_says_what_and_when_and_names_no_other_group(stage: Stage) -> None:
+async def test_refusal_has_limit_and_retry_time_and_names_no_other_group(stage: Stage) -> None:
     child = models(stage.slug, ("REQUEST", "MINUTE", 2))
     (key,) = await tree(stage, "CASCADING", models(stage.slug, ("REQUEST", "MINUTE", 2)), child)
     assert await outcomes(stage, key, key) == [200, 200]
@@ -59,13 +59,13 @@ async def test_a_refusal_says_what_and_when_and_names_no_other_group(stage: Stag
     assert headers["x-ratelimit-remaining-requests"] == "0"
 
 
-async def test_independent_children_do_not_share_what_they_inherit(stage: Stage) -> None:
+async def test_independent_children_each_have_the_whole_inherited_limit(stage: Stage) -> None:
     bare = [{"slug": stage.slug}]
     blue, green = await tree(stage, "INDEPENDENT", models(stage.slug, ("REQUEST", "MINUTE", 2)), bare, bare)
     assert sorted(await outcomes(stage, blue, blue, blue, green, green, green)) == [200] * 4 + [429] * 2
 
 
-async def test_a_token_limit_lets_the_call_that_crosses_it_pass(stage: Stage) -> None:
+async def test_call_that_crosses_a_token_limit_is_admitted(stage: Stage) -> None:
     """30 tokens a call against 40 a minute: used 0, then 30 are below it; 60 are not."""
     (key,) = await tree(stage, "CASCADING", models(stage.slug, ("TOKEN", "MINUTE", 40)), [{"slug": stage.slug}])
 
@@ -78,7 +78,7 @@ async def test_a_token_limit_lets_the_call_that_crosses_it_pass(stage: Stage) ->
     assert len(stage.upstream.received) == 2
 
 
-async def test_the_days_usage_shows_what_was_settled(stage: Stage) -> None:
+async def test_usage_of_the_day_equals_the_settled_tokens(stage: Stage) -> None:
     day = ("TOKEN", "DAY", 1000)
     keys = await tree(stage, "CASCADING", models(stage.slug, day), [{"slug": stage.slug}], [{"slug": stage.slug}])
     assert await outcomes(stage, *keys) == [200, 200]
@@ -94,7 +94,7 @@ async def test_the_days_usage_shows_what_was_settled(stage: Stage) -> None:
     assert entry["source_group"] == groups[0]["hierarchy"]["parent_group_id"]
 
 
-async def test_a_changed_threshold_acts_on_the_running_window(stage: Stage) -> None:
+async def test_changed_threshold_applies_to_the_current_window(stage: Stage) -> None:
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
     group = await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 1)))
     key = await stage.desk.key(group)

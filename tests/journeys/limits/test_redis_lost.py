@@ -193,7 +193,7 @@ async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
         os.kill(stage.product.up.pid, signal.SIGCONT)
 
 
-async def test_closed_refuses_with_503_and_comes_back_by_itself(closed: Stage, away: str) -> None:
+async def test_closed_mode_answers_503_until_redis_is_back(closed: Stage, away: str) -> None:
     stage = closed
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
     workers = stage.product.processes("proxy.worker")
@@ -215,7 +215,7 @@ async def test_closed_refuses_with_503_and_comes_back_by_itself(closed: Stage, a
     assert stage.product.processes("proxy.worker") == workers, "nobody was restarted for it"
 
 
-async def test_a_blip_costs_no_more_than_the_calls_of_its_moment(closed: Stage) -> None:
+async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage) -> None:
     stage = closed
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY))
     async with load.going_on():
@@ -235,7 +235,9 @@ async def _three_answered(load: Load) -> bool:
 
 
 @pytest.mark.parametrize(("callers", "stopped_s"), [(40, 0.3), (60, 2.0)])
-async def test_a_stop_of_redis_spends_nothing(closed: Stage, callers: int, stopped_s: float) -> None:
+async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
+    closed: Stage, callers: int, stopped_s: float
+) -> None:
     """Served and remaining calls add up to the limit, whatever Redis runs late. After two seconds the workers have
     closed their connections."""
     stage = closed
@@ -256,7 +258,7 @@ async def test_a_stop_of_redis_spends_nothing(closed: Stage, callers: int, stopp
     assert len(stage.upstream.received) == 50
 
 
-async def test_local_enforces_each_workers_share_and_tells_redis_later(local: Stage) -> None:
+async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stage) -> None:
     stage = local
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
     tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", PLENTY))
@@ -287,7 +289,7 @@ async def test_local_enforces_each_workers_share_and_tells_redis_later(local: St
     await stage.until(full, "Redis knows what was admitted without it")
 
 
-async def test_local_with_a_worker_that_knows_no_share(local: Stage) -> None:
+async def test_local_mode_answers_503_from_workers_without_a_share(local: Stage) -> None:
     """It answers 503, the machine is not ready, and both end with the loss."""
     stage = local
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "DAY", PLENTY))

@@ -28,21 +28,21 @@ async def chaos(directory: Path, plan: Plan) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_whoever_is_killed_each_call_is_billed_as_its_caller_was_told(tmp_path: Path) -> None:
+async def test_every_call_is_billed_correctly_when_processes_are_killed(tmp_path: Path) -> None:
     await chaos(tmp_path, Plan(12, seed()))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("round_", range(3))
-async def test_the_same_for_long(tmp_path: Path, round_: int) -> None:
+async def test_every_call_is_billed_correctly_in_long_runs(tmp_path: Path, round_: int) -> None:
     await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed() + round_))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(find_binaries() is None, reason=MISSING)
-async def test_the_same_for_long_on_postgresql(tmp_path: Path) -> None:
+async def test_every_call_is_billed_correctly_in_a_long_run_on_postgresql(tmp_path: Path) -> None:
     with running_postgres() as server:
         settings = {"TOLLGATE_DATABASE_URL": await server.create_database("chaos")}
         await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed(), settings=settings))
@@ -82,7 +82,7 @@ REFUSED = told(status=429, code="RATE_LIMITED", tokens=None, partial=False)
         (told(status=503, code="NO_REPLICA", tokens=None, partial=False), [nothing()]),
     ],
 )
-def test_the_books_find_nothing_wrong_with(call: Told, events: list[dict[str, Any]]) -> None:
+def test_correct_billing_has_no_fault(call: Told, events: list[dict[str, Any]]) -> None:
     assert faults_of_events([call], events) == []
 
 
@@ -106,17 +106,17 @@ def test_the_books_find_nothing_wrong_with(call: Told, events: list[dict[str, An
         (told(status=502, code="INTERNAL_GATEWAY_ERROR", tokens=None, partial=False), []),
     ],
 )
-def test_the_books_find_the_fault_in(call: Told, events: list[dict[str, Any]]) -> None:
+def test_each_kind_of_wrong_billing_is_found(call: Told, events: list[dict[str, Any]]) -> None:
     assert faults_of_events([call], events)
 
 
-def test_redis_may_forget_what_was_settled_in_the_seconds_before_it_died() -> None:
+def test_only_settlements_shortly_before_redis_died_may_be_lost() -> None:
     assert usage_by_entity([event(), event()]) == {"even": 240}
     assert may_be_forgotten([event()], [told()], [Death(101, 101)]) == 120
     assert may_be_forgotten([event()], [told()], [Death(110, 109)]) == 0
 
 
-def test_only_what_was_dispatched_or_died_under_way_may_count_as_a_request() -> None:
+def test_only_dispatched_calls_and_those_of_dead_workers_count_as_requests() -> None:
     late = told(status=503, code="LIMITS_UNAVAILABLE", tokens=None, partial=False)
     assert Requests.of("even", [told()], [event()]) == Requests(1, 1)
     assert Requests.of("even", [late], []) == Requests(0, 0)

@@ -4,7 +4,7 @@ from tests.journeys.conftest import Stage
 from tests.journeys.product import models
 
 
-async def test_snapshot_show_tells_where_a_slug_leads_and_which_limits_bind(stage: Stage) -> None:
+async def test_snapshot_show_prints_the_target_and_limits_of_a_slug(stage: Stage) -> None:
     product, minute = stage.product, ("REQUEST", "MINUTE", 7)
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
     root = await stage.desk.group(stage.name, models(stage.slug, minute), limit_enforcement="CASCADING")
@@ -21,7 +21,7 @@ async def test_snapshot_show_tells_where_a_slug_leads_and_which_limits_bind(stag
     assert "acme/none: no such endpoint; every call is answered 404" in unknown.stdout
 
 
-async def test_snapshot_show_without_a_replica_says_so(stage: Stage) -> None:
+async def test_snapshot_show_without_a_replica_is_an_error(stage: Stage) -> None:
     shown = stage.product.run("snapshot", "show", "--data", "/nonexistent")
     assert shown.returncode == 1
     assert shown.stderr.startswith("Error: ")

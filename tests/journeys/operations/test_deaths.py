@@ -13,7 +13,7 @@ from tests.journeys.product import kill
 from tests.waiting import eventually
 
 
-async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(killable_stage: Stage) -> None:
+async def test_killed_worker_is_replaced_and_no_event_is_lost_or_duplicated(killable_stage: Stage) -> None:
     stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
@@ -34,7 +34,7 @@ async def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(killab
     assert workers[1] in now
 
 
-async def test_a_call_in_a_killed_workers_hands_is_billed_once(killable_stage: Stage) -> None:
+async def test_open_call_of_a_killed_worker_is_billed_once(killable_stage: Stage) -> None:
     """The caller had part of the answer: it is billed by the last journaled progress, once."""
     stage = killable_stage
     key = await stage.key_without_limits()
@@ -56,7 +56,7 @@ async def test_a_call_in_a_killed_workers_hands_is_billed_once(killable_stage: S
     assert await stage.events_of(stage.name, 1) == [event]
 
 
-async def test_without_control_calls_go_on_and_are_billed_later(killable_stage: Stage) -> None:
+async def test_calls_are_served_without_control_and_billed_later(killable_stage: Stage) -> None:
     stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
@@ -69,7 +69,7 @@ async def test_without_control_calls_go_on_and_are_billed_later(killable_stage: 
     assert len(events) == 6
 
 
-async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(killable_stage: Stage) -> None:
+async def test_calls_get_503_until_a_killed_redis_is_back_with_its_counts(killable_stage: Stage) -> None:
     stage = killable_stage
     await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
     limit = {"type": "REQUEST", "unit": "MINUTE", "threshold": 3}
@@ -96,7 +96,7 @@ async def test_redis_killed_is_503_until_it_is_back_and_keeps_its_counts(killabl
     assert statuses.count(200) == 1
 
 
-async def test_after_a_restart_all_is_as_it_was(killable_stage: Stage) -> None:
+async def test_keys_and_events_survive_a_restart(killable_stage: Stage) -> None:
     stage = killable_stage
     key = await stage.key_without_limits()
     await stage.ask(key)
@@ -107,7 +107,7 @@ async def test_after_a_restart_all_is_as_it_was(killable_stage: Stage) -> None:
     assert len({event["idempotencyKey"] for event in events}) == 2
 
 
-async def test_sigterm_lets_a_stream_finish(killable_stage: Stage) -> None:
+async def test_sigterm_waits_for_an_open_stream(killable_stage: Stage) -> None:
     stage = killable_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.close()
@@ -129,7 +129,7 @@ async def test_sigterm_lets_a_stream_finish(killable_stage: Stage) -> None:
     assert event["tokens"]["outputTokens"] == 10
 
 
-async def test_a_drain_ends_when_its_time_is_up(killable_stage: Stage) -> None:
+async def test_drain_is_cut_off_at_its_timeout(killable_stage: Stage) -> None:
     stage = killable_stage
     stage.product.stop()
     stage.product.environment["TOLLGATE_DRAIN_TIMEOUT_S"] = "1"
@@ -145,7 +145,7 @@ async def test_a_drain_ends_when_its_time_is_up(killable_stage: Stage) -> None:
         assert await asyncio.to_thread(stage.product.ended, 15) == 0
 
 
-async def test_ctrl_c_in_a_terminal_stops_in_order(killable_stage: Stage) -> None:
+async def test_sigint_to_the_process_group_stops_in_order(killable_stage: Stage) -> None:
     """A terminal sends SIGINT to the whole group: Redis and control must not stop before the proxy has drained."""
     stage = killable_stage
     key = await stage.key_without_limits()
@@ -167,7 +167,7 @@ async def test_ctrl_c_in_a_terminal_stops_in_order(killable_stage: Stage) -> Non
     assert [line.split()[-1] for line in said] == ["proxy", "control", "redis"]
 
 
-async def test_sigterm_to_the_whole_group_loses_nothing(killable_stage: Stage) -> None:
+async def test_sigterm_to_the_process_group_loses_no_event(killable_stage: Stage) -> None:
     """A service manager stops a group of processes: Redis and control may stop while the proxy still drains."""
     stage = killable_stage
     key = await stage.key_without_limits()

@@ -126,7 +126,7 @@ async def refused_by_all(stand: Stand) -> None:
         refused = refused + len(codes) if all(codes) else 0
 
 
-async def test_a_full_disk_refuses_before_dispatch_and_loses_nothing(
+async def test_full_disk_refuses_calls_before_dispatch_and_loses_no_event(
     tmp_path: Path, disk: SmallDisk | ShortFiles
 ) -> None:
     """Workers that meet the full disk refuse, and so do those that start on it, until there is room."""
@@ -176,7 +176,7 @@ async def _refused(stand: Stand) -> list[Told]:
     return [call for call in await some_calls(stand, 1, **LARGE) if call.status]
 
 
-async def test_a_torn_tail_costs_the_record_it_tore(tmp_path: Path) -> None:
+async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> None:
     """After a power failure the last record of each journal is torn; all others count."""
     async with standing(tmp_path, 1) as stand:
         with locked_database(stand):
@@ -244,7 +244,7 @@ async def without_control(stand: Stand) -> AsyncIterator[None]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-async def test_control_down_for_an_hour_by_the_clock(tmp_path: Path) -> None:
+async def test_events_survive_an_hour_without_control(tmp_path: Path) -> None:
     clock = SteppedClock(tmp_path)
     async with standing(tmp_path, 1, clock.environment) as stand:
         await assert_all_answered(stand, 5)
@@ -259,7 +259,7 @@ async def test_control_down_for_an_hour_by_the_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-async def test_a_clock_that_is_stepped_back_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_clock_stepped_back_loses_and_duplicates_no_event(tmp_path: Path) -> None:
     back_s = 20
     clock = SteppedClock(tmp_path)
     async with standing(tmp_path, 1, clock.environment) as stand:
@@ -285,7 +285,7 @@ async def _behind_s(stand: Stand) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("tollgate_event_clock_behind_seconds"))
 
 
-async def test_a_locked_database_costs_nothing(tmp_path: Path) -> None:
+async def test_locked_database_loses_no_event(tmp_path: Path) -> None:
     async with standing(tmp_path, 1) as stand:
         with locked_database(stand):
             await assert_all_answered(stand, 20)
@@ -296,7 +296,7 @@ async def test_a_locked_database_costs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_binaries() is None, reason=NO_POSTGRES)
-async def test_a_database_that_is_down_costs_nothing(tmp_path: Path) -> None:
+async def test_unreachable_database_loses_no_event(tmp_path: Path) -> None:
     with running_postgres() as server:
         settings = {"TOLLGATE_DATABASE_URL": await server.create_database("down")}
         async with standing(tmp_path, 1, settings) as stand:

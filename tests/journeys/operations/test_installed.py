@@ -21,7 +21,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("TOLLGATE_", "PYTHON"))}
 
 
-def test_the_installation_has_what_the_product_brings_and_nothing_of_the_tests(tollgate: Path, tmp_path: Path) -> None:
+def test_wheel_contains_the_product_and_no_tests(tollgate: Path, tmp_path: Path) -> None:
     look = "import control, proxy, policy; print(control.__file__); import openai"
     command = [str(tollgate.parent / "python"), "-I", "-c", look]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def test_the_installation_has_what_the_product_brings_and_nothing_of_the_tests(t
     assert "No module named 'openai'" in done.stderr
 
 
-def test_the_demo_holds_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_demo_succeeds_from_the_installed_wheel(tollgate: Path, environment: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
@@ -37,7 +37,7 @@ def test_the_demo_holds_from_the_installed_wheel(tollgate: Path, environment: di
     assert "all 15 steps held" in done.stdout
 
 
-def test_up_gets_ready_from_the_installed_wheel(
+def test_up_becomes_ready_from_the_installed_wheel(
     tollgate: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -78,7 +78,7 @@ PARKED = (0, '{"model": "SLUG", "messages": []}')
     [(12, LARGE), (200, LARGE), (60, PARKED)],
     ids=["12 large bodies", "200 large bodies", "60 parked calls"],
 )
-async def test_what_one_tenant_holds_does_not_refuse_the_other(
+async def test_tenant_that_fills_its_share_does_not_block_another(
     parked: tuple[Stage, str, str], count: int, call: tuple[int, str]
 ) -> None:
     stage, slug, greedy = parked

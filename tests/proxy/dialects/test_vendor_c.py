@@ -143,6 +143,6 @@ NO_TOKENS = [
 
 
 @pytest.mark.parametrize("answer", NO_TOKENS)
-def test_an_answer_without_a_token_is_an_error(answer: bytes) -> None:
+def test_token_response_without_a_token_is_an_error(answer: bytes) -> None:
     with pytest.raises(vendor_c.TokenAnswerError):
         vendor_c.access_token(answer)

@@ -44,19 +44,19 @@ def _utf16(text: str) -> list[int]:
 
 @pytest.mark.parametrize("form", escaped(CREDENTIAL))
 @pytest.mark.parametrize("secret", [CREDENTIAL, PLAIN], ids=["any characters", "visible ascii"])
-def test_a_credential_is_hidden_in_every_form(secret: str, form: str) -> None:
+def test_credential_is_masked_in_every_escaped_form(secret: str, form: str) -> None:
     text = f'{{"error": "the key {escaped(secret)[form]} is \\u0062ad, at %62\\/"}}'.encode()
     assert mask(text, secret.encode()) == b'{"error": "the key [hidden] is \\u0062ad, at %62\\/"}'
 
 
-def test_every_occurrence_is_hidden_and_the_rest_is_unchanged() -> None:
+def test_every_occurrence_is_masked_and_the_rest_is_unchanged() -> None:
     secret = b"a/b"
     text = rb'a\/b a/b a\\\/b \u0061/b%61%2Fb a%252fb "a\/c" \u00e9 a\u002Fba\/b' + b"\\"
     want = rb'# # # ### "a\/c" \u00e9 ##' + b"\\"
     assert mask(text, secret) == want.replace(b"###", b"## #").replace(b"#", HIDDEN)
 
 
-def test_a_host_is_hidden_too() -> None:
+def test_upstream_host_is_masked() -> None:
     body = rb'{"error": "http:\/\/up.example.com\u003a8443\/v1 and up%2Eexample.com%3A8443"}'
     assert without_secrets(body, None, "up.example.com:8443") == rb'{"error": "http:\/\/[hidden]\/v1 and [hidden]"}'
 

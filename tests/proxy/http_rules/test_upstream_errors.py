@@ -61,5 +61,5 @@ def test_529_always_has_retry_after() -> None:
     assert ("retry-after", "1") in list(error_for_caller(529, [], b"", VENDOR).headers)
 
 
-def test_credential_is_hidden_in_the_error() -> None:
+def test_credential_is_masked_in_the_error() -> None:
     assert without_secrets(b'{"error":"bad key sk-123"}', "sk-123", None, "") == b'{"error":"bad key [hidden]"}'

@@ -79,9 +79,7 @@ async def running(replica: MemoryReplica, control: FakeControl, interval_s: floa
         await asyncio.wait([task])
 
 
-async def test_the_first_refresh_comes_at_once_and_takes_all_pages(
-    control: FakeControl, replica: MemoryReplica
-) -> None:
+async def test_first_refresh_starts_at_once_and_reads_all_pages(control: FakeControl, replica: MemoryReplica) -> None:
     control.page_rows = 2
     for number in range(5):
         control.put("endpoint", f"e{number}", {"n": number})
@@ -114,7 +112,7 @@ async def test_hint_for_the_current_revision_causes_no_refresh(control: FakeCont
         await eventually(lambda: replica.confirmations == 2)
 
 
-async def test_a_burst_of_hints_becomes_one_refresh(
+async def test_burst_of_hints_causes_one_refresh(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MIN_GAP_S", 0.05)
@@ -127,12 +125,12 @@ async def test_a_burst_of_hints_becomes_one_refresh(
     assert replica.confirmations == 2
 
 
-async def test_the_interval_holds_without_hints(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_refresh_runs_every_interval_without_hints(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control, interval_s=0.01):
         await eventually(lambda: replica.confirmations >= 3)
 
 
-async def test_another_epoch_starts_over(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_new_epoch_reloads_all_rows(control: FakeControl, replica: MemoryReplica) -> None:
     control.put("endpoint", "old", {})
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
@@ -189,7 +187,7 @@ async def test_start_over_between_two_pages_restarts_the_refresh(
     assert len(replica.rows) == 3
 
 
-async def test_a_failed_refresh_changes_nothing_and_is_tried_again(
+async def test_failed_refresh_changes_nothing_and_is_retried(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_RETRY_S", 0.001)
@@ -216,7 +214,7 @@ async def test_unwritable_replica_keeps_its_policy(control: FakeControl, replica
     assert replica.confirmations == 1
 
 
-async def test_a_key_minted_right_after_a_refresh_is_found(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_key_created_right_after_a_refresh_is_found(control: FakeControl, replica: MemoryReplica) -> None:
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         control.put("key", "minted-now", {})
@@ -234,7 +232,7 @@ async def test_consecutive_unknown_keys_do_not_wait_a_second_each(control: FakeC
     assert len(control.requests) == 21
 
 
-async def test_a_slow_control_is_asked_less_often(control: FakeControl, replica: MemoryReplica) -> None:
+async def test_slow_control_is_refreshed_from_less_often(control: FakeControl, replica: MemoryReplica) -> None:
     """For a quarter of the time at most: a flood of unknown keys must not keep it slow."""
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)

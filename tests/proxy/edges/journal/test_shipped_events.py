@@ -147,7 +147,7 @@ async def test_events_are_sent_again_after_each_of_two_restores(tmp_path: Path) 
         assert await shipper.drain(10)
 
 
-async def test_a_rejected_event_is_neither_kept_nor_asked_for(tmp_path: Path) -> None:
+async def test_rejected_event_is_neither_kept_nor_expected(tmp_path: Path) -> None:
     ingest = FakeIngest()
     ingest.poison = key(9)
     await shipped_and_dead(tmp_path, ingest, *range(10))

@@ -278,7 +278,7 @@ async def test_rejected_event_is_moved_to_a_file_and_blocks_no_other(tmp_path: P
     assert key(13) in (tmp_path / "rejected.jsonl").read_text()
 
 
-async def test_a_call_that_outlives_many_segments_is_billed_as_it_ended(tmp_path: Path) -> None:
+async def test_call_that_spans_many_segments_is_billed_by_its_close(tmp_path: Path) -> None:
     ingest, counters = FakeIngest(), FakeCounters()
     journal = JournalWriter(tmp_path, "w1", SMALL)
     journal.open(call(9000))

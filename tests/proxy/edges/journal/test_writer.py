@@ -292,7 +292,7 @@ def test_journal_without_a_segment_can_be_stopped(tmp_path: Path, monkeypatch: p
     JournalWriter(tmp_path, "w1", SMALL).stop()
 
 
-def test_a_short_write_is_finished(tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_write_is_completed(tmp_path: Path, journal: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:7], offset))
     write_calls(journal, 1)

@@ -103,7 +103,7 @@ async def test_confirm_during_a_sent_question_waits_for_the_next_one() -> None:
         assert [message["number"] for message in supervisor.received] == [1, 2]
 
 
-async def test_a_question_does_not_wait_for_the_answer_to_the_one_before() -> None:
+async def test_second_question_is_sent_before_the_first_is_answered() -> None:
     """The supervisor may serve both by the refresh that it is about to begin."""
     async with connected() as (supervisor, link, _):
         early = asyncio.create_task(link.confirm())
@@ -136,7 +136,7 @@ async def test_confirms_cause_at_most_one_question_per_gap(monkeypatch: pytest.M
         await asyncio.wait(asked)
 
 
-async def test_a_late_answer_does_not_answer_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_answer_does_not_confirm_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
     async with connected() as (supervisor, link, _):
         assert await link.confirm() is False

@@ -90,7 +90,7 @@ def test_request_through_a_local_forwarder_is_not_direct(
     assert is_direct_from_loopback(peer, is_http_1_1, fields) is direct
 
 
-async def test_nothing_else_is_served() -> None:
+async def test_other_paths_are_404() -> None:
     async with admin() as client:
         assert (await client.get("/")).status == 404
         assert (await client.post("/metrics")).status == 405

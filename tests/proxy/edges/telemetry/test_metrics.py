@@ -69,7 +69,7 @@ def totals() -> MetricTotals:
     return MetricTotals(3, lambda: [("tollgate_snapshot_age_seconds", "age", 1.5)])
 
 
-async def test_a_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
+async def test_call_is_counted_with_its_labels(totals: MetricTotals) -> None:
     metrics = WorkerMetrics(Line(totals))
     metrics.finished(call(tokens=Tokens(input=100, output=7, cached_input=40)))
     metrics.finished(call(status=429))
@@ -109,7 +109,7 @@ async def test_every_metric_has_its_documented_name(totals: MetricTotals) -> Non
         assert value(totals, f"tollgate_{name}_seconds_count") == 1, name
 
 
-async def test_a_histogram_counts_each_value_at_or_below_its_bounds(totals: MetricTotals) -> None:
+async def test_histogram_counts_values_up_to_each_bound(totals: MetricTotals) -> None:
     metrics = WorkerMetrics(Line(totals))
     for seconds in (0.0001, 0.00011, 9.0):
         metrics.redis_round_trip(seconds)
