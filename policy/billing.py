@@ -14,18 +14,18 @@ import orjson
 
 EVENT_TYPE = "API_BILLING_USAGE"
 MAX_COUNT = 2**53 - 1
-"""The largest figure of an event: what a JSON number holds exactly, and a BIGINT and a sum of many well below."""
+"""The largest figure of an event: exact as a JSON number, and far below BIGINT even when summed."""
 
 
 MAX_REPORTED_TOKENS = 4_000_000
-"""The largest figure of a provider's usage report that is believed, where no setting says otherwise."""
+"""The largest accepted figure of a provider's usage report, unless a setting says otherwise."""
 
 PAYERS_KEPT = 4096
-"""How many (key, slug) pairs keep their shared members encoded, at about 300 bytes each."""
+"""(key, slug) pairs whose shared members stay encoded, at about 300 bytes each."""
 
 
 class Tokens(NamedTuple):
-    """What a call cost, in tokens. `input` counts cached and uncached input alike; `cached_input` is a part of it."""
+    """The tokens of a call. `input` includes cached input; `cached_input` is the cached part."""
 
     input: int = 0
     output: int = 0
@@ -60,7 +60,7 @@ class BillingEvent:
     request_metadata: Mapping[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """The form in which ingest takes the event."""
+        """The event as ingest takes it."""
         start = event_start(
             idempotency_key=self.idempotency_key,
             payer=payer_members(
@@ -75,7 +75,7 @@ class BillingEvent:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "BillingEvent":
-        """The inverse of `to_wire`. KeyError, TypeError or ValueError when the shape is not that.
+        """The inverse of `to_wire`. Raises KeyError, TypeError or ValueError if the shape is wrong.
 
         No event fails for the size of a figure: above MAX_COUNT, as a journal of an older proxy may hold it, it counts
         as that.

@@ -76,7 +76,7 @@ def _environ_with(flags: Mapping[str, str | None]) -> dict[str, str]:
 
 @main.group()
 def snapshot() -> None:
-    """This machine's copy of policy."""
+    """This machine's replica of policy."""
 
 
 @snapshot.command("show")
@@ -100,7 +100,7 @@ def _shown(listing: ReplicaListing, tiered: Tiered, slug: str | None, key_prefix
     ago_s = listing.confirmed_ago_s()
     yield "not being refreshed now" if ago_s is None else f"confirmed by control {ago_s:.0f} s ago"
     if key_prefix is not None:
-        prefix = key_prefix.partition(".")[0]  # a whole key is not repeated on the screen
+        prefix = key_prefix.partition(".")[0]  # never echo a whole key
         key = listing.key_with(prefix)
         if key is None:
             yield f"key {prefix}: not known here; calls are answered 403 once control has confirmed that"

@@ -1,7 +1,7 @@
-"""The journal's bytes: records framed with kind, length and checksum. Pure: no disk, no clock.
+"""The journal's format: records framed with kind, length and checksum. Pure: no disk, no clock.
 
-A frame is `TG1` + kind, payload length, CRC-32 of kind and payload, payload (JSON). A journal that was cut at any byte
-reads as the frames that are whole. Zeros (a preallocated segment's rest) are no frame.
+A frame is `TG1` + kind, payload length, CRC-32 of kind and payload, payload (JSON). A journal that is cut at any byte
+yields its complete frames. Zeros, the rest of a preallocated segment, are not a frame.
 
 See docs/reference/events-and-webhooks.md#from-call-to-database.
 """
@@ -13,17 +13,17 @@ from zlib import crc32
 
 _HEAD = struct.Struct("<4sII")
 pack_head = _HEAD.pack
-"""Kind's magic, payload length, checksum: for who frames what each call writes, and spares itself `frame`."""
+"""Magic of the kind, payload length, checksum. Public for the writer, which frames each call's records inline."""
 MAGIC = b"TG1"
 HEAD_BYTES = _HEAD.size
 MAX_PAYLOAD_BYTES = 256 * 1024
-"""No record is larger: what claims to be is not a frame."""
+"""No record is larger. A larger length means that the bytes are not a frame."""
 
 
 class Kind(Enum):
-    """What a record says. END closes a segment: the journal goes on in the next one.
+    """The kind of a record. END closes a segment; the journal continues in the next one.
 
-    ANSWERED is no longer written: older workers marked with it that an answer had begun, where PROGRESS is written now.
+    ANSWERED is no longer written. Older workers marked the start of an answer with it, instead of PROGRESS.
     """
 
     OPEN = b"TG1O"
@@ -33,7 +33,7 @@ class Kind(Enum):
     END = b"TG1E"
 
     def __init__(self, magic: bytes) -> None:
-        self.magic = magic  # plain attributes: `value`, and a member as a key, cost more than the checksum
+        self.magic = magic  # plain attributes: `value` and look-ups by member cost more than the checksum
         self.seed = crc32(magic)
 
 
@@ -41,21 +41,21 @@ _KINDS = {kind.magic: kind for kind in Kind}
 
 
 Record = tuple[Kind, bytes, int]
-"""A whole record: its kind, its payload, where the next one starts. A plain tuple: each call's records make two."""
+"""A complete record: kind, payload, offset of the next one. A plain tuple, because each call makes two."""
 
 
 def frame(kind: Kind, payload: bytes) -> bytes:
-    """One record as it stands in the journal."""
+    """One record as bytes of the journal."""
     return pack_head(kind.magic, len(payload), crc32(payload, kind.seed)) + payload
 
 
 def frame_at(data: bytes, offset: int) -> Record | None:
-    """The record that starts at `offset`; None when no whole, undamaged one does."""
+    """The record at `offset`; None if there is no complete, undamaged one."""
     return next(frames(data, offset), None)
 
 
 def frames(data: bytes, offset: int = 0) -> Iterator[Record]:
-    """The records from `offset` on, up to the first place that holds none."""
+    """The records from `offset` on, up to the first gap."""
     last, unpack, kinds = len(data) - HEAD_BYTES, _HEAD.unpack_from, _KINDS
     while offset <= last:
         magic, length, checksum = unpack(data, offset)
@@ -71,7 +71,7 @@ def frames(data: bytes, offset: int = 0) -> Iterator[Record]:
 
 
 def resume_at(data: bytes, offset: int) -> int | None:
-    """Where the next whole record starts beyond damage at `offset`; None when there is none."""
+    """The offset of the next complete record after damage at `offset`; None if there is none."""
     while (offset := data.find(MAGIC, offset + 1)) >= 0:
         if frame_at(data, offset) is not None:
             return offset
@@ -79,7 +79,7 @@ def resume_at(data: bytes, offset: int) -> int | None:
 
 
 def count_closes(data: bytes) -> tuple[int, int, bool]:
-    """How many calls end in `data`, up to which byte that holds, and whether the segment ends there. Heads only."""
+    """Calls that end in `data`, the bytes that this covers, and whether the segment ends. Reads only heads."""
     closes, offset = 0, 0
     while len(data) - offset >= HEAD_BYTES:
         magic, length, _ = _HEAD.unpack_from(data, offset)

@@ -1,6 +1,6 @@
-"""How an answer is read, and what is known of its tokens: what the provider reported, or what was counted.
+"""The protocols for reading an answer, and the rule for its tokens: as the provider reported, else as counted.
 
-Only shapes, and the one rule between them; who reads answers and reports and counts texts is in `dialects/`.
+`dialects/` implements them.
 """
 
 from collections.abc import Generator
@@ -10,24 +10,24 @@ from policy.billing import Tokens
 
 
 class Reported(Protocol):
-    """What a provider has said so far of an answer's cost. Only figures that are believed.
+    """A provider's usage reports for one answer so far. Holds only accepted figures.
 
     See docs/reference/events-and-webhooks.md#token-counts.
     """
 
     @property
     def tokens(self) -> Tokens | None:
-        """The last whole report; None while there is none, and where the last one was not believed."""
+        """The last complete report. None if there is none or the last one was rejected."""
         ...
 
     @property
     def input(self) -> Tokens | None:
-        """The input alone, where that is reported ahead of the output."""
+        """The input tokens, if the provider reports them ahead of the output."""
         ...
 
     @property
     def rejected(self) -> str:
-        """Why a report was not believed; empty where none was rejected. Holds no text of the provider's."""
+        """Why a report was rejected; empty if none was. Quotes nothing from the provider."""
         ...
 
 
@@ -36,46 +36,46 @@ class AnswerReader(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """All that was reported so far."""
+        """What was reported so far."""
         ...
 
     @property
     def failed(self) -> bool:
-        """Whether upstream has said, under its 2xx, that this is no answer or none any more."""
+        """Whether upstream reported a failure inside its 2xx answer."""
         ...
 
     @property
     def streams(self) -> bool:
-        """Whether the caller is to have it piece by piece; what is not so is held until its end."""
+        """Whether the answer goes to the caller piece by piece. Otherwise it is held until its end."""
         ...
 
     def feed(self, data: bytes) -> bytes:
-        """What the caller may have of it now; what cannot be passed yet is held back."""
+        """Read upstream's bytes; returns the bytes for the caller. Holds back what cannot be passed on yet."""
         ...
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
-        """Work to be done in slices before `end`, where an answer that is held whole is long. `end` does without."""
+        """Work to run in slices before `end`, for a long answer that is held whole. Optional."""
         ...
 
     def end(self) -> bytes:
-        """The last bytes: the final frame of a stream, the whole of an answer that is not one."""
+        """The last bytes: a stream's final frame, or all of an answer that is not a stream."""
         ...
 
 
 class DeliveredCounter(Protocol):
-    """What one caller has been given: counted only if nothing is reported of it."""
+    """Counts what was delivered to the caller, for answers without a usage report."""
 
     def add(self, data: bytes) -> None:
-        """So much more of the answer, as the caller gets it."""
+        """Add bytes that the caller was sent."""
         ...
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
-        """The output so far and the request's input, both counted; the input is `reported_input` if there is one."""
+        """Count the output so far and the request's input. `reported_input` replaces the counted input if given."""
         ...
 
 
 class NothingReported:
-    """Of an answer that has no place for a report."""
+    """The report of an answer that cannot carry one."""
 
     __slots__ = ()
     tokens: Tokens | None = None
@@ -87,5 +87,5 @@ NOTHING_REPORTED = NothingReported()
 
 
 def tokens_so_far(reported: Reported, delivered: DeliveredCounter) -> Tokens:
-    """What an answer costs that has begun: as reported, else as counted."""
+    """The cost of an answer that has begun: as reported, else as counted."""
     return reported.tokens or delivered.tokens(reported.input)

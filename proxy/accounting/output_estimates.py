@@ -11,7 +11,7 @@ UNKNOWN_OUTPUT = 512
 """The estimate for a call without a cap while too few calls have been seen."""
 CALLS_TO_TRUST = 16
 _MEMORY_CALLS = 256
-"""The mean follows a change: a call counts for a 256th of it at least."""
+"""Each call counts for at least a 256th of the mean, so the mean follows changes."""
 _PAIRS_KEPT = 10_000
 
 
@@ -22,7 +22,7 @@ class _Mean:
 
 
 class OutputEstimates:
-    """Running means, for the pairs that were called last."""
+    """Running means for the most recently called pairs."""
 
     def __init__(self, pairs_kept: int = _PAIRS_KEPT) -> None:
         self._means: dict[tuple[str, str], _Mean] = {}

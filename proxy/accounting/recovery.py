@@ -1,8 +1,7 @@
-"""What a journal's records mean: which calls to bill, what to settle, what a crash left open.
+"""The meaning of a journal's records: which calls to bill, what to settle, and what a crash left open.
 
-Pure: the records go in, in order; events and settlements come out, the same ones on each replay. An open and its close
-hold the two halves of the event as ingest takes it, so nothing is decoded to be shipped. Who reads the disk, ships the
-events and talks to Redis is `edges/journal/supervisor/shipper.py`.
+Pure: turns records, in order, into events and settlements, the same ones on each replay. An open and its close hold the
+two halves of the event's JSON, so shipping decodes nothing. `edges/journal/supervisor/shipper.py` does the I/O.
 
 See docs/reference/events-and-webhooks.md#crashes.
 """
@@ -22,15 +21,15 @@ ORPHAN_STATUS = 502
 """The status of a call that died with its worker."""
 
 ORPHAN_NUMBERS_FROM = 1 << 40
-"""Settlement numbers of orphans: above any that a live worker gave, and the same on each replay."""
+"""First settlement number of orphans: above all numbers of live workers, and the same on each replay."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenCall:
-    """An admitted call that is about to be dispatched: all that billing and settling it after a crash needs."""
+    """An admitted call before dispatch: everything needed to bill and settle it after a crash."""
 
     event_key: str
-    """A ULID: the records are read by its length."""
+    """A ULID. Reading a record relies on its length."""
     workspace_id: str
     group_id: str
     external_entity_id: str
@@ -45,7 +44,7 @@ class OpenCall:
 
 @dataclass(slots=True, kw_only=True)
 class CloseCall:
-    """How a call ended. `numbers`: the settlement numbers of its reservations, one each, in their order."""
+    """How a call ended. `numbers`: the settlement numbers of its reservations, in order."""
 
     event_key: str
     status: int
@@ -55,9 +54,9 @@ class CloseCall:
 
 
 Halves = tuple[bytes, bytes]
-"""A call that ended: the payloads of its open and of its close."""
+"""An ended call: the payloads of its open and close records."""
 
-_OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # to look a member up costs as much as a checksum
+_OPEN, _PROGRESS, _CLOSE = Kind.OPEN, Kind.PROGRESS, Kind.CLOSE  # an enum look-up costs as much as a checksum
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -66,7 +65,7 @@ _TIME_AT = _REST_AT + len(b'"ended_at_ms":')
 
 
 def open_record(call: OpenCall) -> bytes:
-    """Two lines: the event as far as it is known, its key first; then the time, the estimate and what is held."""
+    """Two lines: the first half of the event, its key first; then the time, the estimate and the reservations."""
     start = event_start(
         idempotency_key=call.event_key,
         payer=payer_members(
@@ -75,14 +74,14 @@ def open_record(call: OpenCall) -> bytes:
         request_id=call.request_id,
         request_metadata=call.request_metadata,
     )
-    # orjson takes no named tuples, hence `default`.
+    # `default`: orjson does not encode named tuples.
     rest = orjson.dumps((call.opened_at_ms, call.estimate, call.reservations), default=tuple)
     payload = b"%b\n%b" % (start, rest)
     return pack_head(_OPEN.magic, len(payload), crc32(payload, _OPEN.seed)) + payload
 
 
 def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
-    """Two lines, like a close's: the key, then when how much had been delivered."""
+    """Two lines: the key, then the time and what had been delivered by then."""
     payload = b'%b\n"ended_at_ms":%d,"tokens":[%d,%d,%d]}' % (event_key.encode(), now_ms, *tokens)
     return pack_head(_PROGRESS.magic, len(payload), crc32(payload, _PROGRESS.seed)) + payload
 
@@ -95,7 +94,7 @@ def close_record(call: CloseCall) -> bytes:
 
 
 def join_events(calls: Iterable[Halves]) -> list[bytes]:
-    """What these are billed, as ingest takes it: both halves of each, put together."""
+    """The events of these calls, as ingest takes them: both halves of each, joined."""
     return [join_event(opened.partition(b"\n")[0], closed.split(b"\n", 2)[1]) for opened, closed in calls]
 
 
@@ -123,23 +122,23 @@ def _opening(opened: bytes) -> list[Any]:
 
 @dataclass(slots=True)
 class Ledger:
-    """The calls of one worker incarnation that have been opened and not closed, as its records are read in order."""
+    """The open calls of one worker incarnation, as its records are read in order."""
 
     open: dict[bytes, bytes] = field(default_factory=dict)
-    """By event key, the payload as it stands in the journal."""
+    """Payloads of open records by event key."""
     answered: dict[bytes, bytes] = field(default_factory=dict)
-    """By event key, what the last progress record says; empty where an older worker has only marked the answer."""
+    """Payload of the last progress record by event key; empty if an older worker only marked the answer's start."""
     latest_ms: int = 0
-    """The time of the last record that bears one: when an orphan is taken to have ended."""
+    """The time of the last record that has one. An orphan counts as ended then."""
     last_number: int = 0
-    """The highest settlement number that an end has borne: they rise, as the ends do."""
+    """The highest settlement number of an ended call. Numbers rise with the ends."""
     unmatched: int = 0
-    """Closes whose open is missing: only damage in the middle of a journal can do that."""
+    """Closes without an open record: only damage in the middle of a journal causes that."""
 
     def feed(self, data: bytes, ended: list[Halves], limit: int) -> tuple[int, bool]:
-        """Take the records at the start of `data`, until `ended`, which grows, holds `limit` calls.
+        """Read the records at the start of `data` until `ended`, which it extends, holds `limit` calls.
 
-        How far that went, and whether the journal goes on in its next segment.
+        Returns how many bytes it read, and whether the journal continues in the next segment.
         """
         first, offset, over, timed = len(ended), 0, False, None
         calls, answered = self.open, self.answered
@@ -170,7 +169,7 @@ class Ledger:
         return offset, over
 
     def _note(self, timed: bytes | None, ended: list[Halves]) -> None:
-        """Keep what a look at the last of some records tells of them all."""
+        """Keep the maxima, which the last record of a batch carries."""
         if timed is not None:
             self.latest_ms = _time_of(timed)
         for _, closed in reversed(ended):
@@ -179,9 +178,9 @@ class Ledger:
                 return
 
     def orphans(self) -> list[Halves]:
-        """The calls that died with their worker, in the order of their keys; the same on each replay.
+        """The calls that died with their worker, ordered by key; the same on each replay.
 
-        Billed zero when nothing was answered, else what the last progress record says.
+        Billed as the last progress record says, or zero if no answer had begun.
         """
         given, ended = dict[str, int](), []
         for event_key, opened in sorted(self.open.items()):
@@ -199,7 +198,7 @@ class Ledger:
         return ended
 
     def to_wire(self) -> dict[str, Any]:
-        """All that a reader must keep to go on from here after a restart."""
+        """The state that a reader must save to continue from here after a restart."""
         opened = []
         for event_key, payload in self.open.items():
             progress = self.answered.get(event_key)
@@ -208,7 +207,7 @@ class Ledger:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Ledger":
-        """Of an older proxy too, which only noted whether an answer had begun."""
+        """Also reads the state of an older proxy, which only recorded whether an answer had begun."""
         ledger = cls(latest_ms=wire["latest_ms"])
         for text, progress in wire["open"]:
             opened = text.encode()
@@ -222,16 +221,16 @@ class Ledger:
 
 
 def _last_known(progress: bytes | None, estimate: list[int]) -> Tokens:
-    """What an orphan is billed. `progress`: the rest of its last progress record; empty: an older worker's mark."""
+    """The tokens billed for an orphan. `progress`: the rest of its last progress record, or empty (older workers)."""
     if progress is None:
         return Tokens()
-    if not progress:  # its output was never counted; of the estimate only the input is no expectation
+    if not progress:  # no counted output: bill the input of the estimate alone
         return Tokens(input=estimate[0])
     return Tokens.from_wire(orjson.loads(b"{" + progress)["tokens"])
 
 
 def _time_of(payload: bytes) -> int:
-    """When a call was opened or ended."""
+    """The time at which a call was opened or ended."""
     start = payload.index(b"\n[") + len(b"\n[") if payload.startswith(b"{") else _TIME_AT
     return int(payload[start : payload.index(b",", start)])
 

@@ -1,4 +1,4 @@
-"""ULIDs: 26 characters that sort by time, for event keys and request ids. The caller brings clock and chance.
+"""ULIDs: 26 characters that sort by time, for event keys and request ids. The caller supplies clock and random bytes.
 
 Written by hand, because each request makes one or two and the library takes ten times as long.
 """
@@ -14,7 +14,7 @@ _CHAR_OF_BYTE = (_ALPHABET * 8).encode()
 
 
 class Ulids:
-    """Make ULIDs. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: that many random bytes (`secrets.token_bytes`).
+    """Make ULIDs. `now_ns`: UTC nanoseconds (`time.time_ns`); `chance`: random bytes (`secrets.token_bytes`).
 
     Chance is drawn and spelled for many at once, a byte for each character (its upper three bits are not used). Of the
     time, all but the last two characters stay for a second.
@@ -24,7 +24,7 @@ class Ulids:
         self._now_ns = now_ns
         self._chance = chance
         self._pool: list[str] = []
-        self._second = -1  # of 1024 ms
+        self._second = -1  # seconds of 1024 ms
         self._spelled = ""
 
     def __call__(self) -> str:

@@ -12,24 +12,24 @@ from proxy.refusals import ShedError
 IN_FLIGHT, MEMORY, PARKED = "in_flight", "memory", "parked"
 """The resources."""
 WORKER, WORKSPACE, KEY = "worker", "workspace", "key"
-"""Whose bound refused: the worker's, the workspace's or the key's."""
+"""Which bound refused: the worker's, the workspace's or the key's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityLimits:
-    """What one worker takes on before it sheds, and how much of that one workspace may have (decision 0015)."""
+    """What one worker accepts before it sheds, and one workspace's share of it (decision 0015)."""
 
     max_in_flight: int = 10_000
     max_parked: int = 5_000
     max_held_bytes: int = 1 << 30
-    """Request bodies, and answers that are no streams, in memory: all calls together."""
+    """Request bodies and non-streamed answers in memory, over all calls."""
     workspace_share: float = 0.75
-    """Of each of the three, what a workspace may have that is alone; above 0, below 1."""
+    """The part of each resource that a single workspace may use if it is alone; above 0, below 1."""
 
 
 @dataclass(slots=True)
 class Holdings:
-    """What the calls of one workspace, or of one key, hold now."""
+    """What the calls of one workspace, or of one key, use now."""
 
     in_flight: int = 0
     parked: int = 0
@@ -38,11 +38,11 @@ class Holdings:
 
 @dataclass(slots=True)
 class Capacity:
-    """One worker's books. Workspaces and keys are in them as long as they have calls in flight.
+    """One worker's use of its resources, with an entry per workspace and key that has calls in flight.
 
-    A workspace may have `share / (1 - share)` times of what is still free, and each of its keys as many times of what
-    the workspace may still have: so the first ones are bounded while others come, and something is free for the next.
-    The first call of a workspace or key, and the only body, may have whatever is free.
+    A workspace may use `share / (1 - share)` times what is still free; each of its keys may use as many times what the
+    workspace may still use. So something stays free for the next workspace. The first call of a workspace or key, and
+    its only body, may use whatever is free.
     """
 
     limits: CapacityLimits = field(default_factory=CapacityLimits)
@@ -52,12 +52,12 @@ class Capacity:
     workspaces: dict[str, Holdings] = field(default_factory=dict)
     keys: dict[str, Holdings] = field(default_factory=dict)
     unknown: Holdings = field(default_factory=Holdings)
-    """Of callers that are not known yet, who may hold nothing."""
+    """Calls whose key is not known yet. They may hold no memory."""
     _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
     _times: float = 0.0
     ample_in_flight: float = 0.0
     ample_held_bytes: float = 0.0
-    """Up to here nobody needs to be checked, since one key alone might have it all."""
+    """Up to these totals no check is needed: a single key could use it all."""
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -67,23 +67,23 @@ class Capacity:
         self.ample_held_bytes = ample * limits.max_held_bytes
 
     def enter(self) -> "CallLoad":
-        """Add a call whose caller is not known yet."""
+        """Add a call whose key is not known yet."""
         if self.in_flight >= self.limits.max_in_flight:
             raise self._shed(IN_FLIGHT, WORKER)
         self.in_flight += 1
         return CallLoad(self)
 
     def check(self, what: str, free: int, more: int, *held: int) -> None:
-        """Raise `ShedError` unless `more` of `what` may be had while `free` is free.
+        """Raise `ShedError` unless the call may use `more` of `what` while `free` is free.
 
-        `held`: what of it the call's workspace, its key and the call itself have.
+        `held`: what the call's workspace, its key and the call itself use of it.
         """
         of_workspace, of_key, of_call = held
         if not more:
             return
         if more > free:
             raise self._shed(what, WORKER)
-        before_last = more - 1  # as if they were taken one by one
+        before_last = more - 1  # as if taken one by one
         left = self._times * (free - before_last) - of_workspace - before_last
         if left < 1 and of_workspace > of_call:
             raise self._shed(what, WORKSPACE)
@@ -91,7 +91,7 @@ class Capacity:
             raise self._shed(what, KEY)
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
-        """How many calls were shed since this was last asked, by (what, whose bound)."""
+        """Take the number of calls shed since the last call of this method, by (resource, bound)."""
         sheds, self._sheds = self._sheds, {}
         return sheds
 
@@ -101,7 +101,7 @@ class Capacity:
 
 
 class CallLoad:
-    """One call's entries in the books: the stages' `Load`."""
+    """One call's use of the worker: the stages' `Load`."""
 
     __slots__ = ("_books", "_key", "_key_name", "_workspace", "_workspace_name", "held_bytes")
 
@@ -116,7 +116,7 @@ class CallLoad:
         of_workspace = books.workspaces.get(workspace) or Holdings()
         of_key = books.keys.get(key) or Holdings()
         if books.in_flight > books.ample_in_flight:
-            free = books.limits.max_in_flight - books.in_flight + 1  # this call has entered already
+            free = books.limits.max_in_flight - books.in_flight + 1  # this call is already counted
             books.check(IN_FLIGHT, free, 1, of_workspace.in_flight, of_key.in_flight, 0)
         of_workspace.in_flight += 1
         of_key.in_flight += 1

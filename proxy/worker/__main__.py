@@ -1,4 +1,4 @@
-"""A worker process: takes its listener and its line to the supervisor, runs the app under uvloop, and ends with it.
+"""A worker process: inherits its listening socket and its channel to the supervisor, and runs the app under uvloop.
 
 Started by `proxy/edges/process/supervisor/worker_processes.py` as `python -m proxy.worker LISTEN_FD CHANNEL_FD
 INCARNATION`, never by hand.
@@ -18,7 +18,7 @@ from proxy.worker.app import WorkerLaunch, serve
 
 
 def main(arguments: list[str]) -> None:
-    # ^C in a terminal reaches the whole process group; the supervisor alone decides when workers stop.
+    # Ctrl-C in a terminal reaches the whole process group; only the supervisor decides when workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listen_fd, channel_fd, incarnation = arguments
     listener = socket.socket(fileno=int(listen_fd))

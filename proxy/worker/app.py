@@ -48,7 +48,7 @@ class WorkerLaunch:
 
 
 async def serve(settings: Settings, launch: WorkerLaunch) -> None:
-    """Run one worker until SIGTERM, or until the supervisor is gone."""
+    """Run one worker until SIGTERM, or until the supervisor has died."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with contextlib.AsyncExitStack() as stack:
@@ -65,9 +65,7 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         link.serving()
         await stop.wait()
         server.announce_close()
-        await asyncio.sleep(
-            settings.ready_grace_s
-        )  # /readyz answers 503, so that load balancers turn to other machines
+        await asyncio.sleep(settings.ready_grace_s)  # /readyz is 503 now, so load balancers use other machines
 
 
 def collect_garbage_less_often() -> None:
@@ -78,7 +76,7 @@ def collect_garbage_less_often() -> None:
 
 
 def keep_room() -> None:
-    """Let glibc keep freed memory up to twice ROOM_BYTES, as it does for the largest block it has seen go (mallopt(3)).
+    """Let glibc keep up to twice ROOM_BYTES of freed memory, as it does after freeing a block that large (mallopt(3)).
 
     Otherwise it gives a body's pages back with each call and faults them in again with the next: up to half of what a
     400 kB prompt costs. The block itself is never touched, so it takes no memory; other allocators do not mind.
@@ -87,9 +85,9 @@ def keep_room() -> None:
 
 
 def give_back() -> None:
-    """Have the allocator return the pages that lie free within its heap, where it can be asked to (glibc).
+    """Have glibc return free pages inside its heap to the system.
 
-    By itself it returns only what lies free at the heap's end, and keeps even that (`keep_room`).
+    On its own it returns only free memory at the heap's end, and `keep_room` stops even that.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
