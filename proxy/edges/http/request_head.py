@@ -115,7 +115,7 @@ class ParsedHead:
             if not self.modern or first["transfer-encoding"].lower() != "chunked":
                 self.fault = BAD_CODING
         elif "content-length" in first:
-            self.declared_bytes = int(first["content-length"])
+            self.declared_bytes = int(first["content-length"].lstrip("0") or "0")  # `int` refuses 4 301 digits
 
     def resolve_target(self) -> None:
         """Reduce the absolute form, which names the host too, to path and query (RFC 9112 3.2)."""

@@ -124,11 +124,14 @@ class RequestParser:
             self._break_off(request_head.TOO_LONG)
 
     def _ignore_upgrade(self) -> None:
-        """Go on in HTTP, as RFC 9110 7.8 allows. httptools expects no body then: if there is one, say so in a head."""
-        assert self._parser is not None
+        """Go on in HTTP, as RFC 9110 7.8 allows. httptools expects no body then: if there is one, say so in a head.
+
+        A new parser reads that head: the old one accepts nothing more if the request also asked to close.
+        """
         framing, self._skipped_framing = self._skipped_framing, b""
         if framing:
             self._repeating = True
+            self._parser = httptools.HttpRequestParser(self)
             self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
 
     def _break_off(self, fault: str) -> None:

@@ -60,6 +60,15 @@ MESSAGES: dict[str, tuple[bytes, Sequence[str]]] = {
     "upgrade with a length": (HEAD + UPGRADE + b"Content-Length: 2\r\n\r\nhi" + HI, ONE * 2),
     "upgrade with chunks": (HEAD + UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n" + HI, ONE * 2),
     "upgrade without a body": (HEAD + UPGRADE + b"\r\n" + HI, ["POST /a", "end", *ONE]),
+    "upgrade with a length, then close": (
+        HEAD + b"Connection: close, upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
+        ONE,
+    ),
+    "upgrade with a length in HTTP/1.0": (
+        b"POST /a HTTP/1.0\r\n" + UPGRADE + b"Content-Length: 2\r\n\r\nhi",
+        ONE,
+    ),
+    "length with thousands of zeros": (HEAD + b"Content-Length: " + b"0" * 5000 + b"2\r\n\r\nhi" + HI, ONE * 2),
     "upgrades in a row": ((HEAD + UPGRADE + b"\r\n") * 3, ["POST /a", "end"] * 3),
     "upgrade, then RTSP": (
         HEAD + UPGRADE + b"\r\nGET /b RTSP/1.0\r\nHost: x\r\n\r\n",
