@@ -61,7 +61,7 @@ def translate_request(request: Received, target: Target) -> Json | None:
     Raises `UntranslatableError` wherever `build_request` would, so that such a call is refused before it is counted.
     """
     target_dialect = _dialect_of_target(target)
-    if _PATH_DIALECTS.get(request.head.path) != target_dialect:
+    if dialect_of(request.head.path) != target_dialect:
         return _translated(request, target)
     if target_dialect == CHAT_COMPLETIONS and request.streaming:
         chat_completions.adds_include_usage(request.head.path, request.json)
@@ -77,7 +77,7 @@ def build_request(
     """
     target_dialect = _dialect_of_target(target)
     try:
-        if translation is None and _PATH_DIALECTS.get(request.head.path) != target_dialect:
+        if translation is None and dialect_of(request.head.path) != target_dialect:
             translation = _translated(request, target)
         if target_dialect == MESSAGES:
             return _messages_request(request, target, credential, translation)
@@ -88,7 +88,7 @@ def build_request(
 
 def translated_for(request: Received, target: Target) -> str | None:
     """The caller's dialect if answers of `target` are translated into it; None if both speak the same."""
-    caller_dialect = _PATH_DIALECTS.get(request.head.path)
+    caller_dialect = dialect_of(request.head.path)
     return caller_dialect if caller_dialect != _dialect_of_target(target) else None
 
 
@@ -100,7 +100,7 @@ def answer_reader(
     form = _form(headers, request.streaming)
     if not 200 <= status < 300 or form == "other":
         return PassThroughReader()
-    caller_dialect, target_dialect = _PATH_DIALECTS.get(request.head.path), _dialect_of_target(target)
+    caller_dialect, target_dialect = dialect_of(request.head.path), _dialect_of_target(target)
     if caller_dialect != target_dialect:
         if caller_dialect == CHAT_COMPLETIONS:
             return _reader_to_chat(request, form, created_s(headers), MessagesMeter(most))

@@ -5,15 +5,25 @@ from typing import Any
 
 from sqlalchemy import text
 
-from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.clock import ClockReading, EventClock
 from control.edges.sql.events.ingest import Ingest, Outbox
-from control.edges.sql.store import Store
+from control.edges.sql.store import Connection, Store
 from control.resources.billing_events import EventReader
 from control.resources.records import Window
 from policy.billing import BillingEvent, Tokens
 
 HOLDBACK_S = 60.0
 FAR_MS = 1 << 60
+
+
+class ShiftedClock(EventClock):
+    """The database's clock, set forward by `offset_ms`."""
+
+    offset_ms = 0
+
+    async def _read(self, conn: Connection) -> ClockReading:
+        reading = await super()._read(conn)
+        return ClockReading(reading.clock_ms + self.offset_ms, reading.recorded_ms)
 
 
 def event_key(number: int) -> str:

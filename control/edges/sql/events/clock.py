@@ -42,18 +42,16 @@ class ClockReading:
 
 
 class EventClock:
-    """The clock of one database. `offset_ms`, for tests, shifts it forward."""
+    """The clock of one database."""
 
-    def __init__(self, offset_ms: int = 0) -> None:
-        self.offset_ms = offset_ms
+    def __init__(self) -> None:
         self.behind_s = 0.0
         """How far the clock was behind the recorded one at the last reading."""
         self._logged_at_s = float("-inf")
 
     async def read(self, conn: Connection) -> ClockReading:
         """The time, for a reader."""
-        row = (await conn.execute(_query(conn.dialect.name))).one()
-        reading = ClockReading(row[0] + self.offset_ms, row[1])
+        reading = await self._read(conn)
         behind_ms = reading.recorded_ms - reading.clock_ms
         self.behind_s = max(0, behind_ms) / 1e3
         if behind_ms > SET_BACK_MS and time.monotonic() - self._logged_at_s > _LOG_INTERVAL_S:
@@ -64,6 +62,9 @@ class EventClock:
                 behind_ms / 1e3,
             )
         return reading
+
+    async def _read(self, conn: Connection) -> ClockReading:
+        return ClockReading(*(await conn.execute(_query(conn.dialect.name))).one())
 
     async def read_to_stamp(self, tx: WriteTx) -> ClockReading:
         """The time, for a transaction that stamps events. No reader records a later one before it ends."""

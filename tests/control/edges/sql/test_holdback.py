@@ -13,12 +13,11 @@ from sqlalchemy import Dialect, Select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.events import rows
-from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.resources.errors import DatabaseUnavailableError, IngestTooSlowError
 from control.resources.records import Window
-from tests.control.billing import FAR_MS, all_pages, books, clock_ms, event, event_key, fill_events
+from tests.control.billing import FAR_MS, ShiftedClock, all_pages, books, clock_ms, event, event_key, fill_events
 
 HOLDBACK_S = 0.8
 SECONDS = 4.0
@@ -27,7 +26,7 @@ SECONDS = 4.0
 async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store) -> None:
     """Shippers are quick, late, slow (some beyond the deadline), doubled and dead; the clock is set back and forth."""
     chance = random.Random(4)
-    clock = EventClock()
+    clock = ShiftedClock()
 
     async def dawdle(tx: WriteTx, rows: object) -> None:
         if chance.random() < 0.4:

@@ -8,13 +8,12 @@ import orjson
 import pytest
 from sqlalchemy import select
 
-from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import api_keys, events
 from control.resources.errors import IngestTooSlowError
 from control.resources.records import Window
 from policy.billing import Tokens
-from tests.control.billing import HOLDBACK_S, books, clock_ms, event, event_key
+from tests.control.billing import HOLDBACK_S, ShiftedClock, books, clock_ms, event, event_key
 from tests.control.plane import TOKEN, ControlPlane
 
 
@@ -115,7 +114,7 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
 
 
 async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: Store) -> None:
-    clock = EventClock()
+    clock = ShiftedClock()
     ingest, statements = books(store, clock=clock)
     page = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
     clock.offset_ms = -3_600_000
