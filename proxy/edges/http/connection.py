@@ -13,9 +13,10 @@ from typing import Protocol, cast
 
 from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.edges.http.request_head import HeaderNames, ParsedHead
+from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
 from proxy.exchange import Incoming, Outgoing
+from proxy.http_rules.header_names import HeaderNames
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 

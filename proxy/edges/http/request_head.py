@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import httptools
 
+from proxy.http_rules.header_names import HeaderNames
+
 TOO_LONG = "the request line or a header field is too long"
 BAD_METHOD = "the request line has no valid method"
 BAD_TARGET = "the request target is malformed"
@@ -16,7 +18,6 @@ BAD_VERSION = "the request's version must be HTTP/1.0 or HTTP/1.1"
 BAD_CODING = "transfer-encoding must be chunked, in HTTP/1.1, or absent"
 BREAKS_A_RULE = "the request breaks a rule of HTTP"
 
-_KNOWN_NAMES = 512
 _BLANKS = b" \t"
 """The parser strips them before a value, not after it."""
 _SINGLETONS = frozenset(
@@ -28,16 +29,6 @@ _SINGLETONS = frozenset(
 """Fields that two readers could resolve differently when they come twice."""
 
 RawFields = Sequence[tuple[bytes, bytes]]
-
-
-class HeaderNames(dict[bytes, str]):
-    """Field names in lower case, by the bytes that came. Names repeat; an endless variety of them is not kept."""
-
-    def __missing__(self, raw: bytes) -> str:
-        name = raw.decode("latin-1").lower()
-        if len(self) < _KNOWN_NAMES:
-            self[raw] = name
-        return name
 
 
 _NO_NAMES = HeaderNames()

@@ -10,7 +10,8 @@ import httptools
 
 from proxy.edges.http import request_head
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames, ParsedHead, RawFields
+from proxy.edges.http.request_head import ParsedHead, RawFields
+from proxy.http_rules.header_names import HeaderNames
 from runtime.http_server import says_http
 
 _NOTHING = memoryview(b"")

@@ -12,7 +12,7 @@ from proxy.edges.http.connection import Connection, Handle
 from proxy.edges.http.draining import close_when_idle, turn_away
 from proxy.edges.http.http_exchange import HttpDate
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames
+from proxy.http_rules.header_names import HeaderNames
 
 READ_BYTES = 512 << 10
 """One buffer for all connections, so that it stays in the cache: it is parsed before the next one reads."""

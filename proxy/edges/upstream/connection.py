@@ -24,6 +24,7 @@ from proxy.exchange import (
     UpstreamResetError,
     UpstreamTimeoutError,
 )
+from proxy.http_rules.header_names import HeaderNames
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 READ_BYTES = 65_536
@@ -36,7 +37,6 @@ WHOLE_BYTES = 1 << 20
 """A request up to this size is one write of all its segments."""
 PIECE_BYTES = 131_072
 """A longer body is written in pieces of this size as the socket accepts them."""
-KNOWN_NAMES = 512
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -63,14 +63,7 @@ class SharedState:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.names: dict[bytes, str] = {}
-
-    def name(self, raw: bytes) -> str:
-        """`raw` in lower case, cached: names repeat from answer to answer. At most `KNOWN_NAMES` are cached."""
-        name = raw.decode("latin-1").lower()
-        if len(self.names) < KNOWN_NAMES:
-            self.names[raw] = name
-        return name
+        self.names = HeaderNames()
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
@@ -262,7 +255,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             raise _BrokenHttpError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        known = self._shared.names.get(name) or self._shared.name(name)
+        known = self._shared.names[name]
         if known == "transfer-encoding" and (value.strip().lower() != b"chunked" or self._has_field(known)):
             raise _BrokenHttpError("a transfer coding other than one `chunked`")
         self._fields.append((known, value.decode("utf-8", "replace")))

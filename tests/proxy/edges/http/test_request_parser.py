@@ -6,8 +6,9 @@ import httptools
 import pytest
 
 from proxy.edges.http.limits import HttpLimits
-from proxy.edges.http.request_head import HeaderNames, ParsedHead
+from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.request_parser import RequestParser
+from proxy.http_rules.header_names import HeaderNames
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
