@@ -1,7 +1,7 @@
-"""The HTTP server below an aiohttp application: bounded in time and number, silent about what breaks HTTP's rules.
+"""The HTTP server below the aiohttp applications of both planes: timeouts, a connection limit, and safe error answers.
 
-aiohttp would wait for a head for ever, and quote offending bytes, which may hold an API key, in its answer and its log.
-Serves control's management API and the proxy's admin port.
+It serves control's management API and the proxy's admin port. aiohttp alone would wait for a head for ever, and quote
+malformed bytes, which may hold an API key, in its answer and its log.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FrontLimits:
-    """What callers may take. `head_timeout_s`: from a head's first byte to its last.
+    """Limits of one listener. `head_timeout_s`: from a head's first byte to its last.
 
-    A body may rest for `body_idle_s`, and must keep up `body_bytes_per_s` after that; an answer may lie unread for
-    `stall_s`. Above `max_connections` the longest idle one is closed, or else the new one refused.
-    `code_member`: what an error's code is called in this API.
+    A body may pause for `body_idle_s` and must average `body_bytes_per_s` after that. An answer may stay unread for
+    `stall_s`. Above `max_connections` the connection that was idle longest is closed; if none is idle, the new one is
+    refused. `code_member`: the name of an error's code in this API's JSON.
     """
 
     head_timeout_s: float = 15.0
@@ -45,7 +45,7 @@ class FrontLimits:
 
 
 class FrontRunner(web.AppRunner):
-    """Runs an application behind connections of our own."""
+    """Runs an application on connections that apply `FrontLimits`."""
 
     def __init__(self, app: web.Application, limits: FrontLimits | None = None, **options: Any) -> None:
         super().__init__(app, **options)
@@ -58,12 +58,12 @@ class FrontRunner(web.AppRunner):
 
     @property
     def server(self) -> web.Server | None:
-        """What sites make their connections with."""
+        """The factory that sites create their connections with."""
         return cast("web.Server | None", self._front)
 
 
 class _Front:
-    """Makes a `_Connection` per connection, and looks at them all once in a while."""
+    """Creates a `_Connection` for each connection, and checks all of them every `look_interval_s`."""
 
     def __init__(self, server: web.Server, limits: FrontLimits) -> None:
         self.limits = limits
@@ -78,17 +78,17 @@ class _Front:
         return _Connection(self, self._server)
 
     def has_room(self) -> bool:
-        """Whether one more connection may come; the one that was idle longest goes for it."""
-        there = [one for one in self._connections() if one.transport is not None]
-        if len(there) < self.limits.max_connections:
+        """Whether one more connection may open; at the limit, close the one that was idle longest."""
+        open_connections = [one for one in self._connections() if one.transport is not None]
+        if len(open_connections) < self.limits.max_connections:
             return True
-        idle = [one for one in there if one.is_idle]
+        idle = [one for one in open_connections if one.is_idle]
         if idle:
             min(idle, key=lambda one: one.idle_since).force_close()
         return bool(idle)
 
     def watch(self) -> None:
-        """From here on until there is no connection left."""
+        """Check the connections periodically until none is left."""
         if self._watch is None:
             self._watch = self._loop.call_later(self.limits.look_interval_s, self._look)
 
@@ -114,12 +114,12 @@ class _Front:
         fault = _framing_fault(request)
         if fault:
             cast(_Connection, request.protocol).cut(400, fault)
-            return web.Response(status=400)  # for the server only: the connection is closed
+            return web.Response(status=400)  # aiohttp needs a response; the connection is closed already
         return await self._handle(request)
 
 
 class _Connection(web.RequestHandler):
-    """One connection, and since when it has been waiting for what."""
+    """One connection, and how long it has been waiting for a head, a body or its reader."""
 
     __slots__ = (
         "_begun",
@@ -156,19 +156,22 @@ class _Connection(web.RequestHandler):
         self._begun_at = self._came_at = 0.0
         self._read_bytes = 0
         self._stalled_since = 0.0
-        self._line = b""  # what has come of a request line, and of what follows it
+        self._line = b""  # the bytes of the request line so far, and those read with it
         self.is_http = True
         self.head_since = 0.0
         self.idle_since = 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next byte begins a request. After an answer a body that nobody read may still be coming."""
+        """Whether the next byte begins a request. After an answer an unread body may still be arriving."""
         return self._in_flight is None and not self.head_since and (self._payload is None or self._payload.is_eof())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._front.has_room():
-            log.warning("refused a connection: %d are open, none is idle", self._front.limits.max_connections)
+            log.warning(
+                "refused a connection: %d are open, none is idle; the caller gets a 503",
+                self._front.limits.max_connections,
+            )
             made = cast(asyncio.Transport, transport)
             made.write(self._answer(503, "Too many connections; try again later"))
             made.close()
@@ -187,7 +190,7 @@ class _Connection(web.RequestHandler):
             self._line += data
         self._framing.read(data)
         super().data_received(data)
-        self._tell_of_broken_body()
+        self._raise_in_body_reader()
 
     def pause_writing(self) -> None:
         self._stalled_since = self._front_time()
@@ -198,16 +201,16 @@ class _Connection(web.RequestHandler):
         super().resume_writing()
 
     def begins(self, request: web.BaseRequest) -> None:
-        """A head is complete, or broken."""
+        """A head is complete or malformed."""
         self.head_since, self._in_flight, self._payload = 0.0, request, request.content
         self._begun_at = self._came_at = self._front_time()
         self._read_bytes = 0
         self.is_http, self._line = says_http(self._line, request.method, request.raw_path), b""
         self._begun += 1
-        self._tell_of_broken_body()
+        self._raise_in_body_reader()
 
-    def _tell_of_broken_body(self) -> None:
-        """To the handler that waits for it: aiohttp's C parser would let it wait."""
+    def _raise_in_body_reader(self) -> None:
+        """Raise in the handler that reads a malformed body: aiohttp's C parser would let it wait."""
         if self._in_flight is not None and self._framing.broken == self._begun:
             body = self._in_flight.content
             if not body.is_eof() and body.exception() is None:
@@ -217,7 +220,7 @@ class _Connection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         if request.content.exception() is not None:
-            resp.force_close()  # nobody can tell where the next request would begin
+            resp.force_close()  # where the next request begins is unknown
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -245,7 +248,7 @@ class _Connection(web.RequestHandler):
         return now - self._came_at > limits.body_idle_s or now - self._begun_at > allowed_s
 
     def cut(self, status: int, message: str) -> None:
-        """Say so, unless an answer has begun, and close."""
+        """Send this error, unless an answer has begun, and close."""
         has_begun = self._in_flight is not None and self._in_flight.writer.output_size > 0
         if self.transport is not None and not has_begun:
             self.transport.write(self._answer(status, message))
@@ -258,11 +261,11 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """An answer in our form, and the end of the connection; nothing of `exc` or `message` but the kind."""
+        """Answer with our JSON and close. `message` is not used; of `exc` the text is never logged."""
         if isinstance(exc, _MALFORMED):
             log.info("malformed request from %s: %s", request.remote, type(exc).__name__)
             self.cut(400, _BREAKS_HTTP)
-            return web.Response(status=400)  # for the server only, as below `_serve`
+            return web.Response(status=400)  # as in `_Front._serve`
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionResetError
         self.log_exception("", exc_info=exc)
@@ -273,7 +276,7 @@ class _Connection(web.RequestHandler):
         return answer
 
     def log_exception(self, *args: Any, **details: Any) -> None:
-        """Where it was raised, and its kind; never its text, which may hold what came."""
+        """Log the traceback and type; never the text, which may quote the request."""
         error = details.get("exc_info")
         if isinstance(error, _MALFORMED):
             log.info("malformed request body: %s", type(error).__name__)
@@ -294,10 +297,10 @@ class _Connection(web.RequestHandler):
 
 
 class _Framing:
-    """Reads along what a connection brings, and tells at once which request's body breaks HTTP's rules.
+    """Parses a copy of a connection's bytes to find a malformed body at once.
 
-    aiohttp's C parser keeps that to itself until the handler is done, which may be waiting for the rest of that body.
-    From a request on that asks for an upgrade nothing is told: httptools takes no body from it, aiohttp does.
+    aiohttp's C parser reports it only when the handler is done, and the handler may wait for the rest of that body.
+    Detection stops at a request for an upgrade: httptools expects no body after it, aiohttp does.
     """
 
     __slots__ = ("_parser", "_place", "broken")
@@ -306,7 +309,7 @@ class _Framing:
         self._place = _Place()
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self._place)
         self.broken = 0
-        """The number of the request, from 1 on, that has such a body."""
+        """The number of the request with the malformed body, counted from 1; 0 if there is none."""
 
     def read(self, data: bytes) -> None:
         if self._parser is None:
@@ -315,13 +318,13 @@ class _Framing:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._parser = None
-        except httptools.HttpParserError:  # of heads aiohttp tells
+        except httptools.HttpParserError:  # aiohttp reports malformed heads itself
             self._parser = None
             self.broken = self._place.request if self._place.in_body else 0
 
 
 class _Place:
-    """Where in what comes the parser is."""
+    """The parser's position: the number of the request, and whether within its body."""
 
     __slots__ = ("in_body", "request")
 
@@ -340,8 +343,8 @@ class _Place:
 def says_http(head: bytes, method: str, target: str) -> bool:
     """Whether the request line that `head` begins with names HTTP, or is not this request's.
 
-    The parsers take `RTSP` and `ICE` for it, and do not tell. Of a request that was sent ahead of its turn there is no
-    `head`: nobody can tell where in what came it began.
+    The parsers accept `RTSP` and `ICE` as HTTP without a sign. A pipelined request has no `head`, as the offset at
+    which it began is unknown.
     """
     if head.startswith(b"HTTP/", len(method) + len(target) + 2):  # nearly always
         return True
@@ -351,7 +354,7 @@ def says_http(head: bytes, method: str, target: str) -> bool:
 
 
 def _framing_fault(request: web.BaseRequest) -> str:
-    """What the parser accepts though another one may read it in another way; "" when all is well (RFC 9112 6.1)."""
+    """Why a request that the parser accepts is ambiguous to other parsers; "" if it is not (RFC 9112 6.1)."""
     version, codings = tuple(request.version), request.headers.getall("Transfer-Encoding", ())
     if version not in ((1, 0), (1, 1)) or not cast(_Connection, request.protocol).is_http:
         return "The request's version must be HTTP/1.0 or HTTP/1.1"

@@ -99,7 +99,7 @@ async def test_requests_are_served_one_after_another_and_pipelined() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
-async def test_a_head_that_does_not_come_to_its_end_is_cut(beginning: bytes) -> None:
+async def test_unfinished_head_is_a_408(beginning: bytes) -> None:
     async with served() as server:
         caller = await server.caller()
         caller.say(HI)
@@ -109,7 +109,7 @@ async def test_a_head_that_does_not_come_to_its_end_is_cut(beginning: bytes) -> 
             assert (await one.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_head_that_comes_by_drops_is_cut_all_the_same() -> None:
+async def test_slow_head_is_cut_off() -> None:
     async with served() as server:
         caller = await server.caller()
         caller.say(HEAD + b"X-A: ")

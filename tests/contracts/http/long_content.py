@@ -1,7 +1,7 @@
-"""One worker's path with a long request or answer, on in-memory parts: run as a program, since memory is a process's.
+"""One worker's path with a long request or answer, on in-memory parts. A program, as memory is measured per process.
 
-`python -m tests.contracts.http.long_content` prints a line of JSON for each line `KIND SIZE TIMES` (MB) that it reads:
-CPU, longest time that the loop was held (CPU too: another program's turn is not ours), memory at its highest.
+`python -m tests.contracts.http.long_content` reads lines `KIND SIZE TIMES` (SIZE in MB) and prints a line of JSON for
+each: CPU time, the longest time the loop was blocked (CPU time too, so other programs do not count) and peak memory.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def with_text(content: bytes) -> bytes:
 
 
 def escaped_first(content: bytes) -> bytes:
-    """What took 11 s and 5.9 GB: a letter spelled out, so that each key had to be looked for."""
+    """An escaped letter in a key, so that every key had to be decoded; this once took 11 s and 5.9 GB."""
     return b'{"mod\\u0065l":"acme/chat","messages":[{"role":"user","content":"\\u0061%b"}]}' % content
 
 
@@ -101,8 +101,8 @@ REQUESTS: dict[str, Callable[[int], bytes]] = {
 
 def whole_answer(content: bytes) -> bytes:
     message = b'{"role":"assistant","content":"%b"}' % content
-    told = b'{"id":"x","model":"m","choices":[{"index":0,"message":%b,"finish_reason":"stop"}],' % message
-    return told + b'"usage":{"prompt_tokens":1,"completion_tokens":1}}'
+    head = b'{"id":"x","model":"m","choices":[{"index":0,"message":%b,"finish_reason":"stop"}],' % message
+    return head + b'"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 
 
 ANSWERS: dict[str, Callable[[int], bytes]] = {
@@ -139,8 +139,8 @@ STREAMS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-class Taking(FakeUpstream):
-    """Takes a request's body as a socket does, piece by piece."""
+class BodyReadingUpstream(FakeUpstream):
+    """Reads a request's body piece by piece, as a socket does."""
 
     async def send(self, call: UpstreamCall) -> FakeAnswer:
         body = call.body if isinstance(call.body, SegmentedBody) else SegmentedBody(call.body)
@@ -151,7 +151,7 @@ class Taking(FakeUpstream):
 
 @dataclass
 class Probe:
-    """How long, in CPU, the loop did not turn."""
+    """The longest CPU time that the loop spent on one turn."""
 
     longest_s: float = 0.0
     last: float = 0.0
@@ -168,7 +168,7 @@ class Probe:
 
 
 class Discarding(FakeOutgoing):
-    """Keeps nothing of an answer but how it begins."""
+    """Keeps only the first piece of an answer."""
 
     def _send(self, how: str, data: bytes) -> None:
         super()._send(how, data)
@@ -180,25 +180,27 @@ def cut(raw: bytes, size: int) -> deque[Any]:
 
 
 def call_of(kind: str, size: int) -> tuple[FakeIncoming, FakeAnswer]:
-    what, _, name = kind.partition(": ")
-    path = "/v1/messages" if what.endswith("translated") else "/v1/chat/completions"
+    direction, _, name = kind.partition(": ")
+    path = "/v1/messages" if direction.endswith("translated") else "/v1/chat/completions"
     incoming = FakeIncoming(path)
-    if what.startswith("request"):
+    if direction.startswith("request"):
         raw = REQUESTS[name](size)
         incoming.parts, incoming.declared_bytes = cut(raw, READ_BYTES), len(raw)
         return incoming, answer(SMALL_ANSWER)
-    streams = what.startswith("stream")
-    pieces = cut((STREAMS if streams else ANSWERS)[name](size), 1400 if what == "stream in drops" else ANSWER_BYTES)
+    streams = direction.startswith("stream")
+    pieces = cut(
+        (STREAMS if streams else ANSWERS)[name](size), 1400 if direction == "stream in drops" else ANSWER_BYTES
+    )
     incoming.saying({"model": "acme/chat", "messages": [], "stream": streams})
     return incoming, answer(pieces=pieces, headers=SSE if streams else JSON)
 
 
 async def measure(kind: str, size: int) -> dict[str, Any]:
-    house = House(upstream=Taking(), max_body_bytes=100 * MB)
+    house = House(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
     incoming, step = call_of(kind, size)
     house.upstream.will(step)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # from here on counts what memory comes to at its highest
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
     held_before = high_bytes()
     before, probe, outgoing = process_time(), Probe(), Discarding()
     probe.start()
@@ -214,7 +216,7 @@ def high_bytes() -> int:
 
 
 def parser_s(kind: str, size: int) -> float:
-    """CPU of the parser alone for a request's text, whole."""
+    """CPU time of the parser alone for the whole request."""
     raw = REQUESTS[kind.partition(": ")[2]](size)
     before = process_time()
     with suppress(orjson.JSONDecodeError):
@@ -223,7 +225,7 @@ def parser_s(kind: str, size: int) -> float:
 
 
 def main() -> None:
-    """`KIND SIZE TIMES`, again and again, on standard input: of so many times the cheapest counts."""
+    """Measure each `KIND SIZE TIMES` line of standard input; prints the lowest figures of TIMES runs."""
     for line in sys.stdin:
         kind, size, times = line.rsplit(" ", 2)
         figures = [asyncio.run(measure(kind, int(float(size) * MB))) for _ in range(int(times))]

@@ -1,4 +1,4 @@
-"""Stock SDKs and strict clients on a real socket: each error's message reaches its reader, and HEAD is GET's head."""
+"""Stock SDKs and strict clients on a real socket: every error message is shown, and HEAD has GET's headers."""
 
 import asyncio
 import http.client
@@ -18,7 +18,7 @@ from tests.fakes.path import House
 from tests.fakes.upstream_client import answer
 
 BOTH_LOOPS = True
-TALK: dict[str, Any] = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}]}
+CHAT: dict[str, Any] = {"model": SLUG, "messages": [{"role": "user", "content": "hi"}]}
 ERRORS = {
     400: "stream_options.include_usage must be true or false",
     401: "Unauthorized",
@@ -30,7 +30,7 @@ ERRORS = {
     503: "The upstream cannot be reached",
     529: "Capacity exhausted, try again later",
 }
-"""What a caller must be able to read, by status."""
+"""The message that the caller must see, by status."""
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ async def front(house: House) -> AsyncIterator[Front]:
 
 
 def provoke(house: House, status: int) -> dict[str, Any]:
-    """A call's arguments that come to this status."""
+    """Prepare this status; returns the call's arguments."""
     match status:
         case 400:
-            return TALK | {"extra_body": {"stream_options": {"include_usage": "yes"}}}
+            return CHAT | {"extra_body": {"stream_options": {"include_usage": "yes"}}}
         case 404:
-            return TALK | {"model": "acme/unknown"}
+            return CHAT | {"model": "acme/unknown"}
         case 413:
-            return TALK | {"messages": [{"role": "user", "content": "x" * 100_000}]}
+            return CHAT | {"messages": [{"role": "user", "content": "x" * 100_000}]}
         case 429:
             house.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
             house.upstream.will(answer(b'{"error":"no"}', 422))
@@ -62,7 +62,7 @@ def provoke(house: House, status: int) -> dict[str, Any]:
             house.upstream.will(UpstreamUnreachableError())
         case 529:
             house.upstream.will(answer(b"", 529))
-    return TALK
+    return CHAT
 
 
 def key_for(status: int) -> str:
@@ -70,41 +70,43 @@ def key_for(status: int) -> str:
 
 
 def hooks_for(status: int) -> dict[str, Any]:
-    """No SDK calls without a credential, so it is taken away on its way."""
+    """For 401, remove the credential just before sending: no SDK calls without one."""
 
-    async def take_away(request: Any) -> None:
+    async def remove_credential(request: Any) -> None:
         for name in ("authorization", "x-api-key"):
             request.headers.pop(name, None)
 
-    return {"request": [take_away]} if status == 401 else {}
+    return {"request": [remove_credential]} if status == 401 else {}
 
 
 @pytest.mark.parametrize("status", ERRORS)
-async def test_the_openai_sdk_shows_each_errors_message(house: House, front: Front, status: int) -> None:
-    asked = provoke(house, status)
+async def test_openai_sdk_shows_each_error_message(house: House, front: Front, status: int) -> None:
+    arguments = provoke(house, status)
     url = f"http://127.0.0.1:{front.port}/v1"
-    wire = openai.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
-    async with openai.AsyncOpenAI(base_url=url, api_key=key_for(status), max_retries=0, http_client=wire) as client:
+    http_client = openai.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key=key_for(status), max_retries=0, http_client=http_client
+    ) as client:
         for _ in range(2 if status == 429 else 1):
             with pytest.raises(openai.APIStatusError) as raised:
-                await client.chat.completions.create(**asked)
+                await client.chat.completions.create(**arguments)
     assert raised.value.status_code == status
-    assert ERRORS[status] in str(raised.value.body)  # its text is the status alone: it looks for a nested message
+    assert ERRORS[status] in str(
+        raised.value.body
+    )  # the exception text is the status alone, as the SDK expects a nested message
     assert ERRORS[status] in raised.value.response.reason_phrase
 
 
 @pytest.mark.parametrize("status", ERRORS)
-async def test_the_anthropic_sdk_shows_each_errors_message_and_its_request_id(
-    house: House, front: Front, status: int
-) -> None:
-    asked = provoke(house, status) | {"max_tokens": 5}
+async def test_anthropic_sdk_shows_each_error_message_and_request_id(house: House, front: Front, status: int) -> None:
+    arguments = provoke(house, status) | {"max_tokens": 5}
     url = f"http://127.0.0.1:{front.port}"
-    wire = anthropic.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
+    http_client = anthropic.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
     key = key_for(status)
-    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, http_client=wire) as client:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, http_client=http_client) as client:
         for _ in range(2 if status == 429 else 1):
             with pytest.raises(anthropic.APIStatusError) as raised:
-                await client.messages.create(**asked)
+                await client.messages.create(**arguments)
     assert raised.value.status_code == status
     assert ERRORS[status] in str(raised.value)
     assert ERRORS[status] in raised.value.response.reason_phrase
@@ -125,32 +127,33 @@ async def test_both_sdks_list_and_retrieve_models(front: Front) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/models", f"/v1/models/{SLUG}", "/v1/models/acme/unknown", "/v1/chat/completions"]
 )
-async def test_head_is_gets_answer_without_its_body_and_the_connection_goes_on(front: Front, path: str) -> None:
-    def heads() -> list[tuple[int, dict[str, str], bytes]]:
+async def test_head_has_the_headers_of_get_and_keeps_the_connection(front: Front, path: str) -> None:
+    def ask() -> list[tuple[int, dict[str, str], bytes]]:
         connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
-        told = []
+        answers = []
         for method in ("HEAD", "GET", "HEAD"):
             connection.request(method, path, headers={"Authorization": f"Bearer {KEY}", "X-Request-Id": "r"})
-            said = connection.getresponse()
-            told.append((said.status, {n: v for n, v in said.getheaders() if n != "date"}, said.read()))
+            answer = connection.getresponse()
+            fields = {name: value for name, value in answer.getheaders() if name != "date"}
+            answers.append((answer.status, fields, answer.read()))
         connection.close()
-        return told
+        return answers
 
-    first, got, again = await asyncio.to_thread(heads)
+    first, got, again = await asyncio.to_thread(ask)
     assert got[2]
     assert first == again == (*got[:2], b"")
     assert int(first[1]["content-length"]) == len(got[2])
 
 
-async def test_no_text_can_end_the_status_line(house: House, front: Front) -> None:
+async def test_upstream_error_text_cannot_inject_headers(house: House, front: Front) -> None:
     house.upstream.will(answer(b"no\r\nset-cookie: x=1\r\n\r\n<html> \xff \xc3\xa9 \x00\x1b[2J" + b"y" * 300, 500))
     async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY, max_retries=0) as client:
         with pytest.raises(openai.InternalServerError) as raised:
-            await client.chat.completions.create(**TALK)
-    told = raised.value.response
-    assert told.reason_phrase.startswith("no set-cookie: x=1 <html> ? ? ?")
-    assert len(told.reason_phrase) == 200
-    assert "set-cookie" not in told.headers
+            await client.chat.completions.create(**CHAT)
+    response = raised.value.response
+    assert response.reason_phrase.startswith("no set-cookie: x=1 <html> ? ? ?")
+    assert len(response.reason_phrase) == 200
+    assert "set-cookie" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -163,5 +166,5 @@ async def test_no_text_can_end_the_status_line(house: House, front: Front) -> No
         (" \n ", "HTTP/1.1 400 \r\n"),
     ],
 )
-def test_the_status_line_is_visible_ascii(reason: str, line: str) -> None:
+def test_status_line_is_visible_ascii(reason: str, line: str) -> None:
     assert status_line(400, reason) == line

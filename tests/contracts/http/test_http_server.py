@@ -1,4 +1,4 @@
-"""The front door on real sockets, on both event loops: HTTP's rules, the four traps, slow and gone callers, drain."""
+"""The HTTP server on real sockets, on both event loops: framing rules, slow callers, disconnects and drain."""
 
 import asyncio
 import ctypes
@@ -23,9 +23,11 @@ from tests.fakes.path import House
 from tests.waiting import eventually
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
-HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
+REQUEST = HEAD + b"Content-Length: 2\r\n\r\nhi"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-QUICK = HttpLimits(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, exchange=ExchangeLimits(body_idle_s=0.2))
+SHORT_TIMEOUTS = HttpLimits(
+    lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, exchange=ExchangeLimits(body_idle_s=0.2)
+)
 
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
@@ -36,12 +38,12 @@ BOTH_LOOPS = True
 
 @pytest.fixture
 async def front() -> AsyncIterator[Front]:
-    async with listening(options=QUICK) as front:
+    async with listening(options=SHORT_TIMEOUTS) as front:
         yield front
 
 
-class Held:
-    """A handler that waits until it is let go, and knows how its calls ended."""
+class HeldHandler:
+    """A handler that waits for `go` and records how its calls ended."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
@@ -59,9 +61,9 @@ class Held:
             raise
 
 
-# Messages that two parsers could read differently are refused, and nothing of them is quoted.
+# Messages that two parsers could read differently are refused, and no byte of them is quoted.
 
-SMUGGLED = {
+AMBIGUOUS = {
     "length and chunked": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunked and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
     "two lengths": HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
@@ -75,7 +77,7 @@ SMUGGLED = {
     "space before colon": HEAD + b"Content-Length : 2\r\n\r\nhi",
     "folded field": HEAD + b"X-A: b\r\n c\r\nContent-Length: 2\r\n\r\nhi",
     "folded coding": HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-    "bare LF everywhere": HI.replace(b"\r\n", b"\n"),
+    "bare LF everywhere": REQUEST.replace(b"\r\n", b"\n"),
     "bare LF once": HEAD + b"X-A: b\nContent-Length: 2\r\n\r\nhi",
     "bare LF at the end": HEAD + b"Content-Length: 2\r\n\nhi",
     "bare CR": HEAD + b"X-A: b\rX-B: c\r\nContent-Length: 2\r\n\r\nhi",
@@ -116,9 +118,11 @@ SMUGGLED = {
 }
 
 
-@pytest.mark.parametrize("message", SMUGGLED.values(), ids=SMUGGLED)
-async def test_what_could_be_read_in_two_ways_is_refused_and_ends_the_connection(front: Front, message: bytes) -> None:
-    raw = await front.ask(message.replace(b"Host: x\r\n", b"Host: x\r\nAuthorization: Bearer tg_quote.me\r\n") + HI)
+@pytest.mark.parametrize("message", AMBIGUOUS.values(), ids=AMBIGUOUS)
+async def test_ambiguous_request_is_a_400_and_closes_the_connection(front: Front, message: bytes) -> None:
+    raw = await front.ask(
+        message.replace(b"Host: x\r\n", b"Host: x\r\nAuthorization: Bearer tg_quote.me\r\n") + REQUEST
+    )
     head, _, body = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in head
@@ -143,8 +147,8 @@ ODD_VERSIONS = {
 
 
 @pytest.mark.parametrize("message", ODD_VERSIONS.values(), ids=ODD_VERSIONS)
-async def test_a_request_of_another_version_is_refused_though_nothing_follows_it(front: Front, message: bytes) -> None:
-    """The parser accepts these requests, and stumbles only over what follows on the connection."""
+async def test_unsupported_version_is_refused_at_once(front: Front, message: bytes) -> None:
+    """httptools accepts these requests and raises only at the next bytes of the connection."""
     caller = await front.caller()
     caller.say(message)
     raw = await caller.rest()
@@ -153,9 +157,9 @@ async def test_a_request_of_another_version_is_refused_though_nothing_follows_it
     assert raw.count(b"HTTP/1.1 ") == 1
 
 
-async def test_another_protocol_that_comes_byte_by_byte_on_a_kept_connection_is_refused(front: Front) -> None:
+async def test_rtsp_sent_byte_by_byte_on_a_kept_connection_is_refused(front: Front) -> None:
     caller = await front.caller()
-    caller.say(HI)
+    caller.say(REQUEST)
     assert (await caller.answer())[0] == 200
     for byte in b"\r\nGET /a RTSP/1.0\r\nHost: x\r\n\r\n":
         caller.say(bytes([byte]))
@@ -163,20 +167,20 @@ async def test_another_protocol_that_comes_byte_by_byte_on_a_kept_connection_is_
     assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_faulty_framing_is_refused_though_nobody_reads_the_body() -> None:
+async def test_invalid_framing_closes_the_connection_even_if_the_body_is_not_read() -> None:
     async def unread(incoming: Incoming, outgoing: Outgoing) -> None:
         assert incoming.fault is not None
         outgoing.start(400, [])
         await outgoing.finish()
 
-    async with listening(unread, QUICK) as front:
+    async with listening(unread, SHORT_TIMEOUTS) as front:
         for coding in (b"", b"gzip, chunked", b",chunked"):
             caller = await front.caller()
             caller.say(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
             assert b"connection: close" in await caller.rest()
 
 
-async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(front: Front) -> None:
+async def test_broken_chunk_is_a_400_at_once(front: Front) -> None:
     caller = await front.caller()
     caller.say(CHUNKED + b"2\r\nhi\r\n")
     await asyncio.sleep(0.01)
@@ -184,14 +188,14 @@ async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(fr
     assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-# What must be understood.
+# Requests that must be accepted.
 
 
 @pytest.mark.parametrize(
     ("message", "body"),
     [
-        (HI, b"POST /a hi"),
-        (b"\r\n" + HI, b"POST /a hi"),
+        (REQUEST, b"POST /a hi"),
+        (b"\r\n" + REQUEST, b"POST /a hi"),
         (CHUNKED + b"1\r\nh\r\n1;x=y\r\ni\r\n0\r\nX-Trailer: 1\r\n\r\n", b"POST /a hi"),
         (b"GET http://elsewhere/b?c=d HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /b?c=d "),
         (
@@ -202,15 +206,15 @@ async def test_a_chunk_that_breaks_while_the_body_is_awaited_is_a_400_at_once(fr
         (HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi", b"POST /a hi"),
     ],
 )
-async def test_forms_that_are_fine(front: Front, message: bytes, body: bytes) -> None:
+async def test_valid_but_unusual_requests_are_served(front: Front, message: bytes, body: bytes) -> None:
     caller = await front.caller()
     caller.say(message)
     assert (await caller.answer())[::2] == (200, body)
-    caller.say(HI)
-    assert (await caller.answer())[0] == 200, "the connection goes on"
+    caller.say(REQUEST)
+    assert (await caller.answer())[0] == 200, "the connection is kept"
 
 
-async def test_pipelined_requests_are_answered_in_order_wherever_tcp_cuts_them(front: Front) -> None:
+async def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
     requests = b"".join(HEAD + b"Content-Length: 2\r\n\r\n%02d" % number for number in range(60))
     for cut in (1, 7, len(requests)):
         caller = await front.caller()
@@ -222,7 +226,7 @@ async def test_pipelined_requests_are_answered_in_order_wherever_tcp_cuts_them(f
         assert bodies == [b"POST /a %02d" % number for number in range(60)]
 
 
-async def test_pipelined_requests_take_turns_with_all_else_that_the_loop_has_to_do() -> None:
+async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
     turns, seen, running = 0, list[int](), True
 
     def turn() -> None:
@@ -233,80 +237,80 @@ async def test_pipelined_requests_take_turns_with_all_else_that_the_loop_has_to_
 
     turn()
 
-    async def at_once(incoming: Incoming, outgoing: Outgoing) -> None:
+    async def note_turn(incoming: Incoming, outgoing: Outgoing) -> None:
         seen.append(turns)
         await echo(incoming, outgoing)
 
-    async with listening(at_once, QUICK) as front:
+    async with listening(note_turn, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(HI * 20)
+        caller.say(REQUEST * 20)
         for _ in range(20):
             assert (await caller.answer())[0] == 200
     running = False
-    assert len(set(seen)) > 10, "far fewer would mean that a heap of requests holds up everybody"
+    assert len(set(seen)) > 10, "far fewer would mean that pipelined requests block the other connections"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from there on the server starts its tasks eagerly")
-async def test_a_call_is_its_connections_own_task() -> None:
+async def test_calls_of_one_connection_run_in_one_task() -> None:
     tasks: list[asyncio.Task[None] | None] = []
 
-    async def noting(incoming: Incoming, outgoing: Outgoing) -> None:
+    async def note_task(incoming: Incoming, outgoing: Outgoing) -> None:
         tasks.append(asyncio.current_task())
         await echo(incoming, outgoing)
 
-    async with listening(noting, QUICK) as front:
+    async with listening(note_task, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         for _ in range(2):
-            caller.say(HI)
+            caller.say(REQUEST)
             assert (await caller.answer())[0] == 200
     assert tasks[0] is tasks[1] is not None
 
 
-async def test_a_connection_is_kept_unless_somebody_says_otherwise(front: Front) -> None:
+async def test_connection_is_kept_alive_until_the_caller_closes_it(front: Front) -> None:
     caller = await front.caller()
     for _ in range(3):
-        caller.say(HI)
+        caller.say(REQUEST)
         assert b"connection:" not in (await caller.answer())[1]
     caller.say(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi")
     assert b"connection: close" in (await caller.answer())[1]
     assert await caller.rest() == b""
 
 
-async def test_http_1_0_gets_its_answer_and_the_end(front: Front) -> None:
+async def test_http_1_0_answer_ends_with_the_connection(front: Front) -> None:
     raw = await front.ask(b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi")
     assert raw.endswith(b"\r\n\r\nPOST /a hi")
     assert b"transfer-encoding" not in raw
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_answers_that_have_no_body_have_none(status: int) -> None:
+async def test_204_and_304_answers_have_no_body(status: int) -> None:
     async def bodiless(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(status, [])
         await outgoing.finish(b"not to be seen")
 
     async with listening(bodiless) as front:
         caller = await front.caller()
-        caller.say(HI)
+        caller.say(REQUEST)
         head = await caller.head()
         assert b"content-length" not in head
         assert b"transfer-encoding" not in head
-        caller.say(HI)
+        caller.say(REQUEST)
         assert (await caller.head()).startswith(b"HTTP/1.1 %d" % status)
 
 
-async def test_an_answer_to_head_has_no_body(front: Front) -> None:
+async def test_head_answer_has_no_body(front: Front) -> None:
     caller = await front.caller()
     caller.say(b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n")
     await caller.head()
-    caller.say(HI)
+    caller.say(REQUEST)
     assert (await caller.head()).startswith(b"HTTP/1.1 200")
 
 
-# Bodies: the 1 MiB trap, Expect, memory.
+# Bodies: large ones, Expect, memory.
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_of_many_mebibytes_passes(front: Front, chunked: bool) -> None:
+async def test_body_of_several_mebibytes_is_read(front: Front, chunked: bool) -> None:
     piece, count = b"x" * 65_536, 100
     caller = await front.caller()
     caller.say(CHUNKED if chunked else HEAD + b"Content-Length: %d\r\n\r\n" % (len(piece) * count))
@@ -320,7 +324,7 @@ async def test_a_body_of_many_mebibytes_passes(front: Front, chunked: bool) -> N
     assert b"x-length: 6553600" in head
 
 
-async def test_a_body_that_is_awaited_is_asked_for(front: Front) -> None:
+async def test_expect_100_continue_is_answered_when_the_body_is_read(front: Front) -> None:
     caller = await front.caller()
     caller.say(HEAD + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n")
     assert await caller.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -328,9 +332,9 @@ async def test_a_body_that_is_awaited_is_asked_for(front: Front) -> None:
     assert (await caller.answer())[2] == b"POST /a hi"
 
 
-async def test_who_may_not_call_is_not_asked_for_his_body() -> None:
+async def test_unauthorized_caller_gets_no_100_continue() -> None:
     house = House()
-    async with listening(house.pipeline.handle, QUICK) as front:
+    async with listening(house.pipeline.handle, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         caller.say(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
@@ -340,9 +344,9 @@ async def test_who_may_not_call_is_not_asked_for_his_body() -> None:
         assert b"connection: close" in head
 
 
-async def test_what_nobody_reads_fills_no_memory() -> None:
-    held = Held()
-    async with listening(held, QUICK) as front:
+async def test_unread_body_is_not_buffered() -> None:
+    held = HeldHandler()
+    async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         caller.say(HEAD + b"Content-Length: 100000000\r\n\r\n")
         sent = 0
@@ -364,13 +368,13 @@ async def test_what_nobody_reads_fills_no_memory() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
-async def test_a_head_that_does_not_come_to_its_end_is_cut(front: Front, beginning: bytes) -> None:
+async def test_unfinished_head_is_a_408(front: Front, beginning: bytes) -> None:
     caller = await front.caller()
     caller.say(beginning)
     assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_head_that_comes_by_drops_is_cut_all_the_same(front: Front) -> None:
+async def test_slow_head_is_cut_off(front: Front) -> None:
     caller = await front.caller()
     started = time.monotonic()
     for byte in HEAD + b"X-A: " + b"a" * 1000:
@@ -381,7 +385,7 @@ async def test_a_head_that_comes_by_drops_is_cut_all_the_same(front: Front) -> N
     assert time.monotonic() - started < 3
 
 
-async def test_a_body_that_does_not_come_is_a_408(front: Front) -> None:
+async def test_stalled_body_is_a_408(front: Front) -> None:
     for message in (HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"):
         caller = await front.caller()
         caller.say(message)
@@ -390,7 +394,7 @@ async def test_a_body_that_does_not_come_is_a_408(front: Front) -> None:
         assert b"connection: close" in head
 
 
-async def test_a_body_that_comes_by_drops_is_a_408_too() -> None:
+async def test_slow_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
@@ -404,7 +408,7 @@ async def test_a_body_that_comes_by_drops_is_a_408_too() -> None:
         assert (await answer)[0] == 408
 
 
-async def test_a_caller_who_does_not_read_holds_the_writer_back_and_is_given_up() -> None:
+async def test_caller_that_stops_reading_pauses_the_writer_and_is_disconnected() -> None:
     written, outcome = 0, asyncio.Event()
 
     async def endless(_: Incoming, outgoing: Outgoing) -> None:
@@ -420,13 +424,13 @@ async def test_a_caller_who_does_not_read_holds_the_writer_back_and_is_given_up(
 
     async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.3))) as front:
         caller = await front.caller(receive_buffer=4096)
-        caller.say(HI)
+        caller.say(REQUEST)
         async with asyncio.timeout(5):
             await outcome.wait()
         assert written < 16_000_000
 
 
-async def test_a_slow_reader_gets_everything() -> None:
+async def test_slow_reader_gets_the_whole_answer() -> None:
     async def large(incoming: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
         for _ in range(100):
@@ -436,39 +440,39 @@ async def test_a_slow_reader_gets_everything() -> None:
 
     async with listening(large) as front:
         caller = await front.caller(receive_buffer=8192)
-        caller.say(HI)
+        caller.say(REQUEST)
         got = await caller.head()
         while not got.endswith(b"3\r\nend\r\n0\r\n\r\n"):
             got = got[-100:] + await caller.reader.read(65_536)
 
 
-# Callers who leave.
+# Callers that disconnect.
 
 
 @pytest.mark.parametrize("how", ["leave", "reset"])
-async def test_a_caller_who_leaves_cancels_his_call(how: str) -> None:
-    held = Held()
-    async with listening(held, QUICK) as front:
+async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
+    held = HeldHandler()
+    async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(HI)
+        caller.say(REQUEST)
         await held.entered.wait()
         getattr(caller, how)()
         await eventually(lambda: held.ended == ["cancelled"])
 
 
 @pytest.mark.parametrize(
-    ("how", "behind"),
-    [("leave", HI * 200), ("reset", HEAD + b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000)],
+    ("how", "pipelined"),
+    [("leave", REQUEST * 200), ("reset", HEAD + b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000)],
 )
-async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behind: bytes) -> None:
-    """More behind the call than we take in: reading is paused, and a paused transport sees nobody leave.
+async def test_caller_that_leaves_is_noticed_while_reading_is_paused(how: str, pipelined: bytes) -> None:
+    """More bytes follow the call than the server reads: reading is paused, and a paused transport sees no disconnect.
 
-    (A FIN that waits behind bytes for which our window has no room cannot be known of; a reset can.)
+    A FIN behind bytes that the receive window has no room for cannot be noticed; a reset can.
     """
-    held = Held()
-    async with listening(held, QUICK) as front:
+    held = HeldHandler()
+    async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(HI + behind)
+        caller.say(REQUEST + pipelined)
         await held.entered.wait()
         connection = next(iter(front.server.connections))
         await eventually(lambda: connection.transport is None or not connection.transport.is_reading())
@@ -477,7 +481,7 @@ async def test_he_is_noticed_also_while_nothing_is_read_from_him(how: str, behin
 
 
 @pytest.mark.parametrize(("declared", "sent"), [(20, b"hi"), (400_000, b"x" * 200_000)])
-async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call(declared: int, sent: bytes) -> None:
+async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, sent: bytes) -> None:
     entered, ended = asyncio.Event(), asyncio.Event()
 
     async def reading(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -499,7 +503,7 @@ async def test_a_caller_who_leaves_in_the_middle_of_a_body_cancels_his_call(decl
 # Streams.
 
 
-async def test_each_piece_leaves_at_once_and_the_head_may_leave_alone() -> None:
+async def test_head_and_each_piece_of_a_stream_are_sent_at_once() -> None:
     go = asyncio.Event()
 
     async def pieces(_: Incoming, outgoing: Outgoing) -> None:
@@ -511,13 +515,13 @@ async def test_each_piece_leaves_at_once_and_the_head_may_leave_alone() -> None:
 
     async with listening(pieces) as front:
         caller = await front.caller()
-        caller.say(HI)
+        caller.say(REQUEST)
         assert b"transfer-encoding: chunked" in await caller.head()
         go.set()
         assert await caller.until(b"0\r\n\r\n") == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
 
 
-async def test_an_abort_shows_and_what_was_written_before_arrives() -> None:
+async def test_abort_delivers_what_was_written_and_omits_the_last_chunk() -> None:
     async def cut(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
         outgoing.write(b"x" * 300_000)
@@ -525,12 +529,12 @@ async def test_an_abort_shows_and_what_was_written_before_arrives() -> None:
         outgoing.abort()
 
     async with listening(cut) as front:
-        raw = await front.ask(HI)
+        raw = await front.ask(REQUEST)
         assert raw.count(b"x") == 300_000
         assert not raw.endswith(b"0\r\n\r\n")
 
 
-async def test_an_abort_shows_in_http_1_0_as_a_reset() -> None:
+async def test_abort_resets_an_http_1_0_connection() -> None:
     go = asyncio.Event()
 
     async def cut(_: Incoming, outgoing: Outgoing) -> None:
@@ -548,7 +552,7 @@ async def test_an_abort_shows_in_http_1_0_as_a_reset() -> None:
             await caller.rest()
 
 
-async def test_no_piece_waits_for_another_in_the_kernel() -> None:
+async def test_callers_sockets_have_tcp_nodelay() -> None:
     options: list[int] = []
 
     async def look(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -561,7 +565,7 @@ async def test_no_piece_waits_for_another_in_the_kernel() -> None:
 
     async with listening(look) as front:
         caller = await front.caller()
-        caller.say(HI)
+        caller.say(REQUEST)
         await caller.answer()
     assert options[0] != 0
 
@@ -569,11 +573,11 @@ async def test_no_piece_waits_for_another_in_the_kernel() -> None:
 # Drain.
 
 
-async def test_a_drain_lets_what_is_in_flight_end_and_takes_nothing_more() -> None:
-    held = Held()
-    async with listening(held, QUICK) as front:
+async def test_drain_finishes_calls_in_flight_and_refuses_connections() -> None:
+    held = HeldHandler()
+    async with listening(held, SHORT_TIMEOUTS) as front:
         idle, busy = await front.caller(), await front.caller()
-        busy.say(HI)
+        busy.say(REQUEST)
         await held.entered.wait()
         drain = asyncio.create_task(front.server.drain(5))
         assert await idle.rest() == b""
@@ -588,11 +592,11 @@ async def test_a_drain_lets_what_is_in_flight_end_and_takes_nothing_more() -> No
         assert held.ended == ["answered"]
 
 
-async def test_a_drain_cuts_what_does_not_end() -> None:
-    held = Held()
-    async with listening(held, QUICK) as front:
+async def test_drain_cancels_calls_at_its_timeout() -> None:
+    held = HeldHandler()
+    async with listening(held, SHORT_TIMEOUTS) as front:
         busy = await front.caller()
-        busy.say(HI)
+        busy.say(REQUEST)
         await held.entered.wait()
         async with asyncio.timeout(5):
             await front.server.drain(0.05)
@@ -610,7 +614,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(("sent", "rest"), PARTS.values(), ids=PARTS)
-async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
+async def test_drain_serves_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
     async with listening() as front:
         caller = await front.caller()
         caller.say(sent)
@@ -625,11 +629,11 @@ async def test_a_drain_reads_and_answers_a_request_that_is_still_arriving(sent: 
         await drain
 
 
-async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_served() -> None:
-    """Also where the kernel cannot turn connections away, so that the listener is closed at once."""
+async def test_drain_serves_a_connection_in_the_accept_queue() -> None:
+    """Also if the kernel cannot drop SYNs, so that the listener is closed at once."""
     async with listening(options=HttpLimits(drain_handshake_s=0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:  # blocking: the loop cannot accept meanwhile
-            sock.sendall(HI)
+            sock.sendall(REQUEST)
             sock.setblocking(False)
             drain = asyncio.create_task(front.server.drain(5))
             async with asyncio.timeout(5):
@@ -640,8 +644,8 @@ async def test_a_connection_that_waits_to_be_accepted_when_the_drain_begins_is_s
 
 
 @on_linux
-async def test_who_connects_just_before_the_listener_closes_is_refused_and_not_reset() -> None:
-    """A refused connection carried no request: a balancer goes on to another machine, as it may not after a reset."""
+async def test_drain_refuses_a_late_connection_without_a_reset() -> None:
+    """A load balancer may retry a refused connection on another machine, but not a reset one."""
     async with listening() as front:
         with connecting() as late:
             server = cast(Any, front.server.accepting)
@@ -656,41 +660,41 @@ async def test_who_connects_just_before_the_listener_closes_is_refused_and_not_r
 
 
 @on_linux
-async def test_a_handshake_that_is_under_way_when_the_drain_begins_is_served() -> None:
+async def test_drain_serves_a_connection_whose_handshake_has_begun() -> None:
     async with listening(options=HttpLimits(drain_handshake_s=2.5)) as front:
         with connecting() as slow:
-            deafen(slow)  # the front's SYN-ACK is lost; it sends another one after a second
+            drop_packets(slow)  # the server's SYN-ACK is lost; it sends another one after a second
             assert slow.connect_ex(("127.0.0.1", front.port)) == errno.EINPROGRESS
             drain = asyncio.create_task(front.server.drain(10))
             await eventually(lambda: front.server.accepting is None)
             slow.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
             assert await outcome(slow) == 0
             loop = asyncio.get_running_loop()
-            await loop.sock_sendall(slow, HI)
+            await loop.sock_sendall(slow, REQUEST)
             async with asyncio.timeout(5):
                 assert (await loop.sock_recv(slow, 65_536)).startswith(b"HTTP/1.1 200 ")
         await drain
 
 
-async def test_a_kept_connection_may_carry_one_more_request_when_the_drain_begins() -> None:
+async def test_drain_serves_one_more_request_on_an_idle_connection() -> None:
     async with listening() as front:
         caller, silent = await front.caller(), await front.caller()
         for one in (caller, silent):
-            one.say(HI)
+            one.say(REQUEST)
             assert b"connection:" not in (await one.answer())[1]
         drain = asyncio.create_task(front.server.drain(5))
         await eventually(lambda: front.server.accepting is None)
-        caller.say(HI)
+        caller.say(REQUEST)
         status, head, _ = await caller.answer()
         assert status == 200
         assert b"connection: close" in head
         assert await caller.rest() == b""
-        assert await silent.rest() == b"", "a connection that stays idle is closed before the drain's time is up"
+        assert await silent.rest() == b"", "an idle connection is closed before the drain timeout"
         silent.leave()
         await drain
 
 
-async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain() -> None:
+async def test_drain_closes_a_streams_connection_after_at_most_one_more_request() -> None:
     go = asyncio.Event()
 
     async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -702,12 +706,12 @@ async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain(
         await go.wait()
         await outgoing.finish(b"two")
 
-    once_more = HI.replace(b"/a", b"/once-more")
+    once_more = REQUEST.replace(b"/a", b"/once-more")
     async with listening(stream) as front:
         caller, silent = await front.caller(), await front.caller()
         for one in (caller, silent):
-            one.say(HI)
-            assert b"connection:" not in await one.head(), "nobody knew of the drain then"
+            one.say(REQUEST)
+            assert b"connection:" not in await one.head(), "the drain had not begun"
         drain = asyncio.create_task(front.server.drain(10))
         await eventually(lambda: front.server.accepting is None)
         go.set()
@@ -722,7 +726,7 @@ async def test_the_connection_of_an_open_stream_is_closed_after_it_by_the_drain(
         await drain
 
 
-async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_reset() -> None:
+async def test_drain_does_not_reset_a_request_that_crosses_its_fin() -> None:
     async with listening(options=HttpLimits(drain_idle_s=0.0, drain_linger_s=5.0)) as front:
         with socket.create_connection(("127.0.0.1", front.port)) as sock:
             sock.setblocking(False)
@@ -730,23 +734,23 @@ async def test_a_request_that_crosses_the_end_of_an_idle_connection_meets_no_res
             await eventually(lambda: connections_of(front))
             drain = asyncio.create_task(front.server.drain(5))
             async with asyncio.timeout(5):
-                assert await loop.sock_recv(sock, 1) == b"", "closed in order"
+                assert await loop.sock_recv(sock, 1) == b"", "closed by a FIN"
             for _ in range(3):  # a reset would make the second one fail
-                await loop.sock_sendall(sock, HI)
+                await loop.sock_sendall(sock, REQUEST)
                 await asyncio.sleep(0)
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
         await drain
 
 
-async def test_answers_say_that_the_connection_closes_from_the_announcement_on() -> None:
-    """As long as a balancer still sends new connections, they are served."""
+async def test_announced_drain_adds_connection_close_to_answers() -> None:
+    """New connections are still served, until the load balancer stops sending them."""
     async with listening() as front:
         kept = await front.caller()
-        kept.say(HI)
+        kept.say(REQUEST)
         assert b"connection:" not in (await kept.answer())[1]
         front.server.announce_close()
         for caller in (kept, await front.caller()):
-            caller.say(HI)
+            caller.say(REQUEST)
             status, head, _ = await caller.answer()
             assert status == 200
             assert b"connection: close" in head
@@ -759,15 +763,15 @@ def connecting() -> socket.socket:
     return sock
 
 
-def deafen(sock: socket.socket) -> None:
-    """It hears nothing until its filter is taken away: a BPF program that drops every packet."""
+def drop_packets(sock: socket.socket) -> None:
+    """Attach a BPF program that drops every incoming packet, until it is detached."""
     program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
     filters = struct.pack("@HP", 1, ctypes.addressof(program))
     sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filters)
 
 
 async def outcome(sock: socket.socket) -> int:
-    """The error number that its connect ended with; 0: it is connected."""
+    """The error number of its connect; 0 once connected."""
     _, writable, _ = await asyncio.to_thread(select.select, [], [sock], [], 5)
     assert writable, "still connecting"
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -777,10 +781,10 @@ def connections_of(front: Front) -> list[Any]:
     return list(front.server.connections)
 
 
-async def test_a_bug_behind_the_pipeline_ends_the_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unhandled_exception_closes_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(incoming: Incoming, outgoing: Outgoing) -> None:
         raise ZeroDivisionError
 
     async with listening(broken) as front:
-        assert await front.ask(HI) == b""
-        assert await front.ask(HI) == b""
+        assert await front.ask(REQUEST) == b""
+        assert await front.ask(REQUEST) == b""

@@ -1,4 +1,4 @@
-"""Long bodies on real sockets, on both event loops: read past the parser, they arrive byte for byte."""
+"""Long bodies on real sockets, on both event loops: they bypass the parser and arrive byte for byte."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,7 @@ from proxy.exchange import Incoming, Outgoing
 from tests.fakes.front import listening
 
 BOTH_LOOPS = True
-HI = b"POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+NEXT_REQUEST = b"POST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
 
 def head(size: int, more: bytes = b"") -> bytes:
@@ -20,7 +20,7 @@ def head(size: int, more: bytes = b"") -> bytes:
 
 
 async def digest(incoming: Incoming, outgoing: Outgoing) -> None:
-    """Answers with the digest of the body, once it is whole."""
+    """Answer with the digest of the complete body."""
     parts = []
     while part := await incoming.read():
         parts.append(part)
@@ -33,21 +33,21 @@ async def digest(incoming: Incoming, outgoing: Outgoing) -> None:
     [32_000, 33_000, 400_000, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 3_000_000],
 )
 @pytest.mark.parametrize("cut", [0, 1, 40_000, 399_999, 520_000])
-async def test_a_long_body_is_what_was_sent_and_what_follows_is_another_request(size: int, cut: int) -> None:
-    """`cut`: what comes of the body before a pause; whatever follows it comes at once, with the next request."""
+async def test_long_body_arrives_unchanged_and_the_next_request_is_parsed(size: int, cut: int) -> None:
+    """`cut`: bytes of the body sent before a pause; the rest is sent together with the next request."""
     body = random.Random(size).randbytes(size)
     async with listening(digest) as front:
         caller = await front.caller()
         for _ in range(2):
             caller.say(head(size) + body[:cut])
             await asyncio.sleep(0.01)
-            caller.say(body[cut:] + HI)
-            for said in (body, b"hi"):
+            caller.say(body[cut:] + NEXT_REQUEST)
+            for sent in (body, b"hi"):
                 status, _, answer = await caller.answer()
-                assert (status, answer.decode()) == (200, hashlib.sha256(said).hexdigest())
+                assert (status, answer.decode()) == (200, hashlib.sha256(sent).hexdigest())
 
 
-async def test_long_bodies_one_behind_the_other_are_kept_apart() -> None:
+async def test_pipelined_long_bodies_are_kept_apart() -> None:
     bodies = [
         random.Random(seed).randbytes(size) for seed, size in enumerate((400_000, 70_000, 2_000_000, 10, 400_000))
     ]
@@ -58,27 +58,27 @@ async def test_long_bodies_one_behind_the_other_are_kept_apart() -> None:
             assert (await caller.answer())[2].decode() == hashlib.sha256(body).hexdigest()
 
 
-async def test_a_long_body_that_is_awaited_is_asked_for() -> None:
+async def test_expect_100_continue_works_for_a_long_body() -> None:
     async with listening(digest) as front:
         caller = await front.caller()
         caller.say(head(400_000, b"Expect: 100-continue\r\n"))
         assert await caller.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        caller.say(b"x" * 400_000 + HI)
+        caller.say(b"x" * 400_000 + NEXT_REQUEST)
         assert (await caller.answer())[2].decode() == hashlib.sha256(b"x" * 400_000).hexdigest()
         assert (await caller.answer())[0] == 200
 
 
-async def test_a_long_body_that_rests_is_a_408() -> None:
+async def test_stalled_long_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.2))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.say(head(400_000) + b"x" * 100_000)
-        status, told, _ = await caller.answer()
+        status, head_bytes, _ = await caller.answer()
         assert status == 408
-        assert b"connection: close" in told
+        assert b"connection: close" in head_bytes
 
 
-async def test_a_long_body_that_comes_by_drops_is_a_408() -> None:
+async def test_slow_long_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
@@ -90,16 +90,16 @@ async def test_a_long_body_that_comes_by_drops_is_a_408() -> None:
         assert (await answer)[0] == 408
 
 
-async def test_a_long_body_that_nobody_wants_costs_its_connection_and_no_more() -> None:
-    async def refusing(_: Incoming, outgoing: Outgoing) -> None:
+async def test_refused_long_body_closes_its_connection() -> None:
+    async def refuse(_: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(401, [])
         await outgoing.finish(b"no")
 
     options = HttpLimits(lingering_s=0.2)
-    async with listening(refusing, options) as front:
+    async with listening(refuse, options) as front:
         caller = await front.caller()
-        caller.say(head(400_000) + b"x" * 400_000 + HI)
-        status, told, _ = await caller.answer()
+        caller.say(head(400_000) + b"x" * 400_000 + NEXT_REQUEST)
+        status, head_bytes, _ = await caller.answer()
         assert status == 401
-        assert b"connection: close" in told
+        assert b"connection: close" in head_bytes
         assert await caller.rest() == b""

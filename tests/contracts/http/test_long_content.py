@@ -1,6 +1,6 @@
-"""Whatever a long request or answer holds, it costs little more than plain text, and other calls are served meanwhile.
+"""A long request or answer costs little more than plain text of its length, and other calls are served meanwhile.
 
-Ratios within one run, of CPU and of memory: what a machine makes of a second is not the point.
+Compares CPU and memory within one run, so that the speed of the machine does not matter.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from tests.contracts.http.long_content import (
     REQUESTS,
     STREAMS,
     TEXTS,
+    BodyReadingUpstream,
     Discarding,
-    Taking,
     call_of,
     parser_s,
 )
@@ -29,31 +29,31 @@ from tests.fakes.path import House
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import asking
 
-TIMES = 5
-"""As many as plain text's CPU and memory anything else may take."""
+MAX_RATIO = 5
+"""How many times plain text's CPU and memory any other content may take."""
 SIZES = ((1, 3), (10, 2))
-"""In MB, and how often each is measured. The soak measures the largest that are allowed, too."""
+"""Size in MB and number of measurements. The soak also measures the largest sizes allowed."""
 
 
 @dataclass
 class Meter:
-    """A process in which long content is measured."""
+    """The process that measures long content."""
 
-    into: IO[str]
-    out: IO[str]
+    requests: IO[str]
+    results: IO[str]
 
     def __post_init__(self) -> None:
         self.plain: dict[tuple[str, float], dict[str, Any]] = {}
 
     def figures(self, kind: str, size: float, times: int) -> dict[str, Any]:
-        print(kind, size, times, file=self.into, flush=True)
-        figures: dict[str, Any] = json.loads(self.out.readline())
+        print(kind, size, times, file=self.requests, flush=True)
+        figures: dict[str, Any] = json.loads(self.results.readline())
         return figures
 
-    def of_plain(self, what: str, size: float, times: int) -> dict[str, Any]:
-        if (what, size) not in self.plain:
-            self.plain[what, size] = self.figures(f"{what}: plain", size, times)
-        return self.plain[what, size]
+    def figures_of_plain(self, direction: str, size: float, times: int) -> dict[str, Any]:
+        if (direction, size) not in self.plain:
+            self.plain[direction, size] = self.figures(f"{direction}: plain", size, times)
+        return self.plain[direction, size]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def meter() -> Iterator[Meter]:
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize(
-    ("what", "key", "sizes"),
+    ("direction", "key", "sizes"),
     [
         ("request", ", and a key", SIZES),
         pytest.param("request", ", and a key", ((90, 1),), marks=pytest.mark.soak),
@@ -79,45 +79,48 @@ def meter() -> Iterator[Meter]:
         ("answer", "", SIZES[1:]),
     ],
 )
-def test_whatever_a_string_holds_costs_little_more_than_plain_text(
-    meter: Meter, what: str, key: str, sizes: tuple[tuple[int, int], ...], name: str
+def test_no_string_content_costs_much_more_than_plain_text(
+    meter: Meter, direction: str, key: str, sizes: tuple[tuple[int, int], ...], name: str
 ) -> None:
     for size, times in sizes:
-        plain, other = meter.of_plain(what, size, times), meter.figures(f"{what}: {name}{key}", size, times)
+        plain, other = (
+            meter.figures_of_plain(direction, size, times),
+            meter.figures(f"{direction}: {name}{key}", size, times),
+        )
         assert other["status"] == plain["status"] == 200
-        assert other["cpu_s"] < TIMES * plain["cpu_s"], size
-        assert other["memory_bytes"] < TIMES * max(plain["memory_bytes"], size * MB), size
+        assert other["cpu_s"] < MAX_RATIO * plain["cpu_s"], size
+        assert other["memory_bytes"] < MAX_RATIO * max(plain["memory_bytes"], size * MB), size
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {f"{n}{k}" for n in TEXTS for k in ("", ", and a key")}))
-def test_whatever_a_request_is_made_of_costs_little_more_than_to_parse_it(meter: Meter, name: str) -> None:
+def test_no_request_costs_much_more_than_its_parsing(meter: Meter, name: str) -> None:
     kind = f"request: {name}"
     figures = meter.figures(kind, 10, 2)
     assert figures["status"] in (200, 400)
-    assert figures["cpu_s"] < TIMES * (meter.of_plain("request", 10, 2)["cpu_s"] + parser_s(kind, 10 * MB))
-    assert figures["memory_bytes"] < TIMES * 10 * MB
+    assert figures["cpu_s"] < MAX_RATIO * (meter.figures_of_plain("request", 10, 2)["cpu_s"] + parser_s(kind, 10 * MB))
+    assert figures["memory_bytes"] < MAX_RATIO * 10 * MB
 
 
 @pytest.mark.parametrize("name", sorted(ANSWERS.keys() - {f"{n}{k}" for n in TEXTS for k in ("", ", and a key")}))
-def test_an_answers_memory_is_bounded_whatever_it_is_made_of(meter: Meter, name: str) -> None:
-    assert meter.figures(f"answer: {name}", 20, 1)["memory_bytes"] < TIMES * 20 * MB
+def test_answer_memory_is_bounded_for_every_content(meter: Meter, name: str) -> None:
+    assert meter.figures(f"answer: {name}", 20, 1)["memory_bytes"] < MAX_RATIO * 20 * MB
 
 
 @pytest.mark.parametrize(
     ("kind", "size"),
     [("request: strings of 1 kB in tools", 90), ("answer: plain", 31), ("answer: strings of 1 kB", 31)],
 )
-def test_no_turn_of_the_loop_takes_much_of_what_a_long_call_takes(meter: Meter, kind: str, size: int) -> None:
+def test_long_call_is_split_over_many_turns_of_the_loop(meter: Meter, kind: str, size: int) -> None:
     figures = meter.figures(kind, size, 3)
     assert figures["status"] == 200
     assert figures["held_s"] < figures["cpu_s"] / 8
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("what", ["stream", "stream in drops"])
-def test_a_stream_costs_four_times_as_much_where_it_is_four_times_as_long(meter: Meter, what: str, name: str) -> None:
+@pytest.mark.parametrize("direction", ["stream", "stream in drops"])
+def test_stream_cost_is_linear_in_its_length(meter: Meter, direction: str, name: str) -> None:
     size = 0.05 if name.startswith("tiny") else 0.25
-    shorter, longer = meter.figures(f"{what}: {name}", size, 3), meter.figures(f"{what}: {name}", 4 * size, 3)
+    shorter, longer = meter.figures(f"{direction}: {name}", size, 3), meter.figures(f"{direction}: {name}", 4 * size, 3)
     assert longer["cpu_s"] < 2 * 4 * shorter["cpu_s"]
     assert longer["memory_bytes"] < 16 * MB
 
@@ -125,13 +128,13 @@ def test_a_stream_costs_four_times_as_much_where_it_is_four_times_as_long(meter:
 @pytest.mark.parametrize(
     "name", ["letters as escapes, and a key", "quotes", "line feeds", "strings of 1 kB", "short strings"]
 )
-async def test_neighbours_are_served_while_a_long_request_is_read(name: str) -> None:
-    house = House(upstream=Taking(), max_body_bytes=100 * MB)
+async def test_other_calls_are_served_while_a_long_request_is_read(name: str) -> None:
+    house = House(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
     incoming, small = call_of(f"request: {name}", 80 * MB)
     house.upstream.will(small)
     outgoing, served = Discarding(), 0
     long = asyncio.ensure_future(house.pipeline.handle(incoming, outgoing))
-    while incoming.parts:  # what is counted comes after its last byte came
+    while incoming.parts:  # count only calls served after its last byte arrived
         await asyncio.sleep(0)
     while not outgoing.status and not any(len(call.body) > MB for call in house.upstream.calls):
         house.upstream.will(answer(long_content.SMALL_ANSWER))
@@ -141,8 +144,8 @@ async def test_neighbours_are_served_while_a_long_request_is_read(name: str) -> 
     assert served > 3
 
 
-async def test_neighbours_are_served_while_a_long_answer_is_read() -> None:
-    house = House(upstream=Taking())
+async def test_other_calls_are_served_while_a_long_answer_is_read() -> None:
+    house = House(upstream=BodyReadingUpstream())
     incoming, long_answer = call_of("answer: letters as escapes, and a key", 30 * MB)
     house.upstream.will(long_answer)
     outgoing, served = Discarding(), 0

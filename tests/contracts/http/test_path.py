@@ -1,4 +1,4 @@
-"""The path over real sockets on both sides: every row of both error tables, streams, and who leaves when.
+"""The whole path over real sockets on both sides: every row of both error tables, streams and disconnects.
 
 See docs/reference/inference.md#errors.
 """
@@ -46,7 +46,7 @@ SSE = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 
 @dataclass
 class Wire:
-    """The whole path: a caller's socket in front, a scripted upstream behind."""
+    """The whole path, from a caller's socket to a scripted upstream."""
 
     house: House
     front: Front
@@ -65,7 +65,7 @@ class Wire:
         lines = head.decode().split("\r\n")[1:-2]
         return status, dict(line.split(": ", 1) for line in lines), body
 
-    async def told(self, count: int = 1) -> None:
+    async def until_logged(self, count: int = 1) -> None:
         await eventually(lambda: len(self.house.access_log.records) == count)
         self.house.check_settled()
 
@@ -75,7 +75,7 @@ class Wire:
 
     @property
     def status(self) -> int:
-        """What metrics, log and the billing event say of the last call."""
+        """The last call's status; metrics, access log and billing event must agree on it."""
         [status] = {
             self.house.meters.calls[-1].status,
             self.house.access_log.records[-1].status,
@@ -83,9 +83,9 @@ class Wire:
         }
         return status
 
-    def check_discreet(self, *said: bytes) -> None:
-        """Nothing that names the upstream's host or its credential got anywhere."""
-        everything = b"".join(said) + repr((self.house.meters, self.house.access_log)).encode()
+    def check_discreet(self, *sent: bytes) -> None:
+        """The upstream's host, model and credential appear in no answer, metric or log line."""
+        everything = b"".join(sent) + repr((self.house.meters, self.house.access_log)).encode()
         assert SECRET.encode() not in everything
         assert f"127.0.0.1:{self.upstream.port}".encode() not in everything
         assert b"their-model" not in everything
@@ -123,26 +123,26 @@ async def wire(house: House) -> AsyncIterator[Wire]:
         yield wire
 
 
-def hosted(house: House, *replicas: str) -> None:
+def deploy_platform_model(house: House, *replicas: str) -> None:
     house.directory.add_slug(SLUG, platform())
     house.directory.deploy("ACTIVE", *replicas)
 
 
-# The main job.
+# Answers that succeed.
 
 
-async def test_a_plain_answer(wire: Wire) -> None:
+async def test_plain_answer_passes_and_is_billed(wire: Wire) -> None:
     status, headers, body = await wire.answer()
     assert status == 200
     assert json.loads(body)["model"] == SLUG
     assert headers["content-type"] == "application/json"
     assert headers["x-ratelimit-limit-tokens"] == "1000000"
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (200, USED)
     wire.check_discreet(repr(headers).encode(), body)
 
 
-async def test_a_streamed_answer_is_what_it_would_have_been(wire: Wire) -> None:
+async def test_streamed_answer_passes_without_the_usage_that_we_asked_for(wire: Wire) -> None:
     caller = await wire.call(stream=True)
     raw = await caller.until(b"0\r\n\r\n")
     frames = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
@@ -152,11 +152,11 @@ async def test_a_streamed_answer_is_what_it_would_have_been(wire: Wire) -> None:
     assert all("usage" not in chunk for chunk in chunks)
     assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello there!"
     assert wire.upstream.received[0].json["stream_options"] == {"include_usage": True}
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (200, USED)
 
 
-async def test_the_first_bytes_leave_before_upstream_says_more(wire: Wire) -> None:
+async def test_first_bytes_of_a_stream_are_sent_at_once(wire: Wire) -> None:
     go = asyncio.Event()
     frames = script.chat_frames("their-model", ("a",), None)
     wire.upstream.plan(
@@ -171,21 +171,21 @@ async def test_the_first_bytes_leave_before_upstream_says_more(wire: Wire) -> No
     assert not wire.house.journal.closed
     go.set()
     await caller.until(b"0\r\n\r\n")
-    await wire.told()
+    await wire.until_logged()
 
 
-async def test_two_calls_on_one_connection_share_nothing(wire: Wire) -> None:
+async def test_two_calls_on_one_connection_have_different_request_ids(wire: Wire) -> None:
     caller = await wire.front.caller()
     for _ in range(2):
         caller.say(request())
         assert (await caller.answer())[0] == 200
-    await wire.told(2)
+    await wire.until_logged(2)
     assert wire.upstream.connections == 1
     ids = {call.request_id for call in wire.house.journal.opened}
     assert len(ids) == 2
 
 
-# Failures to get an answer: third-party target, then a replica.
+# Failures before the answer's head: third-party target, then a replica.
 
 BEFORE_THE_HEAD: dict[str, tuple[Behaviour, int]] = {
     "reset": (script.raw(b"", then="reset"), 502),
@@ -200,50 +200,50 @@ BEFORE_THE_HEAD: dict[str, tuple[Behaviour, int]] = {
 
 
 @pytest.mark.parametrize(("behaviour", "status"), BEFORE_THE_HEAD.values(), ids=BEFORE_THE_HEAD)
-async def test_no_usable_head_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour, status: int) -> None:
+async def test_unusable_upstream_head_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour, status: int) -> None:
     wire.upstream.plan(behaviour)
     got, headers, body = await wire.answer(stream=True)
     assert got == status
     assert json.loads(body) == {"error": "Error making prediction", "error_code": "UPSTREAM_ERROR"}
     assert "location" not in headers
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (status, Tokens())
     wire.check_discreet(repr(headers).encode(), body)
 
 
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:1", "http://no-such-host.invalid", "https://127.0.0.1:{port}"])
-async def test_an_upstream_that_cannot_be_reached_is_a_503(house: House, base_url: str) -> None:
-    """Refused, not resolved, and a TLS handshake with a server that speaks none."""
+async def test_unreachable_upstream_is_a_503(house: House, base_url: str) -> None:
+    """Connection refused, name not resolved, and a TLS handshake with a server without TLS."""
     async with ScriptedUpstream() as plain, wired(house, base_url.format(port=plain.port)) as wire:
         status, headers, body = await wire.answer()
         assert status == 503
-        await wire.told()
+        await wire.until_logged()
         assert (wire.status, wire.billed) == (503, Tokens())
         wire.check_discreet(repr(headers).encode(), body)
         assert b"no-such-host" not in body
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_a_503(house: House, tmp_path: Path) -> None:
+async def test_untrusted_upstream_certificate_is_a_503(house: House, tmp_path: Path) -> None:
     tls = ThrowawayCa(tmp_path).server_context("127.0.0.1")
     async with ScriptedUpstream(tls=tls) as upstream, wired(house, upstream.url) as wire:
         assert (await wire.answer())[0] == 503
         assert not upstream.received
 
 
-async def test_a_replica_that_refuses_is_a_503_and_another_is_tried(house: House) -> None:
+async def test_another_replica_is_tried_after_a_refused_connection(house: House) -> None:
     async with wired(house) as wire:
-        hosted(house, "http://127.0.0.1:1")
+        deploy_platform_model(house, "http://127.0.0.1:1")
         assert (await wire.answer())[0] == 503
-        hosted(house, "http://127.0.0.1:1", wire.upstream.url)
+        deploy_platform_model(house, "http://127.0.0.1:1", wire.upstream.url)
         assert [(await wire.answer())[0] for _ in range(4)] == [200] * 4
 
 
-async def test_a_head_that_does_not_come_in_time_is_a_504(house: House) -> None:
+async def test_late_upstream_head_is_a_504(house: House) -> None:
     async with wired(house, request_timeout_s=0.2) as wire:
         wire.upstream.plan(script.silent())
         status, _, body = await wire.answer()
         assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
-        await wire.told()
+        await wire.until_logged()
         assert (wire.status, wire.billed) == (504, Tokens())
 
 
@@ -260,16 +260,16 @@ BROKEN_BODIES: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("behaviour", BROKEN_BODIES.values(), ids=BROKEN_BODIES)
-async def test_a_plain_body_that_breaks_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour) -> None:
+async def test_broken_plain_answer_is_a_502_and_bills_nothing(wire: Wire, behaviour: Behaviour) -> None:
     wire.upstream.plan(behaviour)
     status, _, body = await wire.answer()
     assert (status, json.loads(body)["error"]) == (502, "Error making prediction")
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (502, Tokens())
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_stream_that_breaks_ends_visibly_and_bills_what_was_delivered(wire: Wire, then: str) -> None:
+async def test_broken_stream_is_cut_and_bills_the_delivered_text(wire: Wire, then: str) -> None:
     frame = script.chat_frames("their-model", ("a",), None)[1]
     got = asyncio.Event()
 
@@ -284,33 +284,32 @@ async def test_a_stream_that_breaks_ends_visibly_and_bills_what_was_delivered(wi
     await caller.until(b'"content":"a"')
     got.set()
     assert not (await caller.rest()).endswith(b"0\r\n\r\n")
-    await wire.told()
+    await wire.until_logged()
     assert wire.status == 502
     assert wire.house.access_log.records[0].cause == "upstream_cut"
     assert wire.billed.output == DELIVERED
 
 
-async def test_a_stream_that_falls_silent_ends(house: House) -> None:
+async def test_silent_stream_ends_after_the_idle_timeout(house: House) -> None:
     frame = script.chat_frames("their-model", ("a",), None)[1]
     async with wired(house, stream_idle_timeout_s=0.2) as wire:
         wire.upstream.plan(script.silent(script.head(200, SSE) + script.chunked(frame, end=False)))
         caller = await wire.call(stream=True)
         assert not (await caller.rest()).endswith(b"0\r\n\r\n")
-        await wire.told()
+        await wire.until_logged()
         assert wire.status == 504
 
 
-async def test_a_plain_body_that_does_not_come_is_a_504(house: House) -> None:
+async def test_late_plain_answer_is_a_504(house: House) -> None:
     async with wired(house, request_timeout_s=0.3) as wire:
         wire.upstream.plan(script.silent(script.head(200, JSON | {"content-length": "100"}) + b'{"model":'))
         status, _, body = await wire.answer()
         assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
-        await wire.told()
+        await wire.until_logged()
         assert (wire.status, wire.billed) == (504, Tokens())
 
 
-async def test_one_deadline_runs_to_the_last_byte(house: House) -> None:
-    """A stream that never falls silent still ends."""
+async def test_request_timeout_ends_a_stream_that_never_falls_silent(house: House) -> None:
     frame = script.chunked(script.chat_frames("their-model", ("a",), None)[1], end=False)
 
     async def drip(exchange: script.Exchange) -> None:
@@ -326,7 +325,7 @@ async def test_one_deadline_runs_to_the_last_byte(house: House) -> None:
         caller = await wire.call(stream=True)
         assert not (await caller.rest()).endswith(b"0\r\n\r\n")
         assert time.monotonic() - started < 4
-        await wire.told()
+        await wire.until_logged()
         assert wire.status == 504
 
 
@@ -343,11 +342,13 @@ BODIES: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
 @pytest.mark.parametrize("platform_target", [False, True], ids=["vendor", "replica"])
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529])
 @pytest.mark.parametrize("form", BODIES)
-async def test_an_upstreams_error(house: House, platform_target: bool, status: int, form: str) -> None:
+async def test_upstream_error_passes_with_its_status_and_bills_nothing(
+    house: House, platform_target: bool, status: int, form: str
+) -> None:
     raw, expected = BODIES[form]
     async with wired(house) as wire:
         if platform_target:
-            hosted(house, wire.upstream.url)
+            deploy_platform_model(house, wire.upstream.url)
         wire.upstream.plan(script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"}))
         got, headers, body = await wire.answer(stream=status % 2 == 0)
         assert got == status
@@ -355,13 +356,13 @@ async def test_an_upstreams_error(house: House, platform_target: bool, status: i
         assert "server" not in headers
         assert "x-ratelimit-limit-requests" not in headers
         assert headers.get("retry-after") == ("1" if status == 529 else None)
-        await wire.told()
+        await wire.until_logged()
         assert (wire.status, wire.billed) == (status, Tokens())
     if platform_target and status == 500 and form == "empty":
         assert json.loads(body)["error"] == "Internal Server Error (in model/chainlet)."
 
 
-async def test_an_error_that_is_compressed_keeps_its_status_and_gets_our_words(wire: Wire) -> None:
+async def test_compressed_upstream_error_keeps_its_status_and_gets_our_message(wire: Wire) -> None:
     raw = gzip.compress(json.dumps({"error": SECRET}).encode())
     wire.upstream.plan(script.answer(429, raw, {"content-encoding": "gzip", "retry-after": "3"}))
     status, headers, body = await wire.answer()
@@ -370,11 +371,11 @@ async def test_an_error_that_is_compressed_keeps_its_status_and_gets_our_words(w
 
 
 @pytest.mark.parametrize("status", [401, 402, 403])
-async def test_a_vendor_that_refuses_our_credential(wire: Wire, status: int) -> None:
+async def test_rejected_target_credential_is_a_502_without_the_vendors_message(wire: Wire, status: int) -> None:
     wire.upstream.plan(script.answer_json(status, {"error": f"Incorrect API key {SECRET}"}))
     got, headers, body = await wire.answer()
     assert (got, json.loads(body)["error"]) == (502, "Upstream rejected the target's credential")
-    await wire.told()
+    await wire.until_logged()
     wire.check_discreet(repr(headers).encode(), body)
 
 
@@ -384,7 +385,7 @@ async def test_529_keeps_the_upstreams_retry_after(wire: Wire) -> None:
     assert (status, headers["retry-after"]) == (529, "17")
 
 
-async def test_an_interim_answer_is_passed_over(wire: Wire) -> None:
+async def test_interim_answer_is_skipped(wire: Wire) -> None:
     body = json.dumps(script.chat_body("their-model", ("a",), script.Usage())).encode()
     head = script.head(200, JSON | {"content-length": str(len(body))})
     wire.upstream.plan(script.raw(b"HTTP/1.1 103 Early Hints\r\n\r\n", head + body))
@@ -397,19 +398,19 @@ FAILURE = {"error": {"message": f"Incorrect API key {SECRET}", "type": "server_e
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_under_a_200_is_told_as_the_error_it_is(wire: Wire, stream: bool) -> None:
+async def test_error_in_a_200_answer_is_a_502(wire: Wire, stream: bool) -> None:
     wire.upstream.plan(script.answer_json(200, FAILURE))
     status, headers, body = await wire.answer(stream=stream)
     assert status == 502
     assert json.loads(body)["error"] == FAILURE["error"] | {"message": "Incorrect API key [hidden]"}
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (502, Tokens())
     assert wire.house.access_log.records[0].cause == "error_in_answer"
     wire.check_discreet(repr(headers).encode(), body)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "after some text"])
-async def test_an_error_in_a_stream_passes_and_counts_as_one(wire: Wire, begun: bool) -> None:
+async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, begun: bool) -> None:
     delta = script.chat_frames("their-model", ("a",), None)[1]
     error = b"data: " + json.dumps(FAILURE).encode() + b"\n\n"
     go = asyncio.Event()
@@ -420,15 +421,15 @@ async def test_an_error_in_a_stream_passes_and_counts_as_one(wire: Wire, begun: 
     go.set()
     raw += await caller.until(b"0\r\n\r\n")
     assert b"Incorrect API key [hidden]" in raw
-    assert b"data: [DONE]" in raw, "the rest passes too"
-    await wire.told()
+    assert b"data: [DONE]" in raw, "the rest passes unchanged"
+    await wire.until_logged()
     assert wire.status == 502
     assert wire.house.access_log.records[0].cause == "error_in_answer"
     assert wire.billed.output == (DELIVERED if begun else 0)
     wire.check_discreet(raw)
 
 
-# Callers who speak no HTTP.
+# Malformed requests.
 
 
 @pytest.mark.parametrize(
@@ -441,12 +442,12 @@ async def test_an_error_in_a_stream_passes_and_counts_as_one(wire: Wire, begun: 
     ],
     ids=["header", "TLS", "smuggled", "long"],
 )
-async def test_what_is_no_http_is_counted_and_logged_too(wire: Wire, message: bytes) -> None:
+async def test_malformed_request_is_counted_and_logged(wire: Wire, message: bytes) -> None:
     head, _, body = (await wire.front.ask(message)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in head
     assert json.loads(body)["error_code"] == "MALFORMED_REQUEST"
-    await wire.told()
+    await wire.until_logged()
     [record] = wire.house.access_log.records
     assert (record.status, record.cause, record.method, record.path) == (400, "malformed", "", "")
     assert f"x-request-id: {record.request_id}".encode() in head
@@ -454,20 +455,20 @@ async def test_what_is_no_http_is_counted_and_logged_too(wire: Wire, message: by
     assert not wire.upstream.received
 
 
-# Callers who leave.
+# Callers that disconnect.
 
 
-async def test_a_caller_who_leaves_before_the_head(wire: Wire) -> None:
+async def test_caller_that_leaves_before_the_head_is_a_499(wire: Wire) -> None:
     wire.upstream.plan(script.silent())
     caller = await wire.call()
     await wire.upstream.until(lambda: len(wire.upstream.received) == 1)
     caller.leave()
-    await wire.told()
+    await wire.until_logged()
     assert (wire.status, wire.billed) == (499, Tokens())
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
-async def test_a_caller_who_leaves_while_redis_is_asked(house: House) -> None:
+async def test_caller_that_leaves_during_admission_is_a_499(house: House) -> None:
     asked = asyncio.Event()
 
     class Stalled(FakeCounters):
@@ -481,25 +482,25 @@ async def test_a_caller_who_leaves_while_redis_is_asked(house: House) -> None:
         caller = await wire.call()
         await asked.wait()
         caller.leave()
-        await wire.told()
+        await wire.until_logged()
         assert [call.status for call in house.meters.calls] == [499]
         assert not house.journal.opened
         assert not wire.upstream.received
 
 
-async def test_a_caller_who_leaves_while_parked(house: House) -> None:
+async def test_caller_that_leaves_while_parked_is_a_499(house: House) -> None:
     async with wired(house) as wire:
         house.directory.add_slug(SLUG, platform())
         house.directory.deploy("SCALED_TO_ZERO")
         caller = await wire.call()
         await eventually(lambda: house.pipeline._capacity.parked == 1)
         caller.leave()
-        await wire.told()
+        await wire.until_logged()
         assert [call.status for call in house.meters.calls] == [499]
         assert house.pipeline._capacity.parked == 0
 
 
-async def test_a_parked_call_goes_on_once_the_deployment_serves(house: House) -> None:
+async def test_parked_call_continues_when_the_deployment_serves(house: House) -> None:
     async with wired(house) as wire:
         house.directory.add_slug(SLUG, platform())
         house.directory.deploy("WAKING_UP")
@@ -507,11 +508,11 @@ async def test_a_parked_call_goes_on_once_the_deployment_serves(house: House) ->
         await eventually(lambda: house.pipeline._capacity.parked == 1)
         house.directory.deploy("ACTIVE", wire.upstream.url)
         assert (await caller.answer())[0] == 200
-        await wire.told()
+        await wire.until_logged()
         assert (wire.status, wire.billed) == (200, USED)
 
 
-async def test_a_comment_passes_while_no_event_comes(wire: Wire) -> None:
+async def test_sse_comment_passes_before_the_first_event(wire: Wire) -> None:
     go = asyncio.Event()
     wire.upstream.plan(script.held(go, script.head(200, SSE) + script.chunked(b": ping\n\n", end=False), b"0\r\n\r\n"))
     caller = await wire.call(stream=True)
@@ -520,19 +521,19 @@ async def test_a_comment_passes_while_no_event_comes(wire: Wire) -> None:
     await caller.until(b"0\r\n\r\n")
 
 
-async def test_a_caller_who_leaves_in_the_stream_is_billed_what_he_had(wire: Wire) -> None:
+async def test_caller_that_leaves_in_a_stream_is_billed_the_delivered_text(wire: Wire) -> None:
     frame = script.chunked(script.chat_frames("their-model", ("a",), None)[1], end=False)
     wire.upstream.plan(script.silent(script.head(200, SSE) + frame))
     caller = await wire.call(stream=True)
     await caller.until(b'"content":"a"')
     caller.leave()
-    await wire.told()
+    await wire.until_logged()
     assert wire.status == 499
     assert wire.billed.output == DELIVERED
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
-async def test_a_caller_who_does_not_read_holds_upstream_back(wire: Wire) -> None:
+async def test_upstream_is_read_no_faster_than_the_caller_reads(wire: Wire) -> None:
     frame = script.chat_frames("their-model", ("x" * 60_000,), None)[1]
     sent = 0
 
@@ -549,30 +550,30 @@ async def test_a_caller_who_does_not_read_holds_upstream_back(wire: Wire) -> Non
     caller.say(request(stream=True))
     await caller.reader.readuntil(b"200 OK")
     seen = -1
-    while seen != sent:  # until nothing moves any more
+    while seen != sent:  # until upstream is blocked
         seen = sent
         await asyncio.sleep(0.2)
     assert sent < 30_000_000
     caller.reset()
-    await wire.told()
+    await wire.until_logged()
     assert wire.status == 499
 
 
-# Many at once, and at the pace of the wire.
+# Many at once, and split by TCP.
 
 
-async def test_a_hundred_streams_at_once_are_all_metered(wire: Wire) -> None:
+async def test_hundred_concurrent_streams_are_all_metered(wire: Wire) -> None:
     async def one() -> bytes:
         caller = await wire.call(stream=True)
         return await caller.until(b"0\r\n\r\n")
 
     answers = await asyncio.gather(*(one() for _ in range(100)))
     assert all(b"[DONE]" in answer for answer in answers)
-    await wire.told(100)
+    await wire.until_logged(100)
     assert {closed.tokens for closed in wire.house.journal.closed} == {USED}
 
 
-async def test_frames_pass_however_tcp_cuts_them(wire: Wire) -> None:
+async def test_frames_pass_wherever_tcp_splits_them(wire: Wire) -> None:
     whole = b"".join(script.chat_frames("their-model", ("Hello", " there", "!"), script.Usage()))
 
     async def crumbs(exchange: script.Exchange) -> None:
@@ -589,11 +590,11 @@ async def test_frames_pass_however_tcp_cuts_them(wire: Wire) -> None:
     raw = await caller.until(b"0\r\n\r\n")
     assert b"their-model" not in raw
     assert b"prompt_tokens" not in raw
-    await wire.told()
+    await wire.until_logged()
     assert wire.billed == USED
 
 
-async def test_a_target_of_a_customer_may_not_point_inside(wire: Wire) -> None:
+async def test_customer_target_with_an_internal_address_is_refused(wire: Wire) -> None:
     inside = Target("VENDOR_B_COMPATIBLE", secret_id="s1", target_model="m", base_url="https://169.254.169.254")
     wire.house.directory.add_slug(SLUG, inside)
     status, _, body = await wire.answer()

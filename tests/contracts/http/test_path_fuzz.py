@@ -1,4 +1,4 @@
-"""Hostile bytes on both sides of the path: no bug's 502, no hang, no leak, and the next caller is served."""
+"""Mutated bytes on both sides of the path: no internal error, no hang, no leak, and the next caller is served."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.fakes.path import House
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
 
-QUICK = HttpLimits(
+SHORT_TIMEOUTS = HttpLimits(
     lingering_s=0.05, head_timeout_s=0.1, watch_interval_s=0.02, exchange=ExchangeLimits(body_idle_s=0.1)
 )
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,20 +54,20 @@ ANSWERS = (
 )
 
 
-PILL = b"\0\0\r\n\r\n"
-"""After a message that leaves the parser between two requests, this ends the connection."""
+TERMINATOR = b"\0\0\r\n\r\n"
+"""Malformed bytes that end the connection if the message left the parser between two requests."""
 
 
 def mutated(seed: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
-    """`seed` with pieces cut out and others put in, here and there."""
+    """`seed` with the edits applied; each is a relative offset, a count of bytes to remove, and bytes to insert."""
     for where, cut, put in edits:
         at = int(where * len(seed))
         seed = seed[:at] + put + seed[at + cut :]
     return seed
 
 
-async def served(house: House, front: Front) -> None:
-    """The next caller gets an answer, and nothing of the last one is left."""
+async def assert_next_call_is_served(house: House, front: Front) -> None:
+    """The next caller gets an answer, and the capacity of the last one is released."""
     caller = await front.caller()
     caller.say(request())
     assert (await caller.answer())[0] == 200
@@ -85,14 +85,14 @@ async def wired(attack: Callable[[House, Front, ScriptedUpstream], Awaitable[Non
         house.settings = DispatchSettings({"VENDOR_B": upstream.url}, request_timeout_s=0.5, stream_idle_timeout_s=0.3)
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 1.0))
         house.over(client)
-        async with listening(house.pipeline.handle, QUICK) as front:
+        async with listening(house.pipeline.handle, SHORT_TIMEOUTS) as front:
             await attack(house, front, upstream)
-            await served(house, front)
+            await assert_next_call_is_served(house, front)
         await client.aclose()
 
 
-async def all_said(caller: Caller) -> bytes:
-    """Until the connection ends, or nothing comes for longer than any of our timeouts here."""
+async def read_until_silent(caller: Caller) -> bytes:
+    """Read until the connection ends, or is silent for longer than every timeout of this file."""
     raw = b""
     try:
         while piece := await asyncio.wait_for(caller.reader.read(65_536), 0.7):
@@ -104,7 +104,9 @@ async def all_said(caller: Caller) -> bytes:
 
 @FUZZ
 @given(st.sampled_from(SEEDS), EDITS, st.integers(1, 400))
-def test_a_hostile_caller(seed: bytes, edits: list[tuple[float, int, bytes]], cut: int) -> None:
+def test_mutated_requests_cause_no_bug_and_no_leak(
+    seed: bytes, edits: list[tuple[float, int, bytes]], cut: int
+) -> None:
     message = mutated(seed, edits)
 
     async def attack(house: House, front: Front, upstream: ScriptedUpstream) -> None:
@@ -113,8 +115,8 @@ def test_a_hostile_caller(seed: bytes, edits: list[tuple[float, int, bytes]], cu
             caller.say(message[start : start + cut])
             if start < 4 * cut:
                 await asyncio.sleep(0)
-        caller.say(PILL)
-        raw = await all_said(caller)
+        caller.say(TERMINATOR)
+        raw = await read_until_silent(caller)
         assert b"HTTP/1.1 500" not in raw
         assert b"Internal gateway error" not in raw
 
@@ -123,7 +125,9 @@ def test_a_hostile_caller(seed: bytes, edits: list[tuple[float, int, bytes]], cu
 
 @FUZZ
 @given(st.sampled_from(ANSWERS), EDITS, st.booleans(), st.sampled_from(["close", "reset"]))
-def test_a_hostile_upstream(seed: bytes, edits: list[tuple[float, int, bytes]], stream: bool, then: str) -> None:
+def test_mutated_upstream_answers_cause_no_bug_and_no_leak(
+    seed: bytes, edits: list[tuple[float, int, bytes]], stream: bool, then: str
+) -> None:
     message = mutated(seed, edits)
 
     async def attack(house: House, front: Front, upstream: ScriptedUpstream) -> None:
@@ -131,9 +135,9 @@ def test_a_hostile_upstream(seed: bytes, edits: list[tuple[float, int, bytes]], 
         caller = await front.caller()
         caller.say(request(stream=stream).replace(b"Host: us", b"Host: us\r\nConnection: close"))
         raw = await caller.rest()
-        assert raw.startswith(b"HTTP/1.1 "), "an answer, whatever it is"
+        assert raw.startswith(b"HTTP/1.1 "), "every mutated answer leads to an answer"
         assert b"Internal gateway error" not in raw
-        # A whole answer on a connection that goes on, and then its end: a call that is sent just then cannot know.
+        # Wait for upstream to close a kept connection: a call sent on it meanwhile would fail.
         await upstream.until(lambda: upstream.open_connections == 0)
         await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""One worker's path with many at once and with readers who stall: all are served, and memory has a bound."""
+"""One worker's path with many concurrent streams and with stalled readers: all are served, and memory is bounded."""
 
 import asyncio
 import gc
@@ -22,8 +22,8 @@ from tests.waiting import eventually
 BOTH_LOOPS = True
 STREAMS = 1000
 STALLED = 40
-EACH_MAY_HOLD_BYTES = 512 * 1024
-"""Of a stalled stream: what the upstream's reader, the answer's reader and the caller's transport may hold."""
+MAX_STALLED_BYTES = 512 * 1024
+"""Per stalled stream, in the upstream's reader, the answer's reader and the caller's transport together."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +38,8 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_thousand_streams_at_once_on_one_worker() -> None:
-    """All of them are open at the same time, each has its first piece, and only then any of them goes on."""
+async def test_one_worker_serves_a_thousand_concurrent_streams() -> None:
+    """All streams are open and have their first piece before any of them continues."""
     go, frames = asyncio.Event(), script.chat_frames("their-model", ("Hello", " there"), script.Usage())
 
     async def behave(exchange: script.Exchange) -> None:
@@ -54,7 +54,7 @@ async def test_a_thousand_streams_at_once_on_one_worker() -> None:
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
         house.over(client)
         async with listening(house.pipeline.handle, OPTIONS) as front:
-            callers = await _all_hearing(front)
+            callers = await _open_streams(front)
             assert house.pipeline._capacity.in_flight == upstream.open_connections == STREAMS
             go.set()
             async with asyncio.timeout(60):
@@ -67,9 +67,9 @@ async def test_a_thousand_streams_at_once_on_one_worker() -> None:
     assert {call.status for call in house.meters.calls} == {200}
 
 
-async def _all_hearing(front: Front) -> list[Caller]:
+async def _open_streams(front: Front) -> list[Caller]:
     callers: list[Caller] = []
-    for _ in range(STREAMS // 100):  # the listener's backlog is a server's, not a test's
+    for _ in range(STREAMS // 100):  # no more at once than the listener's backlog takes
         some = [await front.caller() for _ in range(100)]
         for caller in some:
             caller.say(request(stream=True))
@@ -79,7 +79,7 @@ async def _all_hearing(front: Front) -> list[Caller]:
     return callers
 
 
-async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memory() -> None:
+async def test_stalled_readers_take_bounded_memory() -> None:
     frame = script.chunked(script.chat_frames("their-model", ("x" * 4000,), None)[1], end=False)
     sent = 0
 
@@ -103,7 +103,7 @@ async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memor
             for caller in callers:
                 caller.say(request(stream=True))
             seen = -1
-            while seen != sent:  # until nothing moves any more
+            while seen != sent:  # until upstream is blocked
                 seen = sent
                 await asyncio.sleep(0.3)
             held_bytes, _ = tracemalloc.get_traced_memory()
@@ -113,8 +113,8 @@ async def test_readers_who_stall_before_an_endless_upstream_cost_a_bounded_memor
             await eventually(lambda: len(house.access_log.records) == STALLED)
             house.check_settled()
         await client.aclose()
-    assert held_bytes < STALLED * EACH_MAY_HOLD_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"
+    assert held_bytes < STALLED * MAX_STALLED_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"
     assert {closed.status for closed in house.journal.closed} == {499}
     outputs = [closed.tokens.output for closed in house.journal.closed]
     assert min(outputs) > 0
-    assert sum(outputs) <= sent / 6 + STALLED, "six letters a token, of what upstream had sent"
+    assert sum(outputs) <= sent / 6 + STALLED, "at most a token per six letters that upstream sent"

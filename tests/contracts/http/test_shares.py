@@ -1,4 +1,4 @@
-"""One tenant fills a worker, the other is served: over real sockets, whatever the first one fills it with."""
+"""One workspace fills a worker, and the other is still served, over real sockets: bodies, calls, parking, answers."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ async def status_for(wire: Wire, key: str, slug: str) -> int:
 
 
 @pytest.mark.parametrize("count", [12, 200])
-async def test_bodies_that_are_declared_and_do_not_come_take_no_memory_from_others(count: int) -> None:
+async def test_declared_but_unsent_bodies_take_no_memory_from_other_workspaces(count: int) -> None:
     house = tenants()
     async with wired(house) as wire:
         await calls(wire, head(KEY, DECLARED_BYTES) + b"{", count)
@@ -74,7 +74,7 @@ async def test_bodies_that_are_declared_and_do_not_come_take_no_memory_from_othe
     assert house.pipeline._capacity.held_bytes == 0
 
 
-async def test_bodies_that_come_and_never_end_leave_memory_to_others() -> None:
+async def test_unfinished_bodies_leave_memory_to_other_workspaces() -> None:
     house = tenants(CapacityLimits(max_held_bytes=4_000_000))
     async with wired(house) as wire:
         await calls(wire, head(KEY, 1_000_000) + b"x" * 900_000, 8)
@@ -85,7 +85,7 @@ async def test_bodies_that_come_and_never_end_leave_memory_to_others() -> None:
         assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
 
 
-async def test_calls_that_never_end_leave_places_to_others() -> None:
+async def test_unfinished_calls_leave_capacity_to_other_workspaces() -> None:
     house = tenants(CapacityLimits(max_in_flight=100))
     async with wired(house) as wire:
         await calls(wire, head(KEY, 1000) + b"{", 120)
@@ -97,7 +97,7 @@ async def test_calls_that_never_end_leave_places_to_others() -> None:
             assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
 
 
-async def test_a_refused_call_is_told_when_to_come_again() -> None:
+async def test_shed_call_gets_a_retry_after() -> None:
     house = tenants(CapacityLimits(max_in_flight=4))
     async with wired(house) as wire:
         callers = await calls(wire, head(KEY, 1000) + b"{", 4)
@@ -107,11 +107,11 @@ async def test_a_refused_call_is_told_when_to_come_again() -> None:
         status, fields, body = answered[0].pop().result()
         assert (status, json.loads(body)["error_code"]) == (529, "CAPACITY_EXHAUSTED")
         assert b"\r\nretry-after: 1\r\n" in fields
-        for left in answered[1]:
-            left.cancel()
+        for pending in answered[1]:
+            pending.cancel()
 
 
-async def test_parked_calls_leave_places_to_others() -> None:
+async def test_parked_calls_leave_parking_to_other_workspaces() -> None:
     house = tenants(CapacityLimits(max_parked=20))
     async with wired(house) as wire:
         house.directory.add_slug(SLUG, platform())
@@ -129,13 +129,13 @@ async def test_parked_calls_leave_places_to_others() -> None:
         assert await other == 200
 
 
-async def test_answers_held_for_one_tenant_leave_memory_to_others() -> None:
-    house, part = (
+async def test_buffered_answers_leave_memory_to_other_workspaces() -> None:
+    house, answer_part = (
         tenants(CapacityLimits(max_held_bytes=1_000_000)),
         script.head(200, JSON | {"content-length": "600000"}),
     )
     async with wired(house) as wire:
-        wire.upstream.plan(*[script.silent(part + b" " * 300_000)] * 4)
+        wire.upstream.plan(*[script.silent(answer_part + b" " * 300_000)] * 4)
         await calls(wire, request(), 4)
         await eventually(lambda: len(house.meters.calls) >= 2)
         assert {call.status for call in house.meters.calls} == {529}

@@ -171,7 +171,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield world
 
 
-async def test_a_call_is_answered_billed_and_counted(world: World) -> None:
+async def test_call_is_answered_billed_and_counted(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)
     status, body = await proxy.call()
@@ -207,8 +207,8 @@ async def test_newly_minted_key_works_without_a_hint(world: World) -> None:
     assert (await world.proxy.call(mint(world.control, 2)))[0] == 200
 
 
-async def test_an_unknown_key_does_not_wait_for_the_one_before(world: World) -> None:
-    """Twelve in a row; were there a second between two refreshes, it would take eleven."""
+async def test_unknown_keys_do_not_wait_for_each_other(world: World) -> None:
+    """Twelve in a row; with a second between two refreshes it would take eleven."""
     await world.proxy.start()
     async with asyncio.timeout(8):
         for number in range(100, 112):
@@ -299,7 +299,7 @@ async def test_readyz_reports_that_redis_is_unreachable(world: World) -> None:
     await world.proxy.until_ready()
 
 
-async def test_a_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) -> None:
+async def test_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) -> None:
     await world.proxy.start(ready=False, TOLLGATE_SECRET_KEY=base64.b64encode(bytes(32)).decode())
 
     async def told() -> bool:
@@ -358,7 +358,7 @@ async def is_degraded(proxy: Proxy, text: str) -> bool:
     return any(one.startswith(text) for one in said)
 
 
-async def test_a_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
+async def test_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
     proxy = world.proxy
     await proxy.start()
     assert (await proxy.call())[0] == 200
@@ -410,7 +410,7 @@ async def test_no_worker_outlives_the_supervisor(world: World) -> None:
     assert (await proxy.call())[0] == 200
 
 
-async def test_sigterm_finishes_what_is_in_flight_and_ships_its_event(world: World) -> None:
+async def test_sigterm_finishes_calls_in_flight_and_ships_their_events(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)
     world.upstream.gate.close()
@@ -455,7 +455,7 @@ async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -
     assert await stopping == 0
 
 
-async def test_a_body_that_is_still_arriving_at_sigterm_is_read_served_and_answered(world: World) -> None:
+async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World) -> None:
     """With a content length and in chunks, small and large, and on a connection that carried a call before."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="15")
@@ -508,7 +508,7 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
     assert len(world.events) == 3
 
 
-async def test_callers_who_reuse_their_connections_at_once_notice_no_drain(world: World) -> None:
+async def test_drain_fails_no_request_on_a_reused_connection(world: World) -> None:
     """They reuse a connection until its answer says `connection: close`; no request meets a closed connection."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="2")
