@@ -28,15 +28,15 @@ def test_total_counts_cached_input_at_full_weight() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"a": {"b": None}}])
-def test_there_and_back_through_json(metadata: Any) -> None:
+def test_an_event_is_equal_after_a_round_trip_through_json(metadata: Any) -> None:
     wire = orjson.loads(orjson.dumps(WIRE | {"request_metadata": metadata}))
     event = BillingEvent.from_wire(wire)
     assert event.to_wire() == wire
     assert event.tokens == EVENT.tokens
 
 
-def test_no_event_is_malformed_for_the_size_of_a_figure() -> None:
-    """A journal of an older proxy may hold sums of figures that nobody had bounded."""
+def test_token_counts_above_the_maximum_are_capped() -> None:
+    """The journal of an older proxy may hold larger counts, because that proxy did not cap them."""
     event = BillingEvent.from_wire(WIRE | {"tokens": [3 * MAX_COUNT, 2**53, 2**62]})
     assert event.tokens == Tokens(input=MAX_COUNT, output=MAX_COUNT, cached_input=MAX_COUNT)
 
@@ -46,7 +46,7 @@ def test_fields_of_a_newer_proxy_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("field", list(WIRE))
-def test_a_field_that_is_missing(field: str) -> None:
+def test_a_missing_field_is_named_in_the_error(field: str) -> None:
     with pytest.raises(KeyError, match=field):
         BillingEvent.from_wire({name: value for name, value in WIRE.items() if name != field})
 
@@ -74,12 +74,12 @@ def test_a_field_that_is_missing(field: str) -> None:
         ("request_metadata", [1]),
     ],
 )
-def test_a_field_of_the_wrong_shape(field: str, value: Any) -> None:
+def test_a_field_of_the_wrong_type_is_refused(field: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         BillingEvent.from_wire(WIRE | {field: value})
 
 
 @pytest.mark.parametrize("wire", [[], None, "x", 1])
-def test_what_is_no_event(wire: Any) -> None:
+def test_json_other_than_an_object_is_refused(wire: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         BillingEvent.from_wire(wire)

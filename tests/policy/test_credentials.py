@@ -31,12 +31,12 @@ KEY = join_key("abcDEF012345", "s" * 27)
         (KeyKind.WORKSPACE_EXPORT_METRICS, False, False, False, True),
     ],
 )
-def test_what_each_kind_may_do(kind: KeyKind, manage: bool, slugs: bool, invoke: bool, metrics: bool) -> None:
+def test_each_key_kind_has_its_rights(kind: KeyKind, manage: bool, slugs: bool, invoke: bool, metrics: bool) -> None:
     rights = may_manage(kind), may_call_slugs(kind), kind in MODEL_CALLERS, may_export_metrics(kind)
     assert rights == (manage, slugs, invoke, metrics)
 
 
-def test_the_parts_of_a_key() -> None:
+def test_prefix_and_digest_are_derived_from_the_key() -> None:
     assert prefix_of(KEY) == "tg_abcDEF012345"
     assert digest_of(KEY) == hashlib.sha256(KEY.encode()).hexdigest()
     assert digest_of(KEY) != digest_of(KEY + "x")
@@ -45,11 +45,11 @@ def test_the_parts_of_a_key() -> None:
 @pytest.mark.parametrize(
     "text", ["", "tg_", "tg_abcDEF012345", KEY[:-1], KEY + ".", KEY + "\n", "x" + KEY, "sk-" + KEY[3:]]
 )
-def test_what_is_no_key_has_no_prefix(text: str) -> None:
+def test_text_that_is_not_a_key_has_no_prefix(text: str) -> None:
     assert prefix_of(text) == ""
 
 
-def test_a_digest_of_bytes_that_are_no_text() -> None:
+def test_digest_covers_bytes_that_are_not_utf8() -> None:
     raw = b"tg_\xff\xfe"
     assert digest_of(raw.decode("utf-8", "surrogateescape")) == hashlib.sha256(raw).hexdigest()
 
@@ -82,5 +82,7 @@ def test_a_digest_of_bytes_that_are_no_text() -> None:
         ([], ["", " "], []),
     ],
 )
-def test_which_credentials_are_presented(authorization: list[str], x_api_key: list[str], presented: list[str]) -> None:
+def test_presented_keys_are_read_from_both_headers(
+    authorization: list[str], x_api_key: list[str], presented: list[str]
+) -> None:
     assert list(credentials_in(authorization, x_api_key)) == presented

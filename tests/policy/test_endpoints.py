@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("slug", ["acme/fast", "a/b", "A-1._x/0.b_c-D", "acme/" + "x" * 128])
-def test_good_slugs(slug: str) -> None:
+def test_well_formed_slugs_are_accepted(slug: str) -> None:
     check_slug(slug, {"acme", "a", "A-1._x"})
 
 
@@ -46,20 +46,20 @@ def test_good_slugs(slug: str) -> None:
         "acme/" + "x" * 129,
     ],
 )
-def test_malformed_slugs(slug: str) -> None:
+def test_malformed_slugs_are_refused(slug: str) -> None:
     with pytest.raises(EndpointRuleError, match="a slug is") as caught:
         check_slug(slug, {"acme"})
     assert caught.value.field == "slug"
 
 
-def test_a_prefix_must_be_owned_and_the_message_says_which_are() -> None:
+def test_a_foreign_prefix_is_refused_and_the_owned_ones_are_named() -> None:
     with pytest.raises(EndpointRuleError, match=r"'evil' is not one this workspace owns \(acme, beta\)"):
         check_slug("evil/x", {"beta", "acme"})
     with pytest.raises(EndpointRuleError, match=r"\(none\)"):
         check_slug("acme/x", ())
 
 
-def test_the_table_is_the_specifications() -> None:
+def test_provider_fields_are_those_of_the_specification() -> None:
     assert {name: (set(rules.required), set(rules.optional)) for name, rules in PROVIDERS.items()} == {
         "PLATFORM": ({"model_id"}, {"environment_name", "target_model"}),
         "PLATFORM_MODEL_API": ({"secret_id", "target_model"}, set()),
@@ -71,7 +71,7 @@ def test_the_table_is_the_specifications() -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_each_providers_fields_all_of_them_and_no_other(provider: str) -> None:
+def test_a_target_has_all_fields_of_its_provider_and_no_other(provider: str) -> None:
     rules = PROVIDERS[provider]
     full = {name: VALUES[name] for name in rules.required}
     check_target(Target(provider, **full))
@@ -87,14 +87,14 @@ def test_each_providers_fields_all_of_them_and_no_other(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["", "platform", "VENDOR_D"])
-def test_unknown_providers(provider: str) -> None:
+def test_an_unknown_provider_is_refused(provider: str) -> None:
     with pytest.raises(EndpointRuleError, match="must be one of PLATFORM"):
         check_target(Target(provider))
     assert not is_platform_hosted(provider)
 
 
 @pytest.mark.parametrize("value", ["", "  "])
-def test_a_required_field_is_not_there_when_it_is_empty(value: str) -> None:
+def test_an_empty_required_field_is_refused(value: str) -> None:
     with pytest.raises(EndpointRuleError, match="target_model must not be empty") as caught:
         check_target(Target("VENDOR_B", secret_id="s", target_model=value))
     assert caught.value.field == "target_model"
@@ -110,11 +110,11 @@ def test_a_required_field_is_not_there_when_it_is_empty(value: str) -> None:
         (VendorCConfig("p", "eu\n"), "location"),
     ],
 )
-def test_a_vendor_c_place_cannot_lead_elsewhere(place: VendorCConfig, field: str) -> None:
+def test_a_vendor_c_config_that_could_change_the_host_is_refused(place: VendorCConfig, field: str) -> None:
     with pytest.raises(EndpointRuleError) as caught:
         check_target(Target("VENDOR_C", secret_id="s", target_model="t", vendor_c_config=place))
     assert caught.value.field == f"vendor_c_config.{field}"
 
 
-def test_whose_servers_they_are() -> None:
+def test_platform_and_model_api_are_platform_hosted() -> None:
     assert [name for name in PROVIDERS if is_platform_hosted(name)] == ["PLATFORM", "PLATFORM_MODEL_API"]

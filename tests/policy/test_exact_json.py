@@ -1,4 +1,4 @@
-"""JSON whose numbers stay as they were written, and arrays that are read item by item."""
+"""Reading a JSON array item by item, with numbers kept as they were written."""
 
 import json
 from typing import Any
@@ -18,13 +18,13 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(), VALUES), st.lists(VALUES, max_size=6), st.sampled_from([None, 0, 3]))
-def test_items_are_those_of_the_whole(others: dict[str, Any], items: list[Any], indent: int | None) -> None:
+def test_items_equal_those_of_a_full_parse(others: dict[str, Any], items: list[Any], indent: int | None) -> None:
     text = json.dumps(others | {"events": items}, indent=indent)
     assert list(items_of(text, "events")) == items
     assert list(array_items(json.dumps(items, indent=indent))) == items
 
 
 @pytest.mark.parametrize("number", ["1" * 25, "1.10", "1e400", "-0.0", "12345678901234567890"])
-def test_items_keep_their_numbers(number: str) -> None:
+def test_items_keep_numbers_as_written(number: str) -> None:
     text = f'{{"after": null, "events": [{{"a": {number}}}]}}'
     assert [orjson.dumps(item) for item in items_of(text, "events")] == [b'{"a":%s}' % number.encode()]

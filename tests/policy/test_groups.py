@@ -1,4 +1,4 @@
-"""The tree's rules: mode, depth, and a child's thresholds against its ancestors'.
+"""Rules of the group tree: enforcement mode, depth, and thresholds of a child compared with its ancestors.
 
 See docs/reference/management-api.md#the-group-tree.
 """
@@ -31,12 +31,14 @@ INDEPENDENT, CASCADING = Enforcement.INDEPENDENT, Enforcement.CASCADING
         (None, group("p", None, INDEPENDENT), INDEPENDENT),
     ],
 )
-def test_the_mode_of_a_new_group(asked: Enforcement | None, parent: Group | None, mode: Enforcement) -> None:
+def test_a_new_group_inherits_its_enforcement_mode(
+    asked: Enforcement | None, parent: Group | None, mode: Enforcement
+) -> None:
     assert inherit_enforcement(asked, parent) is mode
 
 
 @pytest.mark.parametrize(("asked", "parents"), [(CASCADING, INDEPENDENT), (INDEPENDENT, CASCADING)])
-def test_a_child_has_its_parents_mode(asked: Enforcement, parents: Enforcement) -> None:
+def test_a_mode_other_than_the_parents_is_refused(asked: Enforcement, parents: Enforcement) -> None:
     with pytest.raises(GroupRuleError, match=f"must be the parent's, {parents.value}"):
         inherit_enforcement(asked, group("p", None, parents))
 
@@ -66,22 +68,22 @@ def models(threshold: int, slug: str = "a/x", type: str = "TOKEN", unit: str = "
         [SlugLimits("a/x")],
     ],
 )
-def test_a_child_may_have_as_much_or_something_else(lower: list[SlugLimits]) -> None:
+def test_a_child_may_have_at_most_the_parents_threshold(lower: list[SlugLimits]) -> None:
     check_below(models(10), lower)
 
 
-def test_a_child_may_not_have_more() -> None:
+def test_a_child_threshold_above_the_parents_is_refused() -> None:
     with pytest.raises(ChildExceedsParentError) as caught:
         check_below(models(10), [SlugLimits("a/y"), *models(11)])
     assert str(caught.value) == "Child group exceeds parent group limit."
 
 
-def test_a_units_thresholds_are_not_compared_with_another_units() -> None:
+def test_thresholds_of_different_units_are_not_compared() -> None:
     """A MINUTE ceiling says nothing about a SECOND limit below it: both bind, each in its own window."""
     check_below(models(10, unit="MINUTE"), models(11, unit="SECOND"))
 
 
-def test_a_groups_own_entry() -> None:
+def test_entry_finds_the_groups_entry_for_a_slug() -> None:
     entry = SlugLimits("a/x")
     assert group("g", None, CASCADING, SlugLimits("a/y"), entry).entry("a/x") is entry
     assert group("g", None, CASCADING, entry).entry("a/z") is None

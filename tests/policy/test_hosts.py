@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be dialled, as a table: what must be refused, and what must not be."""
+"""Tables of the URLs and addresses that must be refused, and of those that must be accepted."""
 
 from ipaddress import ip_address
 
@@ -369,7 +369,7 @@ RULES = EgressRules.parse(
 )
 
 
-def test_the_table_is_as_long_as_promised() -> None:
+def test_tables_hold_at_least_150_hostile_and_30_good_urls() -> None:
     assert len(set(HOSTILE)) == len(HOSTILE) >= 150
     assert len({url for url, _, _ in GOOD}) == len(GOOD) >= 30
 
@@ -385,7 +385,7 @@ def test_a_hostile_base_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(("url", "host", "path"), GOOD)
-def test_a_good_base_url_is_taken(url: str, host: str | None, path: str) -> None:
+def test_a_good_base_url_is_accepted(url: str, host: str | None, path: str) -> None:
     parsed = check_base_url(url, RULES)
     assert (parsed.scheme, parsed.port, parsed.path) == ("https", None, path)
     assert host is None or parsed.host == host
@@ -398,26 +398,26 @@ def test_the_default_rules_allow_nothing_extra() -> None:
             check_base_url(url)
 
 
-def test_a_linked_name_is_taken_whatever_it_is_called() -> None:
+def test_a_linked_name_is_accepted_though_it_looks_internal() -> None:
     parsed = check_base_url("https://Linked.Internal/v1", RULES)
     assert parsed.host == "linked.internal"
 
 
 @pytest.mark.parametrize("url", ["https://linked.internal:8443/v1", "http://linked.internal/v1", "https://10.9.9.9/"])
-def test_a_link_changes_nothing_else(url: str) -> None:
+def test_a_link_lifts_no_other_rule(url: str) -> None:
     with pytest.raises(HostRuleError):
         check_base_url(url, RULES)
 
 
-def test_networks_of_replicas_are_not_for_customers() -> None:
+def test_a_base_url_in_a_replica_network_is_refused() -> None:
     with pytest.raises(HostRuleError):
         check_base_url("https://10.1.0.1/v1", RULES)
 
 
 @given(st.text(max_size=60))
 @example("https://")
-def test_no_text_breaks_the_reader(text: str) -> None:
-    """Either a refusal, or a host in plain ASCII that names no more than it says."""
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    """Each URL is refused, or its parsed host is ASCII and stands literally at its start."""
     for url in (text, f"https://{text}", f"https://api.example.com/{text}"):
         try:
             parsed = check_base_url(url)
@@ -428,12 +428,12 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 
 @given(st.ip_addresses(v=4), st.sampled_from(["{0}", "[::ffff:{0}]", "[::{0}]", "[64:ff9b::{0}]"]))
-def test_an_ipv4_address_is_judged_alike_in_every_dress(address: object, dress: str) -> None:
+def test_a_private_ipv4_address_is_refused_in_every_ipv6_form(address: object, template: str) -> None:
     inner = ip_address(str(address))
-    dressed = ip_address(dress.format(inner).strip("[]"))
+    ipv6_form = ip_address(template.format(inner).strip("[]"))
     if not is_public(inner):
-        assert not is_public(dressed)
-        assert refusal(dressed, Reach.CUSTOMER, EgressRules()) is not None
+        assert not is_public(ipv6_form)
+        assert refusal(ipv6_form, Reach.CUSTOMER, EgressRules()) is not None
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def test_an_ipv4_address_is_judged_alike_in_every_dress(address: object, dress: 
         ("http://linked.internal", "linked.internal", None),
     ],
 )
-def test_a_good_replica_url_is_taken(url: str, host: str, port: int | None) -> None:
+def test_a_good_replica_url_is_accepted(url: str, host: str, port: int | None) -> None:
     parsed = check_replica_url(url, RULES)
     assert (parsed.host, parsed.port) == (host, port)
 
@@ -487,7 +487,7 @@ def test_a_hostile_replica_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost:8000", "http://vllm:8000", "http://a.internal", "http://10.1.0.5"])
-def test_without_allowed_networks_no_inside_name_is_a_replica(url: str) -> None:
+def test_without_allowed_networks_internal_replicas_are_refused(url: str) -> None:
     with pytest.raises(HostRuleError):
         check_replica_url(url, EgressRules())
     assert check_replica_url("http://gpu.example.com:8000", EgressRules()).port == 8000
@@ -527,7 +527,7 @@ ANYWHERE = EgressRules.parse("0.0.0.0/0, ::/0")
         "ff02::1",
     ],
 )
-def test_what_is_never_dialled(address: str, reach: Reach) -> None:
+def test_reserved_and_metadata_addresses_are_never_dialled(address: str, reach: Reach) -> None:
     assert refusal(ip_address(address), reach, ANYWHERE)
 
 
@@ -548,20 +548,20 @@ def test_what_is_never_dialled(address: str, reach: Reach) -> None:
         ("2002:808:808::1", False, False, True),
     ],
 )
-def test_who_may_reach_what(address: str, customer: bool, replica: bool, operator: bool) -> None:
+def test_each_reach_may_dial_only_its_networks(address: str, customer: bool, replica: bool, operator: bool) -> None:
     allowed = [refusal(ip_address(address), reach, RULES) is None for reach in (Reach.CUSTOMER, Reach.REPLICA)]
     assert allowed == [customer, replica]
     assert (refusal(ip_address(address), Reach.OPERATOR, RULES) is None) is operator
 
 
-def test_one_bad_address_among_good_ones_is_one_too_many() -> None:
+def test_one_private_address_among_public_ones_refuses_the_name() -> None:
     good, bad = ip_address("8.8.8.8"), ip_address("10.0.0.1")
     check_addresses([good, good], Reach.CUSTOMER, RULES)
     with pytest.raises(HostRuleError, match="not public"):
         check_addresses([good, bad], Reach.CUSTOMER, RULES)
 
 
-def test_what_a_mapped_address_reaches() -> None:
+def test_an_ipv4_mapped_address_is_reduced_to_ipv4() -> None:
     assert plain_address(ip_address("::ffff:1.2.3.4")) == ip_address("1.2.3.4")
     assert plain_address(ip_address("2606:4700::1")) == ip_address("2606:4700::1")
 
@@ -569,7 +569,7 @@ def test_what_a_mapped_address_reaches() -> None:
 # --- TOLLGATE_EGRESS_ALLOW --------------------------------------------------------------------------------------------
 
 
-def test_the_setting_is_read() -> None:
+def test_networks_and_links_are_parsed_from_the_setting() -> None:
     rules = EgressRules.parse(" 10.0.0.0/8 ,127.0.0.1, A.b=1.2.3.4:5 , c=[::1]:65535,, ")
     assert [str(network) for network in rules.networks] == ["10.0.0.0/8", "127.0.0.1/32"]
     assert {name: (str(link.address), link.port) for name, link in rules.links.items()} == {
@@ -600,6 +600,6 @@ def test_the_setting_is_read() -> None:
         "a=0.0.0.0:80",
     ],
 )
-def test_a_setting_that_says_something_else_is_refused(text: str) -> None:
+def test_a_malformed_setting_is_refused(text: str) -> None:
     with pytest.raises(EgressAllowError):
         EgressRules.parse(text)

@@ -1,4 +1,4 @@
-"""What is a service account, and which keys are signed with."""
+"""Service account secrets, and which private keys are accepted for signing."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def damaged(**changed: int) -> str:
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_a_key_as_vendors_make_it_is_sound(form: PrivateFormat) -> None:
+def test_a_key_in_the_formats_of_vendors_is_accepted(form: PrivateFormat) -> None:
     assert private_key(pem(KEY, form)).private_numbers() == NUMBERS
     check_secret(secret(pem(KEY, form), client_email="bot@p.example"))
 
@@ -40,7 +40,7 @@ def test_a_key_as_vendors_make_it_is_sound(form: PrivateFormat) -> None:
 @pytest.mark.parametrize(
     "other", ["sk-123", "", "%%", "ü", secret("x").replace("=", "-"), base64.b64encode(b'{"a":1}').decode()]
 )
-def test_another_credential_is_none_of_our_business(other: str) -> None:
+def test_a_secret_that_is_not_a_service_account_is_not_checked(other: str) -> None:
     check_secret(other)
 
 
@@ -57,7 +57,7 @@ def test_another_credential_is_none_of_our_business(other: str) -> None:
     ],
     ids=["a number", "null", "empty", "cut", "no RSA", "1024 bits", "a passphrase"],
 )
-def test_what_is_no_key_to_sign_with_is_refused(key: object) -> None:
+def test_a_private_key_unfit_for_signing_is_refused(key: object) -> None:
     with pytest.raises(ServiceAccountError, match="private_key must be"):
         check_secret(secret(key))
 
@@ -77,7 +77,7 @@ def test_a_damaged_key_is_refused(changed: dict[str, int]) -> None:
         check_secret(secret(damaged(**changed)))
 
 
-def test_numbers_that_are_not_prime_are_found_out() -> None:
+def test_a_key_with_a_composite_factor_is_refused() -> None:
     p, q = NUMBERS.p, NUMBERS.q
     composite = p * 3
     made = rsa.RSAPrivateNumbers(
@@ -93,17 +93,17 @@ def test_numbers_that_are_not_prime_are_found_out() -> None:
         private_key(pem(made.private_key(unsafe_skip_rsa_key_validation=True)))
 
 
-def test_a_key_of_absurd_size_costs_no_more_than_one_of_a_size_that_is_taken() -> None:
-    """OpenSSL's own check takes fifty times as long at 8192 bits. The absurd one's primes are squares: quickly made."""
+def test_an_oversized_key_is_refused_without_a_costly_check() -> None:
+    """OpenSSL's own check takes fifty times as long at 8192 bits. The factors are squares, quick to make."""
     large = rsa.generate_private_key(public_exponent=65537, key_size=service_accounts.MAX_KEY_BITS)
     p, n = large.private_numbers().p ** 2, large.private_numbers().public_numbers.n ** 2
-    absurd = rsa.RSAPrivateNumbers(p, n // p, 65537, 65537, 65537, 65537, rsa.RSAPublicNumbers(65537, n)).private_key(
-        unsafe_skip_rsa_key_validation=True
-    )
-    taken, text = pem(large), pem(absurd)
+    oversized = rsa.RSAPrivateNumbers(
+        p, n // p, 65537, 65537, 65537, 65537, rsa.RSAPublicNumbers(65537, n)
+    ).private_key(unsafe_skip_rsa_key_validation=True)
+    accepted, text = pem(large), pem(oversized)
     started = time.process_time()
-    private_key(taken)
-    taken_s = time.process_time() - started
+    private_key(accepted)
+    accepted_s = time.process_time() - started
     with pytest.raises(ServiceAccountError, match="2048 to 4096 bits"):
         private_key(text)
-    assert time.process_time() - started < 5 * taken_s
+    assert time.process_time() - started < 5 * accepted_s

@@ -1,4 +1,4 @@
-"""Rows and deltas there and back through JSON, and what an older proxy makes of a newer control."""
+"""Round trips of rows and pages through JSON, and how an older proxy reads rows of a newer control."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def through_json(wire: Any) -> Any:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets(target: Target) -> None:
+def test_a_target_is_equal_after_a_round_trip_through_json(target: Target) -> None:
     wire = through_json(target_to_wire(target))
     assert target_from_wire(wire) == target
     assert None not in wire.values()
@@ -49,12 +49,12 @@ def test_targets(target: Target) -> None:
 
 
 @pytest.mark.parametrize("kind", list(KeyKind))
-def test_keys(kind: KeyKind) -> None:
+def test_a_key_row_is_equal_after_a_round_trip_through_json(kind: KeyKind) -> None:
     row = KeyRow("d" * 64, "tg_x", kind, "w", "g" if kind is KeyKind.FEDERATED else None)
     assert KeyRow.from_wire(row.digest, through_json(row.to_wire())) == row
 
 
-def test_other_rows() -> None:
+def test_other_rows_are_equal_after_a_round_trip_through_json() -> None:
     workspace, secret = WorkspaceRow("w", "active", "basic", True), SecretRow("s", "w", "c2VhbGVk")
     assert WorkspaceRow.from_wire("w", through_json(workspace.to_wire())) == workspace
     assert SecretRow.from_wire("s", through_json(secret.to_wire())) == secret
@@ -62,36 +62,36 @@ def test_other_rows() -> None:
 
 
 @given(paths())
-def test_groups(path: tuple[Group, ...]) -> None:
+def test_a_group_is_equal_after_a_round_trip_through_json(path: tuple[Group, ...]) -> None:
     for group in path:
         assert group_from_wire(group.id, through_json(group_to_wire(group))) == group
 
 
 @pytest.mark.parametrize("following", [None, "opaque"])
-def test_deltas(following: str | None) -> None:
+def test_a_page_is_equal_after_a_round_trip_through_json(following: str | None) -> None:
     rows = (Row("group", "g", 3, {"a": 1}), Row("key", "d", 4, None), Row("kind of next year", "x", 5, {}))
-    delta = SnapshotPage("epoch", 5, True, rows, following)
-    assert SnapshotPage.from_wire(through_json(delta.to_wire())) == delta
+    page = SnapshotPage("epoch", 5, True, rows, following)
+    assert SnapshotPage.from_wire(through_json(page.to_wire())) == page
 
 
-def test_what_a_newer_control_adds_is_ignored() -> None:
+def test_unknown_fields_of_a_newer_control_are_ignored() -> None:
     wire = MODEL.to_wire()
     wire["deployments"][0].append({"gpu": "new"})
     assert ModelRow.from_wire("m", wire | {"shiny": 1}) == MODEL
-    delta = SnapshotPage("e", 1, False, (Row("group", "g", 1, None),))
-    newer = delta.to_wire() | {"shiny": 1}
+    page = SnapshotPage("e", 1, False, (Row("group", "g", 1, None),))
+    newer = page.to_wire() | {"shiny": 1}
     newer["rows"][0].append("signature")
-    assert SnapshotPage.from_wire(newer) == delta
+    assert SnapshotPage.from_wire(newer) == page
 
 
 @pytest.mark.parametrize("change", [{"kind": "WORKSPACE_NEXT_YEAR"}])
-def test_an_unknown_kind_of_key_is_a_value_error_by_which_the_row_is_skipped(change: dict[str, str]) -> None:
+def test_an_unknown_key_kind_raises_value_error(change: dict[str, str]) -> None:
     row = KeyRow("d", "tg_x", KeyKind.FEDERATED, "w", "g")
     with pytest.raises(ValueError, match="NEXT_YEAR"):
         KeyRow.from_wire("d", row.to_wire() | change)
 
 
-def test_an_environment_is_found_without_regard_to_case_and_exactly_first() -> None:
+def test_environment_lookup_ignores_case_and_prefers_the_exact_name() -> None:
     one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
     model = ModelRow("m", "ws", {"d1": one, "d2": two}, {"Staging": "d1", "staging": "d2", "Gone": "d9"})
     assert [model.deployment_in(name) for name in ("Staging", "staging", "STAGING")] == [one, two, one]

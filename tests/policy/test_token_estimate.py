@@ -1,4 +1,4 @@
-"""How many tokens a text is, without a vocabulary: within 0.6 to 1.7 times `o200k_base`.
+"""Token estimates without a vocabulary are within 0.6 to 1.7 times the count of `o200k_base`.
 
 The counts in `token_counts.json` were made with npm's gpt-tokenizer 4.0.0, which holds that vocabulary.
 """
@@ -16,30 +16,30 @@ LEAST, MOST = 0.6, 1.7
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture["name"])
-def test_a_text_is_counted_within_the_band(fixture: dict[str, object]) -> None:
+def test_a_text_estimate_is_within_the_band(fixture: dict[str, object]) -> None:
     counted = tokens_of(weight_of(str(fixture["text"])))
     assert LEAST <= counted / int(str(fixture["o200k_base"])) <= MOST
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture["name"])
-def test_a_text_that_comes_in_small_pieces_is_counted_within_the_band(fixture: dict[str, object]) -> None:
-    """As a stream's deltas, some of which are weighed together."""
+def test_an_estimate_from_small_pieces_is_within_the_band(fixture: dict[str, object]) -> None:
+    """A stream arrives as deltas, and several of them are weighed together."""
     text = str(fixture["text"])
     weight = sum(weight_of(text[at : at + 60]) for at in range(0, len(text), 60))
     assert LEAST <= tokens_of(weight) / int(str(fixture["o200k_base"])) <= MOST
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("Hello", 1), ("Hello there", 2), ("\n", 1), ("é", 1)])
-def test_the_shortest_texts(text: str, tokens: int) -> None:
+def test_very_short_texts_have_their_exact_count(text: str, tokens: int) -> None:
     assert tokens_of(weight_of(text)) == tokens
 
 
-def test_half_of_a_surrogate_pair_is_weighed_as_any_letter() -> None:
+def test_a_lone_surrogate_has_a_weight() -> None:
     assert weight_of("\ud83d") > 0
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture["name"])
-def test_a_sample_tells_what_very_long_texts_weigh(fixture: dict[str, object]) -> None:
+def test_a_sample_approximates_the_weight_of_long_texts(fixture: dict[str, object]) -> None:
     text = str(fixture["text"])
     texts = [text * 40, text, "x", text * (200_000 // len(text))]
     sample = sample_of(texts)
@@ -50,24 +50,22 @@ def test_a_sample_tells_what_very_long_texts_weigh(fixture: dict[str, object]) -
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture["name"])
-def test_a_sample_of_json_strings_as_they_stand_is_counted_within_the_band(
-    fixture: dict[str, object], ascii_only: bool
-) -> None:
+def test_an_estimate_from_escaped_json_strings_is_within_the_band(fixture: dict[str, object], ascii_only: bool) -> None:
     times = 100
     string = json.dumps(str(fixture["text"]) * times, ensure_ascii=ascii_only)[1:-1].encode()
     counted = tokens_of(sample_of([string]).weight)
     assert LEAST <= counted / (int(str(fixture["o200k_base"])) * times) <= MOST
 
 
-def test_a_sample_of_short_texts_is_all_of_them() -> None:
+def test_a_sample_of_short_texts_holds_all_of_them() -> None:
     assert sample_of(["one", memoryview(b"two"), "three"]).text == "one two three"
     assert sample_of(["one", "two"]).weight == 2 * TOKEN
     assert (sample_of([]).weight, sample_of([""]).weight) == (0, 0)
 
 
 @pytest.mark.parametrize("unit", ["a", "A", "aA", "7", "!", " ", "\n", "é", "ж", "短", "\U0001f600", "ກ"])
-def test_the_cost_grows_with_the_length_alone(unit: str) -> None:
-    """No text takes much longer than another of its length: ten times the text, about ten times the CPU."""
+def test_cpu_time_grows_linearly_with_length_for_any_text(unit: str) -> None:
+    """Ten times the text takes about ten times the CPU time, whatever the characters."""
     small, large = unit * 50_000, unit * 500_000
     assert min(_cpu_s(large) for _ in range(3)) < 40 * max(min(_cpu_s(small) for _ in range(5)), 1e-5)
 

@@ -1,4 +1,4 @@
-"""The server below control's API and the admin port, on real sockets: slow callers, many callers, broken HTTP."""
+"""The HTTP server of control's API and of the admin port, on real sockets: slow and many callers, malformed HTTP."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ PATIENT = replace(QUICK, head_timeout_s=60, body_idle_s=60, stall_s=60)
 
 
 class Served:
-    """An application behind the front, and callers who write every byte themselves."""
+    """An application behind the server, and callers that write raw bytes."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self.port, self._stack = 0, stack
@@ -117,19 +117,19 @@ async def test_slow_head_is_cut_off() -> None:
         while not rest.done():
             caller.say(b"a")
             await asyncio.wait([rest], timeout=0.02)
-        assert_cut(rest)
+        assert_timed_out(rest)
 
 
 @pytest.mark.parametrize("path", [b"/echo", b"/unread"])
 @pytest.mark.parametrize("message", [HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"])
-async def test_a_body_that_does_not_come_ends_the_connection(message: bytes, path: bytes) -> None:
+async def test_a_missing_body_ends_the_connection(message: bytes, path: bytes) -> None:
     async with served() as server:
         raw = await server.ask(message.replace(b"/echo", path))
         assert raw.startswith(b"HTTP/1.1 408 " if path == b"/echo" else b"HTTP/1.1 401 ")
         assert raw.count(b"HTTP/1.1 ") == 1
 
 
-async def test_a_body_that_comes_by_drops_is_cut_too() -> None:
+async def test_a_body_below_the_minimum_rate_is_408() -> None:
     async with served(replace(QUICK, body_idle_s=0.4, body_bytes_per_s=1e6)) as server:
         caller = await server.caller()
         caller.say(HEAD + b"Content-Length: 200000\r\n\r\n")
@@ -137,10 +137,10 @@ async def test_a_body_that_comes_by_drops_is_cut_too() -> None:
         while not rest.done():
             caller.say(b"x")
             await asyncio.wait([rest], timeout=0.02)
-        assert_cut(rest)
+        assert_timed_out(rest)
 
 
-async def test_a_slow_handler_is_nobodys_slowness() -> None:
+async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
     async with served() as server:
         caller = await server.caller()
         caller.say(HI.replace(b"/echo", b"/held"))
@@ -150,7 +150,7 @@ async def test_a_slow_handler_is_nobodys_slowness() -> None:
         assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_caller_who_does_not_read_is_given_up() -> None:
+async def test_a_caller_that_does_not_read_is_disconnected() -> None:
     async with served() as server:
         caller = await server.caller()
         caller.say(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -163,7 +163,7 @@ def _is_reset(caller: Caller) -> bool:
     return caller.writer.transport.is_closing()
 
 
-async def test_an_idle_connection_is_closed_in_time_and_in_silence() -> None:
+async def test_an_idle_connection_is_closed_without_a_response() -> None:
     async with served(replace(QUICK, idle_s=0.2)) as server:
         fresh, used = await server.caller(), await server.caller()
         used.say(HI)
@@ -171,7 +171,7 @@ async def test_an_idle_connection_is_closed_in_time_and_in_silence() -> None:
         assert [await one.rest() for one in (fresh, used)] == [b"", b""]
 
 
-async def test_above_the_cap_the_connection_that_was_idle_longest_goes() -> None:
+async def test_above_the_cap_the_longest_idle_connection_is_closed() -> None:
     async with served(replace(PATIENT, max_connections=3)) as server:
         callers = [await server.caller() for _ in range(3)]
         for caller in (callers[1], callers[0], callers[2]):
@@ -186,13 +186,13 @@ async def test_above_the_cap_the_connection_that_was_idle_longest_goes() -> None
             await caller.until(b"hi")
 
 
-async def test_above_the_cap_a_new_connection_is_refused_while_none_is_idle(caplog: pytest.LogCaptureFixture) -> None:
+async def test_above_the_cap_a_new_connection_is_503_if_none_is_idle(caplog: pytest.LogCaptureFixture) -> None:
     async with served(replace(PATIENT, max_connections=2)) as server:
         busy, beginning = await server.caller(), await server.caller()
         busy.say(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
         beginning.say(HEAD)
-        await asyncio.sleep(0.05)  # else it would still count as idle, and go
+        await asyncio.sleep(0.05)  # otherwise it would still count as idle and be closed
         refused = await (await server.caller()).rest()
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert json.loads(refused.partition(b"\r\n\r\n")[2])["code"] == "TOO_MANY_CONNECTIONS"
@@ -201,7 +201,7 @@ async def test_above_the_cap_a_new_connection_is_refused_while_none_is_idle(capl
     assert "refused a connection: 2 are open" in caplog.text
 
 
-# What breaks HTTP is refused flatly, and nothing of it is told to anybody.
+# Malformed HTTP is refused with a flat 400. Neither the response nor the log quotes it.
 
 BROKEN = {
     "request line": b"GET /%b HTTP/1.1 oops\r\nHost: x\r\n\r\n" % KEY,
@@ -234,9 +234,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN.values(), ids=BROKEN)
-async def test_broken_http_is_a_flat_400_and_is_quoted_nowhere(
-    message: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_http_is_a_flat_400_and_is_not_quoted(message: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with served() as server:
         raw = await server.ask(message)
@@ -244,10 +242,10 @@ async def test_broken_http_is_a_flat_400_and_is_quoted_nowhere(
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in head.lower()
     assert json.loads(body)["code"] == "INVALID_REQUEST"
-    assert_discreet(raw, caplog)
+    assert_not_quoted(raw, caplog)
 
 
-async def test_a_broken_chunk_of_a_body_that_nobody_reads_is_quoted_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_chunk_of_an_unread_body_is_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with served() as server:
         caller = await server.caller()
@@ -256,11 +254,11 @@ async def test_a_broken_chunk_of_a_body_that_nobody_reads_is_quoted_nowhere(capl
         assert head.startswith(b"HTTP/1.1 401 ")
         caller.say(KEY + b"\r\n")
         raw = await caller.rest()
-    assert_discreet(head + raw, caplog)
+    assert_not_quoted(head + raw, caplog)
 
 
 @pytest.mark.parametrize("byte_by_byte", [False, True])
-async def test_another_protocol_on_a_kept_connection_is_refused(byte_by_byte: bool) -> None:
+async def test_another_protocol_on_a_reused_connection_is_400(byte_by_byte: bool) -> None:
     async with served(PATIENT) as server:
         caller = await server.caller()
         caller.say(HI)
@@ -271,7 +269,7 @@ async def test_another_protocol_on_a_kept_connection_is_refused(byte_by_byte: bo
         assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_what_speaks_of_another_protocol_is_served() -> None:
+async def test_another_protocols_name_in_header_and_body_is_served() -> None:
     text = b"POST /echo RTSP/1.0\r\n"
     request = HEAD + b"X: %b\r\nContent-Length: %d\r\n\r\n%b" % (text.strip(), len(text), text)
     async with served(PATIENT) as server:
@@ -299,10 +297,10 @@ BROKEN_BODIES = {
 
 
 @pytest.mark.parametrize("rest", BROKEN_BODIES.values(), ids=BROKEN_BODIES)
-async def test_a_body_that_breaks_while_the_handler_waits_for_it_is_a_400_at_once(
+async def test_a_body_that_becomes_malformed_while_awaited_is_400_at_once(
     rest: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """aiohttp tells only what comes next on the connection, for which the handler would wait."""
+    """aiohttp reports the error only to the next request on the connection, so the handler would wait for ever."""
     caplog.set_level(logging.DEBUG)
     async with served(PATIENT) as server:
         caller = await server.caller()
@@ -316,16 +314,16 @@ async def test_a_body_that_breaks_while_the_handler_waits_for_it_is_a_400_at_onc
     assert b"connection: close" in raw.lower()
     assert raw.count(b"HTTP/1.1 ") == 1
     assert json.loads(raw.partition(b"\r\n\r\n")[2])["code"] == "INVALID_REQUEST"
-    assert_discreet(raw, caplog)
+    assert_not_quoted(raw, caplog)
 
 
-async def test_a_request_is_answered_though_the_body_of_the_next_one_breaks() -> None:
+async def test_a_request_is_answered_though_the_next_body_is_malformed() -> None:
     async with served(PATIENT) as server:
         caller = await server.caller()
         caller.say(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
         caller.say(CHUNKED)
-        await asyncio.sleep(0.05)  # else both are one read, of which aiohttp makes an error alone
+        await asyncio.sleep(0.05)  # otherwise both arrive in one read, and aiohttp reports only the error
         caller.say(b"zz\r\n")
         await asyncio.sleep(0.05)
         server.go.set()
@@ -341,8 +339,8 @@ TRAILERS = {
 
 
 @pytest.mark.parametrize("trailers", TRAILERS.values(), ids=TRAILERS)
-async def test_trailers_that_aiohttp_alone_refuses_end_the_connection(trailers: bytes) -> None:
-    """The parser that reads along accepts them, so this ends as a body that does not come."""
+async def test_trailers_that_only_aiohttp_refuses_end_the_connection(trailers: bytes) -> None:
+    """The second parser (httptools) accepts them, so the body counts as missing."""
     async with served() as server:
         caller = await server.caller()
         caller.say(CHUNKED)
@@ -351,8 +349,8 @@ async def test_trailers_that_aiohttp_alone_refuses_end_the_connection(trailers: 
         assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_body_that_breaks_behind_a_declined_upgrade_ends_the_connection() -> None:
-    """Nobody reads along there, so this ends as a body that does not come."""
+async def test_a_malformed_body_after_a_declined_upgrade_ends_the_connection() -> None:
+    """The second parser (httptools) does not run after an upgrade, so the body counts as missing."""
     upgrade = HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi"
     async with served() as server:
         caller = await server.caller()
@@ -365,7 +363,7 @@ async def test_a_body_that_breaks_behind_a_declined_upgrade_ends_the_connection(
         assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_bug_is_a_flat_500_and_the_log_holds_its_place_not_its_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_is_a_flat_500_logged_by_place_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     async with served(replace(QUICK, code_member="error_code")) as server:
         raw = await server.ask(b"GET /broken HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n" % KEY)
     assert raw.startswith(b"HTTP/1.1 500 ")
@@ -378,13 +376,13 @@ async def test_a_bug_is_a_flat_500_and_the_log_holds_its_place_not_its_text(capl
     assert KEY.decode() not in caplog.text
 
 
-def assert_cut(rest: "asyncio.Task[bytes]") -> None:
-    """Who sends on while we close may be reset before he has read our 408."""
+def assert_timed_out(rest: "asyncio.Task[bytes]") -> None:
+    """A caller that keeps sending while we close may be reset before it reads the 408."""
     if not isinstance(rest.exception(), ConnectionResetError):
         assert rest.result().startswith(b"HTTP/1.1 408 ")
 
 
-def assert_discreet(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def assert_not_quoted(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert b"quoteme" not in raw
     assert "quoteme" not in caplog.text
     assert "Traceback" not in caplog.text

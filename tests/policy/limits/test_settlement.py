@@ -1,4 +1,4 @@
-"""A reservation survives the way through the journal's JSON."""
+"""Reservations are unchanged after being written to the journal as JSON and read back."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""A workspace's tier: a name with figures, or figures of its own; never unlimited."""
+"""A workspace's tier is a name with figures or its own figures. It is never unlimited."""
 
 import pytest
 
