@@ -1,4 +1,4 @@
-"""Nouns for tests of the books: billing events, and a clock to set."""
+"""Helpers for tests of billing events: build them, store many of them, ingest and read them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,11 +48,11 @@ def event(number: int, ended_at_ms: int = 0, **more: Any) -> BillingEvent:
 
 
 async def fill_events(store: Store, workspace_id: str, first: int, beyond: int) -> None:
-    """Very many: one each millisecond, of a thousand entities with a key each, written by the database itself."""
+    """Insert one event per millisecond, of a thousand entities with one key each. The database generates the rows."""
     for start in range(first, beyond, _ROWS_AT_ONCE):
         async with store.write() as tx:
             numbers = {"workspace": workspace_id, "first": start, "last": min(start + _ROWS_AT_ONCE, beyond) - 1}
-            await tx.conn.execute(text(_FILLS[tx.conn.dialect.name]), numbers)
+            await tx.conn.execute(text(_FILL_QUERIES[tx.conn.dialect.name]), numbers)
     async with store.write() as tx:
         await tx.conn.execute(text("ANALYZE events"))
 
@@ -66,7 +66,7 @@ _LITE_ROW = _ROW.format(key="printf('01K%023d', n)", prefix="printf('tg_key%08d'
 _POSTGRES_ROW = _ROW.format(
     key="'01K' || lpad(CAST(n AS text), 23, '0')", prefix="'tg_key' || lpad(CAST(n % 1000 AS text), 8, '0')"
 )
-_FILLS = {
+_FILL_QUERIES = {
     "sqlite": "WITH RECURSIVE numbers(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last)"
     f" INSERT INTO events {_LITE_ROW} FROM numbers",
     "postgresql": f"INSERT INTO events {_POSTGRES_ROW}"
@@ -75,7 +75,7 @@ _FILLS = {
 
 
 def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:
-    """The way in and the way out, by one clock."""
+    """Ingest and reader of billing events, on one clock."""
     clock: EventClock = more.get("clock", EventClock())
     outbox: Outbox | None = more.get("outbox")
     return Ingest(store, holdback_s, clock, outbox), EventReader(store, holdback_s, clock)
@@ -86,12 +86,12 @@ async def clock_ms(store: Store) -> int:
         return (await EventClock().read(conn)).clock_ms
 
 
-async def all_pages(statements: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:
-    """The window that was answered, and the keys of all its pages."""
-    page = await statements.first_page(asked, limit)
+async def all_pages(reader: EventReader, asked: Window, limit: int) -> tuple[Window, list[str]]:
+    """The window of the answer, and the keys of the events on all its pages."""
+    page = await reader.first_page(asked, limit)
     window, rows = page.window, list(page.rows)
     while page.next is not None:
-        page = await statements.next_page(window, page.next, page.limit)
+        page = await reader.next_page(window, page.next, page.limit)
         assert page.rows
         rows += page.rows
     assert_ordered(rows)

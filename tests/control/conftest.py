@@ -1,6 +1,6 @@
-"""Fixtures for control: a database of each kind, and a running control plane on it with a workspace of its own.
+"""Fixtures for control: a database of each kind, and a running control plane on it with its own workspace.
 
-Databases are copies of one that was migrated once, and are dropped again: there are hundreds of them in a run.
+Each database is a copy of one that was migrated once, and is dropped afterwards: a run needs hundreds of them.
 """
 
 import asyncio
@@ -46,34 +46,34 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=KINDS)
-def original(request: pytest.FixtureRequest) -> PostgresServer | Path:
-    """What to copy, once of each kind. Not async: the originals are made in event loops of their own."""
+def migrated_original(request: pytest.FixtureRequest) -> PostgresServer | Path:
+    """The database to copy, once of each kind. Not async: each migrated_original is migrated in its own event loop."""
     name = "migrated_file" if request.param == "sqlite" else "migrated_postgres"
     found: PostgresServer | Path = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
-async def database_url(original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+async def database_url(migrated_original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
     """A migrated database, once of each kind."""
-    if isinstance(original, Path):
-        shutil.copy(original, tmp_path / "control.db")
+    if isinstance(migrated_original, Path):
+        shutil.copy(migrated_original, tmp_path / "control.db")
         yield _sqlite_url(tmp_path / "control.db")
         return
     name = f"t{next(_numbers)}"
-    yield await original.create_database(name, template=MIGRATED)
-    await original.drop_database(name)
+    yield await migrated_original.create_database(name, template=MIGRATED)
+    await migrated_original.drop_database(name)
 
 
 @pytest.fixture
-async def empty_url(original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
+async def empty_url(migrated_original: PostgresServer | Path, tmp_path: Path) -> AsyncIterator[str]:
     """An empty database, once of each kind."""
-    if isinstance(original, Path):
+    if isinstance(migrated_original, Path):
         yield _sqlite_url(tmp_path / "empty.db")
         return
     name = f"t{next(_numbers)}"
-    yield await original.create_database(name)
-    await original.drop_database(name)
+    yield await migrated_original.create_database(name)
+    await migrated_original.drop_database(name)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def lite(migrated_file: Path, tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    """A running control plane on SQLite alone, for what does not depend on the database."""
+    """A running control plane on SQLite only, for tests that do not depend on the database."""
     shutil.copy(migrated_file, tmp_path / "control.db")
     async with running_plane(_sqlite_url(tmp_path / "control.db")) as found:
         yield found

@@ -1,4 +1,4 @@
-"""A control plane that runs in the test's event loop, and a client that speaks to it over a real socket."""
+"""A control plane that runs in the test's event loop, and a client that calls it over a real socket."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ SLUG = "acme/chat"
 
 @dataclass
 class Answer:
-    """A status, a body, the headers."""
+    """A response: status, body (JSON or text) and headers."""
 
     status: int
     body: Any
@@ -104,7 +104,7 @@ def settings_on(database_url: str, **more: Any) -> Settings:
 
 
 class _PlaneServer(TestServer):
-    """The application behind the same front as `python -m control` puts before it."""
+    """The application behind the same HTTP server as in `python -m control`."""
 
     async def _make_runner(self, **_kwargs: Any) -> FrontRunner:
         return FrontRunner(self.app, LIMITS)

@@ -37,8 +37,8 @@ class Process:
         [self.port] = free_ports("127.0.0.1", 1)
         key = base64.b64encode(SECRET_KEYS[0]).decode()
         secrets = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_SECRET_KEY": key}
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
-        self._environment = {**ours, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+        self._environment = {**inherited, **secrets, "TOLLGATE_DATABASE_URL": database_url, **environment}
         self.url = f"http://127.0.0.1:{self.port}"
         self.start()
 
@@ -47,19 +47,19 @@ class Process:
         self.child = subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=subprocess.PIPE)
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
-        """Its exit status and what it logged."""
+        """Send the signal and wait. Returns the exit status and the log."""
         self.child.send_signal(number)
         _, log = self.child.communicate(timeout=20)
         return self.child.returncode, log.decode()
 
 
 @asynccontextmanager
-async def processes(*found: Process) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client, once all are ready; what still runs is killed at the end."""
+async def ready_processes(*found: Process) -> AsyncIterator[aiohttp.ClientSession]:
+    """Yield an HTTP client once all processes are ready; kill those that still run at the end."""
     try:
         async with aiohttp.ClientSession() as session:
             for process in found:
-                await until(session, process, 200)
+                await wait_for_readiness(session, process, 200)
             yield session
     finally:
         for process in found:
@@ -67,7 +67,7 @@ async def processes(*found: Process) -> AsyncIterator[aiohttp.ClientSession]:
                 process.end(signal.SIGKILL)
 
 
-async def until(session: aiohttp.ClientSession, process: Process, status: int) -> None:
+async def wait_for_readiness(session: aiohttp.ClientSession, process: Process, status: int) -> None:
     async with asyncio.timeout(30):
         while await _readiness(session, process) != status:
             await asyncio.sleep(0.05)
@@ -95,7 +95,7 @@ def group(entity: str) -> dict[str, Any]:
 
 async def test_two_processes_start_at_once_and_behave_as_one(empty_url: str) -> None:
     one, two = Process(empty_url), Process(empty_url)
-    async with processes(one, two) as session:
+    async with ready_processes(one, two) as session:
         headers = {"Authorization": f"Bearer {await key_of_new_workspace(empty_url)}"}
 
         async def create(process: Process, entity: str) -> int:
@@ -112,10 +112,10 @@ async def test_two_processes_start_at_once_and_behave_as_one(empty_url: str) -> 
         assert "ERROR" not in log
 
 
-async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
-    """kill -9 while many write: every acknowledged group is there, and each group is whole or not there at all."""
+async def test_acknowledged_writes_survive_sigkill(database_url: str) -> None:
+    """After SIGKILL during concurrent writes, every acknowledged group is stored and published."""
     process = Process(database_url)
-    async with processes(process) as session:
+    async with ready_processes(process) as session:
         headers = {"Authorization": f"Bearer {await key_of_new_workspace(database_url)}"}
         acknowledged: list[str] = []
 
@@ -136,7 +136,7 @@ async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
         process.end(signal.SIGKILL)
         await asyncio.gather(*writers)
         process.start()
-        await until(session, process, 200)
+        await wait_for_readiness(session, process, 200)
         found: set[str] = set()
         for id in acknowledged:
             async with session.get(f"{process.url}{GROUPS}/{id}", headers=headers) as answer:
@@ -149,9 +149,9 @@ async def test_what_was_acknowledged_survives_a_kill(database_url: str) -> None:
 
 
 async def test_a_chunk_that_becomes_malformed_after_the_head_is_400(tmp_path: Path) -> None:
-    """Not a 408, half a minute later."""
+    """The answer comes at once, instead of a 408 after half a minute."""
     process = Process(f"sqlite+aiosqlite:///{tmp_path}/control.db")
-    async with processes(process):
+    async with ready_processes(process):
         reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
         head = f"POST /internal/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         writer.write(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
@@ -172,15 +172,15 @@ async def test_an_unreachable_database_is_503_until_it_is_back() -> None:
         pytest.skip(MISSING)
     with running_postgres() as server:
         url = await server.create_database("away")
-        await _go_away_and_come_back(server, url)
+        await _stop_and_start_database(server, url)
 
 
-async def _go_away_and_come_back(server: PostgresServer, url: str) -> None:
+async def _stop_and_start_database(server: PostgresServer, url: str) -> None:
     process = Process(url)
-    async with processes(process) as session:
+    async with ready_processes(process) as session:
         headers = {"Authorization": f"Bearer {await key_of_new_workspace(url)}"}
         server.stop()
-        await until(session, process, 503)
+        await wait_for_readiness(session, process, 503)
         for method, path in (("GET", GROUPS), ("GET", "/internal/v1/snapshot")):
             token = headers if path == GROUPS else {"Authorization": f"Bearer {TOKEN}"}
             async with session.request(method, process.url + path, headers=token) as answer:
@@ -191,7 +191,7 @@ async def _go_away_and_come_back(server: PostgresServer, url: str) -> None:
         async with session.get(f"{process.url}/healthz") as answer:
             assert answer.status == 200
         server.start()
-        await until(session, process, 200)
+        await wait_for_readiness(session, process, 200)
         async with session.post(process.url + GROUPS, json=group("kept"), headers=headers) as answer:
             assert answer.status == 200
         _, log = process.end(signal.SIGTERM)
@@ -207,7 +207,7 @@ async def test_control_started_before_its_database_waits_for_it() -> None:
         server.stop()
         process = Process(url)
         server.start()
-        async with processes(process):
+        async with ready_processes(process):
             pass
 
 
@@ -234,7 +234,7 @@ async def test_a_refused_password_is_logged_once_and_sigterm_ends_the_wait() -> 
     assert "Traceback" not in log
 
 
-async def test_a_database_of_a_newer_version_ends_control_with_a_sentence(tmp_path: Path) -> None:
+async def test_a_database_of_a_newer_version_is_reported_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     url = f"sqlite+aiosqlite:///{path}"
     store = Store.at(url)
@@ -267,7 +267,7 @@ async def test_each_commit_sends_a_hint(tmp_path: Path) -> None:
     with private_redis() as server:
         process = Process(url, TOLLGATE_REDIS_URL=server.url)
         redis = Redis.from_url(server.url)
-        async with processes(process) as session, redis.pubsub() as listener:
+        async with ready_processes(process) as session, redis.pubsub() as listener:
             await listener.subscribe("tollgate:hints")
             await listener.get_message(timeout=5)
             headers = {"Authorization": f"Bearer {await key_of_new_workspace(url)}"}
@@ -280,7 +280,7 @@ async def test_each_commit_sends_a_hint(tmp_path: Path) -> None:
         await redis.aclose()
 
 
-def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_reported_without_a_traceback(tmp_path: Path) -> None:
     process = Process(f"sqlite+aiosqlite:///{tmp_path}/c.db", TOLLGATE_CONTROL_HOST="192.0.2.1")
     _, log = process.child.communicate(timeout=20)
     assert process.child.returncode == 1

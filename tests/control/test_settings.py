@@ -1,4 +1,4 @@
-"""Control's settings: read from an environment, refused by name and never by value."""
+"""Control's settings: defaults, and errors that name the setting but never show its value."""
 
 import base64
 

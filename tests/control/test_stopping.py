@@ -1,4 +1,4 @@
-"""Stopping: what waits is left at once, and a task ends though it swallows a cancellation."""
+"""Stopping: a waiting start is cancelled at once, and a task that swallows a cancellation still ends."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Limits of the management API per key: table, windows, processes, Redis away.
+"""Request limits of the management API per key: the table, rolling windows, several processes, loss of Redis.
 
 See docs/reference/management-api.md#request-limits.
 """
@@ -36,7 +36,7 @@ FEW = Allowance("few", 5, 300)
         ("GET", "/v1/gateway/events", 100, 1_000),
     ],
 )
-def test_the_table(method: str, path: str, requests: int, window_ms: int) -> None:
+def test_each_operation_has_its_documented_limit(method: str, path: str, requests: int, window_ms: int) -> None:
     found = allowance_for(method, path)
     assert (found.requests, found.window_ms) == (requests, window_ms)
 
@@ -62,13 +62,13 @@ def windows(request: pytest.FixtureRequest) -> Windows:
     return LocalWindows() if request.param == "local" else RedisWindows(request.getfixturevalue("redis"))
 
 
-async def test_never_more_than_allowed_in_any_window(windows: Windows) -> None:
+async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
     admitted: list[tuple[float, float]] = []
-    ends = time.monotonic() + 1.0
-    while time.monotonic() < ends:
-        asked = time.monotonic()
+    ends_s = time.monotonic() + 1.0
+    while time.monotonic() < ends_s:
+        asked_s = time.monotonic()
         if not await windows.admit("k", FEW):
-            admitted.append((asked, time.monotonic()))
+            admitted.append((asked_s, time.monotonic()))
         await asyncio.sleep(0.005)
     assert len(admitted) >= 2 * FEW.requests, "capacity comes back"
     for (_, first_answered), (later_asked, later_answered) in zip(admitted, admitted[FEW.requests :], strict=False):
@@ -76,7 +76,7 @@ async def test_never_more_than_allowed_in_any_window(windows: Windows) -> None:
         assert (later_answered - first_answered) * 1000 > FEW.window_ms - 20
 
 
-async def test_a_refusal_states_the_true_wait(windows: Windows) -> None:
+async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> None:
     a_second = Allowance("some", 5, 1000)
     for _ in range(a_second.requests):
         assert await windows.admit("k", a_second) == 0
@@ -96,14 +96,14 @@ async def test_a_refused_request_does_not_count(windows: Windows) -> None:
     assert await windows.admit("k", one) == 0
 
 
-async def test_processes_count_together(redis: Redis) -> None:
+async def test_processes_share_counts_through_redis(redis: Redis) -> None:
     both = [RedisWindows(redis), RedisWindows(redis)]
     slow = Allowance("slow", 7, 60_000)
     answers = await asyncio.gather(*(both[number % 2].admit("k", slow) for number in range(30)))
     assert sum(not wait for wait in answers) == 7
 
 
-async def test_without_redis_this_process_counts() -> None:
+async def test_an_unreachable_redis_is_replaced_by_local_counts() -> None:
     client = connect("unix:///nowhere/redis.sock")
     windows = RedisWindows(client)
     slow = Allowance("slow", 7, 60_000)
@@ -121,7 +121,7 @@ async def test_a_refusal_says_when_to_retry() -> None:
     await throttle.check("k", "POST", f"{D}/activate")
 
 
-async def test_over_http_per_key_and_over_two_processes(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_key_is_limited_over_http_across_two_processes(redis_server: RedisServer, tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with (
         running_plane(url, redis_url=redis_server.url) as one,
@@ -141,8 +141,8 @@ async def test_over_http_per_key_and_over_two_processes(redis_server: RedisServe
         (await one.get("/v1/models")).ok()
 
 
-async def test_refused_kinds_are_counted_too(lite: ControlPlane) -> None:
-    """A federated key that keeps knocking is slowed down like any other."""
+async def test_requests_of_refused_key_kinds_are_counted(lite: ControlPlane) -> None:
+    """A federated key, which is always refused, is throttled like any other."""
     group = await lite.group("g")
     key = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
     answers = await asyncio.gather(*(lite.get("/v1/models", key=key) for _ in range(OTHER.requests + 40)))

@@ -1,4 +1,4 @@
-"""Slices: however many long computations are under way, one turn of the loop has one slice of them."""
+"""Time slices: each turn of the event loop runs one slice, however many long computations are in progress."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ STEP_S = SLICE_S / 4
 
 
 class Clock:
-    """Moves only when a step of a computation does."""
+    """Advances only with the steps of a computation."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -82,7 +82,7 @@ async def test_a_cancelled_task_in_the_queue_delays_no_other(clock: Clock) -> No
     assert faults == []
 
 
-async def test_short_work_does_not_wait(clock: Clock) -> None:
+async def test_work_within_a_slice_does_not_wait(clock: Clock) -> None:
     turned: list[None] = []
     asyncio.get_running_loop().call_soon(turned.append, None)
     await pause()
@@ -91,8 +91,8 @@ async def test_short_work_does_not_wait(clock: Clock) -> None:
 
 
 @pytest.fixture
-def full_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Of the collector at everything; one is due."""
+def full_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Records full garbage collections, of which one is always due."""
     found: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -106,25 +106,25 @@ def full_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
-async def test_full_collections_run_while_no_request_is_processed(full_looks: list[int]) -> None:
+async def test_full_collections_wait_until_no_request_is_processed(full_collections: list[int]) -> None:
     turns = WorkspaceTurns()
     task = asyncio.create_task(collect_when_idle(turns))
     async with turns.of("ws"):
         await asyncio.sleep(0.05)
-        assert full_looks == []
+        assert full_collections == []
     async with asyncio.timeout(5):
-        while not full_looks:
+        while not full_collections:
             await asyncio.sleep(0.001)
     task.cancel()
 
 
-async def test_a_full_collection_runs_without_an_idle_moment_at_last(
-    full_looks: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_a_full_collection_runs_late_if_requests_never_pause(
+    full_collections: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_slices, "_COLLECT_AFTER_S", 0.01)
     turns = WorkspaceTurns()
     async with turns.of("ws"), asyncio.timeout(5):
         task = asyncio.create_task(collect_when_idle(turns))
-        while not full_looks:
+        while not full_collections:
             await asyncio.sleep(0.001)
     task.cancel()

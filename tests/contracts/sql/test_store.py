@@ -16,14 +16,14 @@ from tests.control.conftest import (
     database_url,
     empty_url,
     migrated_file,
+    migrated_original,
     migrated_postgres,
-    original,
     postgres,
     store,
 )
 from tests.postgres_server import PostgresServer, running_postgres
 
-__all__ = ["database_url", "empty_url", "migrated_file", "migrated_postgres", "original", "postgres", "store"]
+__all__ = ["database_url", "empty_url", "migrated_file", "migrated_original", "migrated_postgres", "postgres", "store"]
 
 
 def workspace(id: str, name: str = "") -> dict[str, object]:

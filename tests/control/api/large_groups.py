@@ -1,4 +1,4 @@
-"""Groups as large as there may be, and larger ones of before there was a bound."""
+"""Groups at the bound on models, and larger groups written before the bound existed."""
 
 import json
 from typing import Any
@@ -14,14 +14,14 @@ Json = dict[str, Any]
 
 
 def full_models(count: int = MAX_MODELS, threshold: int = 1000) -> list[Json]:
-    """Entries with every limit there may be."""
+    """Entries of `models`, each with all four limits."""
     rates = [{"type": type, "unit": "MINUTE", "threshold": threshold} for type in ("TOKEN", "REQUEST")]
     usages = [{"type": type, "unit": "DAY", "threshold": threshold} for type in ("TOKEN", "REQUEST")]
     return [{"slug": f"acme/m{n:05d}", "rate_limits": rates, "usage_limits": usages} for n in range(count)]
 
 
 async def old_group(plane: ControlPlane, entity: str, models: list[Json], parent: str = "") -> str:
-    """As it was written before there was a bound."""
+    """Insert a group as it was written before the bound existed. Returns its id."""
     id = f"grp_{entity}"
     values: Json = {
         "id": id,
@@ -41,7 +41,7 @@ async def old_group(plane: ControlPlane, entity: str, models: list[Json], parent
 
 
 async def full_tree(plane: ControlPlane) -> list[str]:
-    """Five levels of groups at their bound; their ids, from the root on."""
+    """Create five levels of groups at the bound. Returns their ids, root first."""
     ids: list[str] = []
     for level in range(LEVELS):
         made = await plane.try_group(f"l{level}", ids[-1] if ids else None, models=full_models(), mode="CASCADING")

@@ -39,7 +39,7 @@ async def test_a_slug_is_unique_under_concurrent_creates(plane: ControlPlane) ->
     assert {answer.body["code"] for answer in answers if answer.status == 409} == {"CONFLICT"}
 
 
-async def test_a_list_is_read_to_its_end_in_pages(plane: ControlPlane) -> None:
+async def test_pages_of_a_list_join_into_the_whole(plane: ControlPlane) -> None:
     target = await vendor_b(plane)
     for number in range(5):
         (await plane.post(PATH, {"slug": f"acme/m{number}", "targets": [target]})).ok()
@@ -60,7 +60,7 @@ async def test_a_page_has_1_to_1000_items(lite: ControlPlane, limit: str) -> Non
     assert body["details"][0]["field"] == "limit"
 
 
-async def test_other_workspaces_see_nothing(plane: ControlPlane) -> None:
+async def test_endpoints_of_other_workspaces_are_not_visible(plane: ControlPlane) -> None:
     made = (await plane.post(PATH, {"slug": "acme/chat", "targets": [await vendor_b(plane)]})).ok()
     key = (await plane.another_workspace())["api_key"]
     one = f"{PATH}/{made['id']}"
@@ -94,7 +94,7 @@ async def filled(plane: ControlPlane, provider: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_each_provider_needs_its_fields_and_knows_no_others(lite: ControlPlane, provider: str) -> None:
+async def test_a_target_has_all_fields_of_its_provider_and_no_other(lite: ControlPlane, provider: str) -> None:
     target = await filled(lite, provider)
     made = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
     assert made["targets"] == [target]
@@ -126,14 +126,14 @@ async def test_each_provider_needs_its_fields_and_knows_no_others(lite: ControlP
         ({"slug": "acme/x", "targets": 1, "extra": 1}, "extra"),
     ],
 )
-async def test_a_wrong_body_names_the_field(lite: ControlPlane, body: dict[str, Any], field: str) -> None:
+async def test_an_invalid_body_is_400_and_names_the_field(lite: ControlPlane, body: dict[str, Any], field: str) -> None:
     if isinstance(body.get("targets"), int):
         body = {**body, "targets": [await vendor_b(lite)] * body["targets"]}
     details = (await lite.post(PATH, body)).refused(400, "INVALID_REQUEST")["details"]
     assert [detail["field"] for detail in details] == [field]
 
 
-async def test_references_must_be_of_this_workspace(plane: ControlPlane) -> None:
+async def test_references_to_another_workspace_are_refused(plane: ControlPlane) -> None:
     key = (await plane.another_workspace())["api_key"]
     theirs = (await plane.post("/v1/secrets", {"name": "x", "value": "y"}, key=key)).ok()["id"]
     model = (await plane.post("/v1/models", {"name": "x"}, key=key)).ok()["id"]
@@ -169,7 +169,7 @@ async def test_the_slug_is_immutable(lite: ControlPlane) -> None:
         *("https://169.254.169.254", "https://[::ffff:127.0.0.1]", "https://example.com:", "https://", "example.com"),
     ],
 )
-async def test_base_urls_are_public(lite: ControlPlane, url: str) -> None:
+async def test_a_base_url_that_is_not_public_is_refused(lite: ControlPlane, url: str) -> None:
     target = {**await filled(lite, "VENDOR_B_COMPATIBLE"), "base_url": url}
     body = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
     assert [detail["field"] for detail in body["details"]] == ["targets.0.base_url"]

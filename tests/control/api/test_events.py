@@ -1,4 +1,4 @@
-"""`GET /v1/gateway/events`.
+"""`GET /v1/gateway/events`: windows, pages, filters, cursors and time formats.
 
 See docs/reference/events-and-webhooks.md#listing-events.
 """
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) -> None:
-    """Events one second apart, in three entities of two keys each, without a holdback's stamps."""
+    """Ingest events one second apart, of three entities with two keys each. None is restamped."""
     ingest, _ = books(plane.store, 1e7)
     taken = [
         event(
@@ -42,8 +42,8 @@ async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) ->
     await ingest.take(taken)
 
 
-async def walk(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
-    """All items, page by page; the window must be the same on each."""
+async def read_all_pages(plane: ControlPlane, params: list[tuple[str, Any]]) -> list[Any]:
+    """All items, read page by page. The window must be the same on each page."""
     answer = (await plane.get(PATH, params=params)).ok()
     items, window = answer["items"], answer["window"]
     while answer["pagination"]["has_more"]:
@@ -59,7 +59,7 @@ def keys_of(items: list[Any]) -> list[str]:
     return [item["idempotencyKey"] for item in items]
 
 
-async def test_an_event_has_the_form_of_the_spec(plane: ControlPlane) -> None:
+async def test_an_event_has_the_documented_form(plane: ControlPlane) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, [7], start_ms, request_metadata={"never": "shown"})
     answer = (await plane.get(PATH, params={"start_time": time_text(start_ms)})).ok()
@@ -83,15 +83,15 @@ async def test_an_event_has_the_form_of_the_spec(plane: ControlPlane) -> None:
 async def test_pages_join_into_the_whole_in_order(plane: ControlPlane, limit: int) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, range(30), start_ms)
-    items = await walk(plane, [("start_time", time_text(start_ms)), ("limit", limit)])
+    items = await read_all_pages(plane, [("start_time", time_text(start_ms)), ("limit", limit)])
     assert keys_of(items) == [event_key(n) for n in range(30)]
 
 
-async def test_ties_are_broken_by_the_key(plane: ControlPlane) -> None:
+async def test_events_of_one_millisecond_are_ordered_by_key(plane: ControlPlane) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     for n in (5, 3, 9, 1):
         await fill(plane, [n], start_ms - 1000 * n)
-    items = await walk(plane, [("start_time", time_text(start_ms)), ("limit", 2)])
+    items = await read_all_pages(plane, [("start_time", time_text(start_ms)), ("limit", 2)])
     assert keys_of(items) == [event_key(n) for n in (1, 3, 5, 9)]
 
 
@@ -108,7 +108,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-async def test_filters_are_repeated_parameters_and_pinned(plane: ControlPlane, name: str) -> None:
+async def test_filters_are_repeated_parameters_and_the_cursor_keeps_them(plane: ControlPlane, name: str) -> None:
     prefixes, entities = FILTERS[name]
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, range(40), start_ms)
@@ -121,19 +121,19 @@ async def test_filters_are_repeated_parameters_and_pinned(plane: ControlPlane, n
         for n in (*range(40), *range(100, 104))
         if (not prefixes or f"tg_key{n % 6}" in prefixes) and (not entities or f"customer-{n % 3}" in entities)
     ]
-    assert keys_of(await walk(plane, params)) == wanted
+    assert keys_of(await read_all_pages(plane, params)) == wanted
 
 
-async def test_as_many_filters_as_are_allowed_can_be_paged_through(plane: ControlPlane) -> None:
+async def test_the_largest_allowed_filters_fit_into_a_cursor(plane: ControlPlane) -> None:
     start_ms = await clock_ms(plane.store) - HOUR_MS
     await fill(plane, range(40), start_ms)
     params: list[tuple[str, Any]] = [("start_time", time_text(start_ms)), ("limit", 16)]
     params += [("api_keys", f"tg_key{n}" if n < 6 else f"tg_abcdefgh{n:04d}") for n in range(1000)]
     params += [("external_entity_ids", f"customer-{n}" if n < 3 else f"{n}" + "é" * 240) for n in range(12)]
-    assert keys_of(await walk(plane, params)) == [event_key(n) for n in range(40)]
+    assert keys_of(await read_all_pages(plane, params)) == [event_key(n) for n in range(40)]
 
 
-async def test_a_filter_value_without_events_finds_none(lite: ControlPlane) -> None:
+async def test_a_filter_without_matching_events_returns_none(lite: ControlPlane) -> None:
     start_ms = await clock_ms(lite.store) - HOUR_MS
     await fill(lite, range(6), start_ms)
     for name, text in itertools.product(("api_keys", "external_entity_ids"), ("", "tg_key1,tg_key2", "TG_KEY1", "%")):
@@ -142,7 +142,7 @@ async def test_a_filter_value_without_events_finds_none(lite: ControlPlane) -> N
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
-async def test_the_window_may_start_at_either_end_of_time(lite: ControlPlane, moment: str) -> None:
+async def test_the_window_may_start_at_the_earliest_or_latest_time(lite: ControlPlane, moment: str) -> None:
     assert (await lite.get(PATH, params={"start_time": moment})).ok()["window"]["start_time"] == moment
 
 
@@ -161,14 +161,14 @@ async def test_a_cursor_pins_the_window_against_later_events(plane: ControlPlane
     first = (await plane.get(PATH, params={"start_time": time_text(start_ms), "limit": 4})).ok()
     await fill(plane, [500], await clock_ms(plane.store) - 500_000)
     cursor = first["pagination"]["cursor"]
-    # With a cursor everything else is ignored, nonsense included.
+    # With a cursor all other parameters are ignored, even invalid ones.
     answer = await plane.get(PATH, params={"cursor": cursor, "limit": "-7", "start_time": "never", "api_keys": "x"})
     second = answer.ok()
     assert keys_of(second["items"]) == [event_key(n) for n in range(4, 8)]
     assert second["window"] == first["window"]
 
 
-async def test_the_window_ends_a_holdback_before_now_and_says_so(plane: ControlPlane) -> None:
+async def test_the_window_ends_a_holdback_before_now_and_the_answer_says_so(plane: ControlPlane) -> None:
     before_ms = await clock_ms(plane.store)
     asked = {"start_time": time_text(before_ms - HOUR_MS), "end_time": time_text(before_ms + HOUR_MS)}
     for params in (asked, {"start_time": asked["start_time"]}):
@@ -185,7 +185,7 @@ async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane)
     assert (await plane.get(PATH, params={"start_time": time_text(now_ms - HOUR_MS)})).ok()["items"] == []
 
 
-async def test_a_window_that_has_not_begun_is_empty_and_ends_where_it_starts(plane: ControlPlane) -> None:
+async def test_a_window_in_the_future_is_empty_and_ends_where_it_starts(plane: ControlPlane) -> None:
     now_ms = await clock_ms(plane.store)
     start = time_text(now_ms - 5000)
     for params in ({"start_time": start}, {"start_time": start, "end_time": time_text(now_ms + 5000)}):
@@ -195,7 +195,7 @@ async def test_a_window_that_has_not_begun_is_empty_and_ends_where_it_starts(pla
 
 
 async def test_windows_within_a_millisecond_show_each_event_once(plane: ControlPlane) -> None:
-    """However the borders of consecutive windows lie, and though events are stamped in whole milliseconds."""
+    """Holds for any borders of consecutive windows, though events have whole-millisecond timestamps."""
     start_ms = (await clock_ms(plane.store) - HOUR_MS) // 1000 * 1000
     second = time_text(start_ms).partition(".")[0]
     for n in range(4):
@@ -225,7 +225,7 @@ async def test_windows_within_a_millisecond_show_each_event_once(plane: ControlP
     assert len(seen) == len(set(seen)) == 4
 
 
-async def test_the_end_of_time_is_an_end(plane: ControlPlane) -> None:
+async def test_the_latest_time_is_accepted_as_the_end(plane: ControlPlane) -> None:
     params = {"start_time": "9999-12-31T23:59:59.999Z", "end_time": "9999-12-31T23:59:59.9999Z"}
     assert (await plane.get(PATH, params=params)).ok()["items"] == []
 
@@ -283,11 +283,11 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_bad_input_is_400(lite: ControlPlane, name: str) -> None:
+async def test_invalid_parameters_are_400(lite: ControlPlane, name: str) -> None:
     (await lite.get(PATH, params=BAD[name])).refused(400)
 
 
-async def test_a_cursor_is_authentic_and_belongs_to_one_workspace(lite: ControlPlane) -> None:
+async def test_a_forged_or_foreign_cursor_is_refused(lite: ControlPlane) -> None:
     start_ms = await clock_ms(lite.store) - HOUR_MS
     await fill(lite, range(5), start_ms)
     cursor = (await lite.get(PATH, params={"start_time": time_text(start_ms), "limit": 2})).ok()["pagination"]["cursor"]
@@ -357,14 +357,14 @@ def test_accepted_time_formats(text: str, wanted_ns: int) -> None:
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)))
-def test_any_utc_time_is_read_exactly(moment: datetime) -> None:
+def test_any_utc_time_is_parsed_exactly(moment: datetime) -> None:
     moment = moment.replace(tzinfo=UTC)
     since, below_us = divmod(parse_time_ns(moment.isoformat()), 1000)
     assert (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since), below_us) == (moment, 0)
 
 
 @given(st.text(max_size=30))
-def test_any_text_as_a_time_is_read_or_refused(text: str) -> None:
+def test_any_text_as_a_time_is_parsed_or_refused(text: str) -> None:
     try:
         parse_time_ns(text)
     except ValueError:
@@ -377,7 +377,7 @@ async def test_every_event_is_in_exactly_one_of_consecutive_windows(lite: Contro
     edges = [start_ms + offset for offset in (0, 1, 999, 1000, 7000, 7001, 33_333, 49_000, 60_000)]
     seen: list[str] = []
     for begin, end in itertools.pairwise(edges):
-        seen += keys_of(await walk(lite, [("start_time", time_text(begin)), ("end_time", time_text(end))]))
+        seen += keys_of(await read_all_pages(lite, [("start_time", time_text(begin)), ("end_time", time_text(end))]))
     assert seen == [event_key(n) for n in range(50)]
 
 

@@ -43,7 +43,7 @@ async def test_a_group_is_created_read_changed_and_deleted(plane: ControlPlane) 
     assert (await plane.try_group("c-1")).status == 200, "the external id is free again"
 
 
-async def test_effective_models_when_independent(plane: ControlPlane) -> None:
+async def test_an_independent_group_inherits_limits_it_does_not_set(plane: ControlPlane) -> None:
     root = await plane.group("root", models=[{**rate(100), **day(9)}])
     child = await plane.group("child", root["id"], models=[rate(500)])
     assert limits(child["effective_models"][0]) == {
@@ -52,7 +52,7 @@ async def test_effective_models_when_independent(plane: ControlPlane) -> None:
     }
 
 
-async def test_effective_models_when_cascading(plane: ControlPlane) -> None:
+async def test_limits_of_all_ancestors_bind_a_cascading_group(plane: ControlPlane) -> None:
     root = await plane.group("root", models=[{**rate(100), **day(9)}], mode="CASCADING")
     child = await plane.group("child", root["id"], models=[rate(50)])
     assert child["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": root["id"]}
@@ -66,7 +66,7 @@ async def test_effective_models_when_cascading(plane: ControlPlane) -> None:
 
 
 async def test_a_child_may_not_exceed_an_ancestor(plane: ControlPlane) -> None:
-    """Creating above, raising above, lowering below; with a level in between that has no limit of its own."""
+    """Holds for creating, raising the child and lowering the ancestor, across a level without its own limit."""
     root = await plane.group("root", models=[rate(100)], mode="CASCADING")
     middle = await plane.group("middle", root["id"])
     body = (await plane.try_group("above", middle["id"], models=[rate(101)])).refused(400)
@@ -83,15 +83,15 @@ async def test_a_child_may_not_exceed_an_ancestor(plane: ControlPlane) -> None:
     (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(99)]})).ok()
 
 
-async def test_an_independent_child_may_exceed(plane: ControlPlane) -> None:
+async def test_an_independent_child_may_exceed_its_parent(plane: ControlPlane) -> None:
     root = await plane.group("root", models=[rate(100)])
     await plane.group("child", root["id"], models=[rate(1000)])
     (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(1)]})).ok()
 
 
 @pytest.mark.parametrize("round", range(4))
-async def test_parent_and_child_changed_at_once_never_cross(plane: ControlPlane, round: int) -> None:
-    """Lowering the parent, raising a child and creating one, all at the same time: whoever wins, the rule holds."""
+async def test_concurrent_changes_never_leave_a_child_above_its_parent(plane: ControlPlane, round: int) -> None:
+    """Lower the parent, raise a child and create a child concurrently: the rule holds whichever wins."""
     root = await plane.group("root", models=[rate(100)], mode="CASCADING")
     child = await plane.group("child", root["id"], models=[rate(10)])
     await asyncio.gather(
@@ -108,7 +108,7 @@ async def test_parent_and_child_changed_at_once_never_cross(plane: ControlPlane,
             assert threshold <= parent["models"][0]["rate_limits"][0]["threshold"]
 
 
-async def test_a_tree_has_five_levels(plane: ControlPlane) -> None:
+async def test_a_tree_has_at_most_five_levels(plane: ControlPlane) -> None:
     parent = None
     for level in range(5):
         parent = (await plane.group(f"g{level}", parent))["id"]
@@ -155,7 +155,7 @@ async def test_groups_of_other_workspaces_are_404(plane: ControlPlane) -> None:
     (await plane.get(one)).ok()
 
 
-async def test_deleting_takes_the_subtree_and_its_keys(plane: ControlPlane) -> None:
+async def test_deleting_a_group_deletes_its_subtree_and_keys(plane: ControlPlane) -> None:
     root = await plane.group("root")
     beside = await plane.group("beside")
     child = await plane.group("child", root["id"])
@@ -171,7 +171,7 @@ async def test_deleting_takes_the_subtree_and_its_keys(plane: ControlPlane) -> N
     assert [group["id"] for group in (await plane.get(PATH)).ok()["items"]] == [beside["id"]]
 
 
-async def test_minting_while_deleting_leaves_no_key_behind(plane: ControlPlane) -> None:
+async def test_minting_during_a_deletion_leaves_no_key(plane: ControlPlane) -> None:
     for number in range(5):
         group = await plane.group(f"g{number}")
         one = f"{PATH}/{group['id']}"
@@ -222,7 +222,7 @@ async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
         (None, "models"),
     ],
 )
-async def test_wrong_models_name_the_field(lite: ControlPlane, models: Any, field: str) -> None:
+async def test_invalid_models_are_400_and_name_the_field(lite: ControlPlane, models: Any, field: str) -> None:
     body = (await lite.try_group("x", models=models)).refused(400, "INVALID_REQUEST")
     assert [detail["field"] for detail in body["details"]] == [field]
 
@@ -230,7 +230,7 @@ async def test_wrong_models_name_the_field(lite: ControlPlane, models: Any, fiel
 @pytest.mark.parametrize(
     "body", [{}, {"models": None}, {"metadata": None}, {"metadata": {}}, {"metadata": {"external_entity_id": "x"}}, []]
 )
-async def test_an_empty_or_wrong_patch_is_refused(lite: ControlPlane, body: Any) -> None:
+async def test_an_empty_or_invalid_patch_is_400(lite: ControlPlane, body: Any) -> None:
     group = await lite.group("x")
     (await lite.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
 

@@ -1,4 +1,4 @@
-"""Keys over HTTP, on both databases: minted once, known by their prefix, revoked.
+"""Keys over HTTP, on both databases: minted and shown once, addressed by prefix, revoked.
 
 See docs/reference/management-api.md#api-keys.
 """
@@ -16,12 +16,12 @@ from tests.control.plane import ControlPlane
 OWN = "/v1/api_keys"
 
 
-async def minting_place(plane: ControlPlane) -> str:
+async def keys_path_of_new_group(plane: ControlPlane) -> str:
     return f"/v1/gateway/groups/{(await plane.group('g'))['id']}/api_keys"
 
 
 async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     made = (await plane.post(place, {"name": "mine"})).ok()
     assert made.keys() == {"api_key", "prefix", "name", "created_at"}
     assert prefix_of(made["api_key"]) == made["prefix"]
@@ -35,7 +35,7 @@ async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane)
 
 
 async def test_only_the_digest_is_stored_and_published(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     key = (await plane.post(place, {})).ok()["api_key"]
     async with plane.store.read() as conn:
         rows = [*(await conn.execute(select(api_keys))).all(), *(await conn.execute(select(published))).all()]
@@ -44,7 +44,7 @@ async def test_only_the_digest_is_stored_and_published(plane: ControlPlane) -> N
 
 
 async def test_last_used_at_is_shown(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     prefix = (await plane.post(place, {})).ok()["prefix"]
     async with plane.store.write() as tx:
         await tx.conn.execute(update(api_keys).where(api_keys.c.prefix == prefix).values(last_used_at_ms=1))
@@ -52,7 +52,7 @@ async def test_last_used_at_is_shown(plane: ControlPlane) -> None:
 
 
 async def test_a_group_lists_only_its_own_keys(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     prefix = (await plane.post(place, {})).ok()["prefix"]
     elsewhere = f"/v1/gateway/groups/{(await plane.group('h'))['id']}/api_keys/{prefix}"
     (await plane.get(elsewhere)).refused(404)
@@ -62,7 +62,7 @@ async def test_a_group_lists_only_its_own_keys(plane: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("kind", ["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"])
-async def test_a_workspace_key_does_what_its_type_may(plane: ControlPlane, kind: str) -> None:
+async def test_a_workspace_key_has_the_rights_of_its_type(plane: ControlPlane, kind: str) -> None:
     made = (await plane.post(OWN, {"type": kind, "name": "n"})).ok()
     assert made["type"] == kind
     answer = await plane.get(OWN, key=made["api_key"])
@@ -75,13 +75,13 @@ async def test_a_workspace_key_does_what_its_type_may(plane: ControlPlane, kind:
     (await plane.get(OWN, key=made["api_key"])).refused(403, "AUTHENTICATION_FAILED")
 
 
-async def test_a_federated_type_is_not_for_the_workspace(lite: ControlPlane) -> None:
+async def test_a_workspace_key_of_federated_type_is_refused(lite: ControlPlane) -> None:
     (await lite.post(OWN, {"type": "FEDERATED"})).refused(400)
     (await lite.post(OWN, {})).refused(400)
 
 
 async def test_keys_page_in_order(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     await asyncio.gather(*(plane.post(place, {}) for _ in range(7)))
     found, url = [], f"{place}?limit=3"
     for _ in range(3):
@@ -93,7 +93,7 @@ async def test_keys_page_in_order(plane: ControlPlane) -> None:
 
 
 async def test_a_cursor_belongs_to_its_list_and_workspace(plane: ControlPlane) -> None:
-    place = await minting_place(plane)
+    place = await keys_path_of_new_group(plane)
     for _ in range(2):
         (await plane.post(place, {})).ok()
     cursor = (await plane.get(f"{place}?limit=1")).ok()["pagination"]["cursor"]

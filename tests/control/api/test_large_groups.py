@@ -1,4 +1,4 @@
-"""Groups at their bound, and those of before there was one: no tenant's call holds the event loop for the others."""
+"""Groups at the bound on models, and older larger ones: no tenant's request blocks the event loop for others."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ PATH = "/v1/gateway/groups"
 
 
 async def longest_turn_s(work: Awaitable[Any]) -> float:
-    """The most CPU time that one turn of the loop took while `work` went on. CPU: others may use the machine too."""
+    """The longest turn of the event loop while `work` runs, in CPU time, because the machine may be shared."""
     turns: list[float] = []
     over = asyncio.Event()
 
@@ -40,14 +40,14 @@ async def longest_turn_s(work: Awaitable[Any]) -> float:
 
 
 def parsing_s() -> float:
-    """The CPU time of what cannot be cut into slices: to parse and validate one body at its bound."""
+    """CPU time to parse and validate one body at the bound, which cannot be cut into slices."""
     body = json.dumps({"metadata": {"external_entity_id": "x"}, "models": full_models()})
     began_s = time.thread_time()
     CreateGatewayGroupRequestV1.model_validate(json.loads(body))
     return time.thread_time() - began_s
 
 
-async def test_a_group_has_at_most_so_many_models(lite: ControlPlane) -> None:
+async def test_a_group_above_the_bound_on_models_is_refused(lite: ControlPlane) -> None:
     most = [{"slug": f"acme/{n}"} for n in range(MAX_MODELS)]
     group = await lite.group("most", models=most)
     assert len(group["models"]) == len(group["effective_models"]) == MAX_MODELS
@@ -62,7 +62,7 @@ async def test_a_group_has_at_most_so_many_models(lite: ControlPlane) -> None:
     assert choice["maxItems"] == MAX_MODELS
 
 
-async def test_a_group_older_than_the_bound_is_read_used_and_deleted(plane: ControlPlane) -> None:
+async def test_a_group_older_than_the_bound_can_be_read_used_and_deleted(plane: ControlPlane) -> None:
     models = full_models(3 * MAX_MODELS)
     root = await old_group(plane, "root", models)
     leaf = await old_group(plane, "leaf", models, root)
@@ -107,7 +107,7 @@ async def test_a_long_answer_has_a_content_length_and_answers_head(lite: Control
         assert {**head.headers, "Date": ""} == {**answer.headers, "Date": ""}
 
 
-async def test_of_many_faults_the_first_are_listed_and_all_are_counted(lite: ControlPlane) -> None:
+async def test_many_faults_are_counted_and_the_first_are_listed(lite: ControlPlane) -> None:
     unknown = {f"field{n}": n for n in range(20)}
     models = [{"slug": SLUG} | unknown, *([{"slug": SLUG}] * (MAX_MODELS - 1)), {"slug": SLUG} | unknown]
     body = (await lite.post(PATH, {"metadata": {}, "models": models})).refused(400, "INVALID_REQUEST")
@@ -128,8 +128,8 @@ async def test_hand_encoded_groups_match_their_schema(lite: ControlPlane) -> Non
 
 
 @pytest.mark.timeout(300)
-async def test_no_request_at_its_bound_blocks_the_loop_for_others(lite: ControlPlane) -> None:
-    """As another tenant meets it: a turn of the loop takes no more than two parsings of one body, by CPU time."""
+async def test_a_request_at_the_bound_does_not_block_the_event_loop(lite: ControlPlane) -> None:
+    """What another tenant waits for: a turn of the loop takes at most the CPU time of parsing a body twice."""
     defer_full_collections()
     ids = await full_tree(lite)
     deepest, root = f"{PATH}/{ids[-1]}", f"{PATH}/{ids[0]}"
@@ -146,25 +146,25 @@ async def test_no_request_at_its_bound_blocks_the_loop_for_others(lite: ControlP
         for sent in (body, faulty, {"models": full_models(threshold=10_000)}, {"models": full_models(threshold=1)})
     )
 
-    async def asked(method: str, path: str, sent: bytes | None = None) -> None:
+    async def send(method: str, path: str, sent: bytes | None = None) -> None:
         headers = {"Authorization": f"Bearer {lite.key}", "Content-Type": "application/json"}
-        data = None if sent is None else BytesIO(sent)  # in pieces: the client has the same loop
+        data = None if sent is None else BytesIO(sent)  # sent in pieces, because the client shares the event loop
         async with lite.client.request(method, path, headers=headers, data=data) as answer:
             await answer.read()
 
-    asks: dict[str, Callable[[], Awaitable[Any]]] = {
-        "create": lambda: asked("POST", PATH, create),
-        "refused": lambda: asked("POST", PATH, refused),
-        "get": lambda: asked("GET", deepest),
-        "three at once": lambda: asyncio.gather(*(asked("GET", deepest) for _ in range(3))),
-        "list": lambda: asked("GET", f"{PATH}?limit=1000"),
-        "usage": lambda: asked("GET", f"{deepest}/usage?limit=1000"),
-        "change the root": lambda: asked("PATCH", root, raised),
-        "exceeding": lambda: asked("PATCH", root, lowered),
-        "delete": lambda: asked("DELETE", root),
+    requests: dict[str, Callable[[], Awaitable[Any]]] = {
+        "create": lambda: send("POST", PATH, create),
+        "refused": lambda: send("POST", PATH, refused),
+        "get": lambda: send("GET", deepest),
+        "three at once": lambda: asyncio.gather(*(send("GET", deepest) for _ in range(3))),
+        "list": lambda: send("GET", f"{PATH}?limit=1000"),
+        "usage": lambda: send("GET", f"{deepest}/usage?limit=1000"),
+        "change the root": lambda: send("PATCH", root, raised),
+        "exceeding": lambda: send("PATCH", root, lowered),
+        "delete": lambda: send("DELETE", root),
     }
     allowed_s = 2 * max(parsing_s() for _ in range(3))
-    longest = {name: await longest_turn_s(ask()) for name, ask in asks.items()}
+    longest = {name: await longest_turn_s(make_request()) for name, make_request in requests.items()}
     gc.unfreeze()
     print({name: round(1000 * turn_s, 1) for name, turn_s in longest.items()}, round(1000 * allowed_s, 1))
     assert {name: turn_s for name, turn_s in longest.items() if turn_s > allowed_s} == {}

@@ -32,7 +32,7 @@ async def published_model(plane: ControlPlane, model: str) -> Json:
         return json.loads((await conn.execute(query)).scalar_one())  # type: ignore[no-any-return]  # JSON
 
 
-async def test_replicas_make_a_deployment_active(plane: ControlPlane) -> None:
+async def test_setting_replicas_activates_a_deployment(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     made = (await plane.get(one)).ok()
     assert (made["status"], made["active_replica_count"], made["environment"]) == ("DEPLOYING", 0, None)
@@ -67,7 +67,7 @@ async def test_an_environments_name_is_unique_without_regard_to_case(plane: Cont
     (await plane.get(f"{model}/environments/\N{KELVIN SIGN}")).refused(404)
 
 
-async def test_concurrent_puts_of_one_environment_make_one(plane: ControlPlane) -> None:
+async def test_concurrent_puts_of_one_environment_create_one(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     body = {"deployment_id": one.rpartition("/")[2]}
     names = ["qa", "QA", "Qa", "qA"]
@@ -118,7 +118,7 @@ async def test_deployments_of_many_replicas_are_listed_page_by_page(
     assert (sum(seen), max(seen)) == (12, 3)
 
 
-async def test_activate_deactivate_retry(plane: ControlPlane) -> None:
+async def test_activate_deactivate_and_retry_change_the_status(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
     (await plane.post(f"{model}/deployments/production/activate")).refused(404)
@@ -168,13 +168,13 @@ async def test_concurrent_changes_are_all_published(plane: ControlPlane) -> None
         *("http://localhost:8000", "http://[::1]:8000", "http://x.com:0", "http://x.com:99999", "http://x.com/?a=b"),
     ],
 )
-async def test_replica_urls_are_public_or_allowed(lite: ControlPlane, url: str) -> None:
+async def test_a_replica_url_neither_public_nor_allowed_is_refused(lite: ControlPlane, url: str) -> None:
     _, one = await deployment(lite)
     body = (await lite.put(f"{one}/replicas", {"replicas": [PUBLIC, url]})).refused(400)
     assert body["details"][0]["field"] == "replicas.1"
 
 
-async def test_an_allowed_network_is_allowed(tmp_path: Any) -> None:
+async def test_a_replica_in_an_allowed_network_is_accepted(tmp_path: Any) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with running_plane(url, egress_allow="10.0.0.0/8,127.0.0.0/8") as plane:
         _, one = await deployment(plane)

@@ -49,7 +49,7 @@ async def test_a_value_is_never_shown_stored_or_published(plane: ControlPlane) -
         assert base64.b64encode(VALUE.encode()).decode() not in seen
 
 
-async def test_a_wrong_value_is_not_echoed(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_value_is_not_echoed(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     for body in ({"name": "x", "value": [VALUE]}, {"name": "", "value": VALUE}, {"nam": "x", "value": VALUE}):
         answer = await lite.post(PATH, body)
         answer.refused(400)
@@ -57,7 +57,7 @@ async def test_a_wrong_value_is_not_echoed(lite: ControlPlane, caplog: pytest.Lo
     assert VALUE not in caplog.text
 
 
-async def test_a_service_account_whose_key_no_proxy_would_sign_with_is_refused(lite: ControlPlane) -> None:
+async def test_a_service_account_with_an_unusable_key_is_refused(lite: ControlPlane) -> None:
     small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
     n, p = taken.private_numbers().public_numbers.n, taken.private_numbers().p
     public = rsa.RSAPublicNumbers(65537, n**4)
@@ -80,7 +80,7 @@ def service_account(key: rsa.RSAPrivateKey) -> str:
     return base64.b64encode(json.dumps(account).encode()).decode()
 
 
-async def test_a_secret_in_use_is_not_deleted(plane: ControlPlane) -> None:
+async def test_deleting_a_secret_in_use_is_refused(plane: ControlPlane) -> None:
     secret_id = await plane.secret("vendor")
     target = {"provider": "VENDOR_B", "secret_id": secret_id, "target_model": "m"}
     endpoint = (await plane.post(ENDPOINTS, {"slug": "acme/x", "targets": [target]})).ok()
@@ -99,7 +99,7 @@ async def test_concurrent_delete_and_use_leave_no_dangling_reference(plane: Cont
         assert (used.status, gone.status) in ((200, 409), (400, 200)), (used, gone)
 
 
-async def test_concurrent_puts_of_one_name_make_one_secret(plane: ControlPlane) -> None:
+async def test_concurrent_puts_of_one_name_store_one_secret(plane: ControlPlane) -> None:
     answers = await asyncio.gather(*(plane.post(PATH, {"name": "n", "value": f"v{i}"}) for i in range(6)))
     assert {answer.status for answer in answers} == {200}
     assert len({answer.body["id"] for answer in answers}) == 1
@@ -114,7 +114,7 @@ async def test_a_name_belongs_to_its_workspace(plane: ControlPlane) -> None:
     assert (await plane.get(PATH, key=key)).ok()["items"] == []
 
 
-async def test_reencryption_leaves_every_value_under_the_first_key(plane: ControlPlane) -> None:
+async def test_reencryption_seals_every_value_under_the_first_key(plane: ControlPlane) -> None:
     for number in range(3):
         (await plane.post(PATH, {"name": f"n{number}", "value": f"v{number}"})).ok()
     new = (b"n" * 32,)
@@ -128,7 +128,7 @@ async def test_reencryption_leaves_every_value_under_the_first_key(plane: Contro
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".", "x" * 256, " x", "ä", "a\nb"])
-async def test_a_name_fits_into_a_path(lite: ControlPlane, name: str) -> None:
+async def test_a_name_unfit_for_a_path_is_refused(lite: ControlPlane, name: str) -> None:
     (await lite.post(PATH, {"name": name, "value": "v"})).refused(400)
 
 

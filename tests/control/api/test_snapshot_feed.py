@@ -1,4 +1,4 @@
-"""The proxies' feed: all since a revision, in pages, on both databases.
+"""The snapshot feed for proxies: all rows since a revision, in pages, on both databases.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -19,7 +19,7 @@ from tests.control.plane import TOKEN, ControlPlane, rate
 
 
 class Follower:
-    """A proxy's replica: applies what it reads."""
+    """A proxy's replica: applies the pages it reads."""
 
     def __init__(self) -> None:
         self.epoch = self.nonce = ""
@@ -27,14 +27,14 @@ class Follower:
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.resets = 0
 
-    def apply(self, delta: SnapshotPage) -> None:
-        if delta.reset:
+    def apply(self, page: SnapshotPage) -> None:
+        if page.reset:
             self.rows.clear()
             self.resets += 1
-        for row in delta.rows:
+        for row in page.rows:
             self.put(row)
-        if delta.next is None:
-            self.epoch, self.revision, self.nonce = delta.epoch, delta.revision, delta.nonce
+        if page.next is None:
+            self.epoch, self.revision, self.nonce = page.epoch, page.revision, page.nonce
 
     def put(self, row: Row) -> None:
         if row.body is None:
@@ -43,15 +43,15 @@ class Follower:
             self.rows[(row.kind, row.id)] = row.body
 
     async def follow(self, store: Store, limit: int = 1000) -> int:
-        """Read every page; how many there were."""
+        """Read every page and apply it. Returns the number of pages."""
         cursor, pages = None, 0
         while True:
-            delta = await policy_feed.read_page(store, FeedReader(self.epoch, self.revision, cursor, limit, self.nonce))
-            self.apply(delta)
+            page = await policy_feed.read_page(store, FeedReader(self.epoch, self.revision, cursor, limit, self.nonce))
+            self.apply(page)
             pages += 1
-            if delta.next is None:
+            if page.next is None:
                 return pages
-            cursor = FeedCursor.decode(delta.next)
+            cursor = FeedCursor.decode(page.next)
 
 
 async def publish(store: Store, *ids: str, body: dict[str, Any] | None = None) -> None:
@@ -60,7 +60,7 @@ async def publish(store: Store, *ids: str, body: dict[str, Any] | None = None) -
             tx.publish(RowKind.GROUP, id, body)
 
 
-async def test_the_feed_over_http(plane: ControlPlane) -> None:
+async def test_a_replica_is_filled_over_http(plane: ControlPlane) -> None:
     group = await plane.group("g", models=[rate(5)])
     key = (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()
     follower, after = Follower(), ""
@@ -77,8 +77,8 @@ async def test_the_feed_over_http(plane: ControlPlane) -> None:
     assert follower.rows[("group", group["id"])]["models"] == [{**rate(5), "usage_limits": []}]
     assert key["prefix"] in {row.get("prefix") for row in follower.rows.values()}
     path = f"/internal/v1/snapshot?epoch={follower.epoch}&since={follower.revision}&nonce={follower.nonce}"
-    quiet = SnapshotPage.from_wire((await plane.get(path, key=TOKEN)).ok())
-    assert (quiet.rows, quiet.reset, quiet.next) == ((), False, None)
+    unchanged = SnapshotPage.from_wire((await plane.get(path, key=TOKEN)).ok())
+    assert (unchanged.rows, unchanged.reset, unchanged.next) == ((), False, None)
     for wrong in ("since=x", "since=-1", "limit=x", "after=x", "after=[]", "after=[1,2]", "after=" + "[" * 900):
         (await plane.get(f"/internal/v1/snapshot?{wrong}", key=TOKEN)).refused(400)
 
@@ -89,25 +89,25 @@ async def test_only_changed_rows_are_sent(store: Store) -> None:
     await follower.follow(store)
     await publish(store, "b", body={"v": 2})
     await publish(store, "c")
-    delta = await policy_feed.read_page(store, FeedReader(follower.epoch, follower.revision, None, 10))
-    assert [(row.id, row.body) for row in delta.rows] == [("b", {"v": 2}), ("c", None)]
-    assert not delta.reset
+    page = await policy_feed.read_page(store, FeedReader(follower.epoch, follower.revision, None, 10))
+    assert [(row.id, row.body) for row in page.rows] == [("b", {"v": 2}), ("c", None)]
+    assert not page.reset
     await follower.follow(store)
     assert follower.rows == {("group", "a"): {"v": 1}, ("group", "b"): {"v": 2}}
     assert follower.resets == 1
 
 
-async def test_small_pages_miss_no_change_made_meanwhile(store: Store) -> None:
+async def test_changes_made_between_pages_are_not_missed(store: Store) -> None:
     ids = [f"g{number:02}" for number in range(20)]
     await publish(store, *ids, body={"v": 1})
     follower, cursor = Follower(), None
     for step in range(40):
-        delta = await policy_feed.read_page(store, FeedReader("", 0, cursor, 3))
-        follower.apply(delta)
-        if delta.next is None:
+        page = await policy_feed.read_page(store, FeedReader("", 0, cursor, 3))
+        follower.apply(page)
+        if page.next is None:
             break
-        cursor = FeedCursor.decode(delta.next)
-        if step < 4:  # behind the cursor, in front of it, gone, new
+        cursor = FeedCursor.decode(page.next)
+        if step < 4:  # changed behind the cursor, deleted in front of it, created
             await publish(store, ids[step], body={"v": 2})
             await publish(store, ids[19 - step])
             await publish(store, f"new{step}", body={"v": 3})
@@ -117,7 +117,7 @@ async def test_small_pages_miss_no_change_made_meanwhile(store: Store) -> None:
 
 
 async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
-    """A reader that keeps reading while many commit ends with all of it: no commit becomes visible behind it."""
+    """A reader during many concurrent commits ends with every row: no commit appears behind its revision."""
     done = asyncio.Event()
     follower = Follower()
 
@@ -139,7 +139,7 @@ async def test_concurrent_writers_never_hide_a_row(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_a_reader_older_than_the_tombstones_starts_over(store: Store) -> None:
+async def test_a_reader_older_than_the_tombstones_is_reset(store: Store) -> None:
     await publish(store, "a", "b", body={})
     old, young = Follower(), Follower()
     await old.follow(store)
@@ -153,7 +153,7 @@ async def test_a_reader_older_than_the_tombstones_starts_over(store: Store) -> N
     assert (old.resets, young.resets) == (2, 1)
 
 
-async def test_another_epoch_or_a_restored_database_starts_over(store: Store) -> None:
+async def test_another_epoch_or_a_higher_revision_resets_the_reader(store: Store) -> None:
     await publish(store, "a", body={})
     ahead, elsewhere = Follower(), Follower()
     for follower in (ahead, elsewhere):
@@ -166,12 +166,12 @@ async def test_another_epoch_or_a_restored_database_starts_over(store: Store) ->
         await tx.conn.execute(update(revision).values(epoch="another"))
     await elsewhere.follow(store)
     assert (elsewhere.epoch, elsewhere.resets) == ("another", 2)
-    gone = FeedCursor("epoch before", (0, "", ""))
-    assert (await policy_feed.read_page(store, FeedReader("another", 1, gone, 10))).reset
+    cursor_of_old_epoch = FeedCursor("epoch before", (0, "", ""))
+    assert (await policy_feed.read_page(store, FeedReader("another", 1, cursor_of_old_epoch, 10))).reset
 
 
 class Backup:
-    """What a backup holds of policy; `restore` puts the database back to it, whatever came meanwhile."""
+    """A backup of the published policy. `restore` replaces the database's content with it."""
 
     TABLES = (published, revision, revision_nonces)
 
@@ -193,8 +193,10 @@ class Backup:
 
 
 @pytest.mark.parametrize("written_since", [0, 1, 2, 3, 7])
-async def test_a_restored_database_starts_over_whatever_was_written_since(store: Store, written_since: int) -> None:
-    """Fewer revisions than were lost, as many, or more: the follower must end with what the database says."""
+async def test_a_restored_database_resets_the_reader_whatever_was_written_since(
+    store: Store, written_since: int
+) -> None:
+    """Fewer, as many or more revisions are written than were lost: the follower ends with the database's rows."""
     await publish(store, "kept", "changed", body={"v": 1})
     backup = await Backup.of(store)
     follower = Follower()
@@ -211,7 +213,7 @@ async def test_a_restored_database_starts_over_whatever_was_written_since(store:
     assert follower.resets == 2
 
 
-async def test_a_reader_not_beyond_the_backup_need_not_start_over(store: Store) -> None:
+async def test_a_reader_not_ahead_of_the_backup_is_not_reset(store: Store) -> None:
     await publish(store, "a", body={"v": 1})
     follower = Follower()
     await follower.follow(store)
@@ -224,8 +226,8 @@ async def test_a_reader_not_beyond_the_backup_need_not_start_over(store: Store) 
     assert follower.resets == 1
 
 
-async def test_a_restore_between_two_pages_ends_the_cursor(store: Store) -> None:
-    """The first page held a row that the restored database lacks; the cursor's own start is in both histories."""
+async def test_a_restore_between_two_pages_invalidates_the_cursor(store: Store) -> None:
+    """The cursor starts at a revision that both histories share, yet a page held a row that the restore removed."""
     await publish(store, *(f"g{number}" for number in range(4)), body={"v": 1})
     backup = await Backup.of(store)
     follower = Follower()
@@ -236,12 +238,12 @@ async def test_a_restore_between_two_pages_ends_the_cursor(store: Store) -> None
     assert second.next is not None
     await backup.restore(store)
     third = await policy_feed.read_page(store, FeedReader("", 0, FeedCursor.decode(second.next), 1))
-    assert third.reset, "else the proxy would keep g3 as it was in the history that is gone"
+    assert third.reset, "otherwise the proxy would keep g3 from the lost history"
     follower.apply(third)
     assert third.next is not None
 
 
-async def test_a_proxy_older_than_nonces_is_served_by_revision_alone(store: Store) -> None:
+async def test_a_proxy_that_sends_no_nonce_is_served_by_revision(store: Store) -> None:
     await publish(store, "a", body={})
     older = await policy_feed.read_page(store, FeedReader("", 0, None, 10))
     again = await policy_feed.read_page(store, FeedReader(older.epoch, older.revision, None, 10))
@@ -251,7 +253,7 @@ async def test_a_proxy_older_than_nonces_is_served_by_revision_alone(store: Stor
 
 
 async def test_a_revision_without_a_nonce_is_sent_again_until_one_has(store: Store) -> None:
-    """Written by an older control that still runs beside this one."""
+    """An older control that runs beside this one writes revisions without a nonce."""
     await publish(store, "a", body={})
     await publish(store, "b", body={})
     async with store.write() as tx:
@@ -266,7 +268,7 @@ async def test_a_revision_without_a_nonce_is_sent_again_until_one_has(store: Sto
     assert (follower.revision, follower.resets) == (3, 1)
 
 
-async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
+async def test_clean_up_keeps_the_nonce_of_the_latest_revision(store: Store) -> None:
     for id in "abc":
         await publish(store, id, body={})
     follower = Follower()
@@ -278,7 +280,7 @@ async def test_the_nonce_of_a_quiet_database_is_kept(store: Store) -> None:
     assert follower.resets == 1
 
 
-async def test_many_tombstones_are_one_revision(store: Store) -> None:
+async def test_many_tombstones_share_one_revision(store: Store) -> None:
     await publish(store, *(f"g{number}" for number in range(1200)), body={})
     async with store.write() as tx:
         await tx.publish_tombstones(RowKind.GROUP, published.c.id, published.c.id != "g7")
@@ -289,9 +291,9 @@ async def test_many_tombstones_are_one_revision(store: Store) -> None:
     assert follower.revision == 2
 
 
-async def test_hints_follow_the_commit(store: Store) -> None:
-    told: list[int] = []
-    hinting = Store(store.engine, told.append)
+async def test_a_hint_is_sent_only_after_a_commit_that_publishes(store: Store) -> None:
+    hinted: list[int] = []
+    hinting = Store(store.engine, hinted.append)
     await publish(hinting, "a", body={})
     try:
         async with hinting.write() as tx:
@@ -301,13 +303,13 @@ async def test_hints_follow_the_commit(store: Store) -> None:
         pass
     async with hinting.write():
         pass
-    assert told == [1]
+    assert hinted == [1]
     follower = Follower()
     await follower.follow(store)
     assert follower.rows.keys() == {("group", "a")}
 
 
-async def test_a_page_ends_with_the_row_that_passes_its_bytes(store: Store) -> None:
+async def test_a_page_ends_with_the_row_that_exceeds_its_size(store: Store) -> None:
     await publish(store, *"abcde", body={"text": "x" * (policy_feed.PAGE_CHARS // 2)})
     follower = Follower()
     assert await follower.follow(store) == 3

@@ -1,4 +1,4 @@
-"""Group usage: one entry per daily limit, and of several anchors the one that refuses first.
+"""Group usage: one entry per slug and type of daily limit. Of several limits, the one that refuses first is shown.
 
 See docs/reference/management-api.md#group-usage.
 """
@@ -40,14 +40,14 @@ def entries(path: list[Group], used: dict[str, DayUsage]) -> list[tuple[str, int
     return [(entry.type.value, entry.threshold, entry.current_usage, entry.source_group) for entry in found]
 
 
-def test_of_several_limits_the_one_with_the_least_left_is_shown() -> None:
+def test_the_limit_with_the_least_left_is_shown() -> None:
     path = [group("child", day(100)), group("parent", day(200)), group("root", day(1000))]
     assert entries(path, {}) == [("REQUEST", 100, 0, "child")]
     used = {"child": DayUsage(40, 9), "parent": DayUsage(150, 9), "root": DayUsage(150, 9)}
     assert entries(path, used) == [("REQUEST", 200, 150, "parent")]
 
 
-def test_of_equals_the_nearest_is_shown_and_debt_counts() -> None:
+def test_the_nearest_of_equal_limits_is_shown_and_overuse_counts() -> None:
     path = [group("child", day(100)), group("parent", day(100))]
     assert entries(path, {}) == [("REQUEST", 100, 0, "child")]
     tokens = [group("child", day(100, LimitType.TOKEN)), group("parent", day(100, LimitType.TOKEN))]
@@ -62,7 +62,7 @@ def test_in_an_independent_tree_an_inherited_limit_counts_per_group() -> None:
     assert entries(path, used) == [("REQUEST", 50, 3, "parent")]
 
 
-def test_rate_limits_and_slugs_that_only_an_ancestor_names_are_not_shown() -> None:
+def test_rate_limits_and_slugs_named_only_by_an_ancestor_are_hidden() -> None:
     rate = Limit(LimitType.REQUEST, Unit.MINUTE, 5)
     child = Group("child", "ws", None, "child", Enforcement.CASCADING, (SlugLimits(SLUG, (rate,), ()),))
     other = Group("root", "ws", None, "root", Enforcement.CASCADING, (SlugLimits("acme/other", (), (day(5),)),))
@@ -87,7 +87,7 @@ def models(*thresholds: tuple[str, int]) -> list[dict[str, Any]]:
 
 
 async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
-    """As a proxy counts it, the second call settled; the hash in which it is counted."""
+    """Count two calls as a proxy does, and settle the second. Returns the Redis key of the counters."""
     plan = plan_for(path, SLUG)
     assert plan is not None
     counters = RedisCounters(redis_url, "worker-1")
@@ -103,7 +103,7 @@ async def call_twice(redis_url: str, path: Sequence[Group], tokens: int) -> str:
     return plan.key
 
 
-async def test_usage_is_what_the_proxies_counted(metered: ControlPlane, redis_url: str) -> None:
+async def test_usage_shows_the_counts_of_the_proxies(metered: ControlPlane, redis_url: str) -> None:
     root = await metered.group("root", mode="CASCADING", models=models(("TOKEN", 10_000), ("REQUEST", 3)))
     child = await metered.group("child", parent=root["id"], models=models(("TOKEN", 5_000)))
     path = f"/v1/gateway/groups/{child['id']}/usage"
@@ -147,7 +147,7 @@ async def test_usage_is_paged(lite: ControlPlane) -> None:
     assert seen == [(slug, type) for slug in slugs for type in ("REQUEST", "TOKEN")]
 
 
-async def test_a_group_of_another_workspace_is_not_found(lite: ControlPlane) -> None:
+async def test_usage_of_another_workspaces_group_is_404(lite: ControlPlane) -> None:
     made = await lite.group("g")
     other = (await lite.another_workspace())["api_key"]
     (await lite.get(f"/v1/gateway/groups/{made['id']}/usage", key=other)).refused(404)
@@ -191,7 +191,7 @@ async def test_markers_of_dead_workers_are_cleaned_up(
 
 
 async def test_a_hanging_redis_delays_usage_at_most_a_second(tmp_path: Path) -> None:
-    """Each answer within 3 s, where redis-py left to itself takes a dozen; and right again as soon as it answers."""
+    """Each answer takes at most 3 s, where redis-py alone takes about 12 s. Usage is right again once Redis answers."""
     with private_redis() as server:
         async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", redis_url=server.url) as plane:
             made = await plane.group("g", models=models(("TOKEN", 5)))

@@ -32,15 +32,15 @@ PATH = "/v1/gateway/webhooks"
 URL = "https://hooks.example.com/tollgate"
 NAMES = ("hooks", "b", "c", "off", "dead")
 QUIET: dict[str, Any] = {
-    "webhook_poll_interval_s": 1e6,  # its own sender stays out of the tests' way
-    "egress_allow": ",".join(f"{name}.example.com=127.0.0.1:9" for name in NAMES),  # no resolver is asked
+    "webhook_poll_interval_s": 1e6,  # control's own sender never polls
+    "egress_allow": ",".join(f"{name}.example.com=127.0.0.1:9" for name in NAMES),  # no name is resolved
 }
 EAGER = SenderOptions(poll_interval_s=0.01)
 
 
 @dataclass
 class Receivers:
-    """Customers' receivers, by URL. `answers` says what each call gets; a receiver that is in `hang` never answers."""
+    """Customers' receivers, by URL. `answer` gives the status of each call; a URL in `hang` never answers."""
 
     calls: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
     answer: Callable[[str], int | None] = lambda url: 200
@@ -63,14 +63,14 @@ class Receivers:
         return Attempt(0, 1, status, None if status == 200 else "no")
 
     def keys(self, url: str = URL) -> list[str]:
-        """The keys of all events that were told to `url`, as often as they were."""
+        """The keys of all events sent to `url`, once for each time they were sent."""
         bodies = [orjson.loads(body) for called, _, body in self.calls if called == url]
         return sorted(event["idempotencyKey"] for body in bodies for event in body["data"]["events"])
 
 
 @asynccontextmanager
 async def sending(store: Store, *receivers: Receivers, options: SenderOptions = EAGER) -> AsyncIterator[list[str]]:
-    """One sender per receiver: as many control processes. What they counted."""
+    """Run one sender per receiver, as several control processes would. Yields the counted results."""
     counted: list[str] = []
     senders = [WebhookSender(store, one, SECRET_KEYS, counted.append, options) for one in receivers]
     tasks = [asyncio.create_task(sender.run()) for sender in senders]
@@ -96,18 +96,18 @@ async def lite(tmp_path: Path) -> AsyncIterator[ControlPlane]:
         yield found
 
 
-async def make(plane: ControlPlane, url: str = URL) -> Any:
+async def create_webhook(plane: ControlPlane, url: str = URL) -> Any:
     return (await plane.post(PATH, {"url": url})).ok()
 
 
-async def tell(plane: ControlPlane, *numbers: int, **more: Any) -> None:
+async def ingest_events(plane: ControlPlane, *numbers: int, **more: Any) -> None:
     ingest, _ = books(plane.store, outbox=outbox)
     now_ms = await clock_ms(plane.store)
     await ingest.take([event(n, now_ms, workspace_id=plane.workspace_id, **more) for n in numbers])
 
 
 async def make_due(store: Store) -> None:
-    """As if every waiting time were over. What is under way is left alone."""
+    """Make every delivery that is not leased due now."""
     async with store.write() as tx:
         waiting = update(webhook_deliveries).where(webhook_deliveries.c.lease.is_(None))
         await tx.conn.execute(waiting.values(next_attempt_at_ms=0))
@@ -151,18 +151,18 @@ async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane
         "",
     ],
 )
-async def test_a_url_obeys_the_rules_of_base_urls(lite: ControlPlane, url: str) -> None:
+async def test_a_webhook_url_that_breaks_the_base_url_rules_is_refused(lite: ControlPlane, url: str) -> None:
     refused = (await lite.post(PATH, {"url": url})).refused(400)
     assert "base_url" not in orjson.dumps(refused).decode()
-    made = await make(lite)
+    made = await create_webhook(lite)
     (await lite.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
 
 
-async def test_a_url_that_newer_rules_forbid_is_not_called(tmp_path: Path) -> None:
-    """The operator's settings of today count: those of the day when the URL was given may be gone."""
+async def test_a_url_that_later_rules_forbid_is_not_called(tmp_path: Path) -> None:
+    """The operator's current settings apply, not those of the time when the URL was given."""
     url = f"sqlite+aiosqlite:///{tmp_path}/control.db"
     async with running_plane(url, **QUIET) as before:
-        made = await make(before)
+        made = await create_webhook(before)
         (await before.post(f"{PATH}/{made['id']}/test")).ok()
     eager = {"webhook_poll_interval_s": 0.01, "platform_hosts": "hooks.example.com"}
     async with running_plane(url, "later", **eager) as plane, asyncio.timeout(20):
@@ -174,11 +174,11 @@ async def test_a_url_that_newer_rules_forbid_is_not_called(tmp_path: Path) -> No
 
 
 async def test_a_disabled_webhook_keeps_its_pending_messages(lite: ControlPlane) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     one = f"{PATH}/{made['id']}"
-    await tell(lite, 1)
+    await ingest_events(lite, 1)
     (await lite.patch(one, {"enabled": False})).ok()
-    await tell(lite, 2)
+    await ingest_events(lite, 2)
     receivers = Receivers()
     async with sending(lite.store, receivers) as counted:
         await asyncio.sleep(0.1)
@@ -201,12 +201,12 @@ NO_CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("body", NO_CHANGES)
 async def test_an_empty_webhook_change_is_400(lite: ControlPlane, body: Any) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     (await lite.patch(f"{PATH}/{made['id']}", body)).refused(400)
 
 
 async def test_a_null_member_of_a_change_counts_as_absent(lite: ControlPlane) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
     kept = (await lite.patch(one, nulls | {"enabled": False})).ok()
     assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
@@ -220,8 +220,8 @@ async def test_a_null_member_of_a_change_counts_as_absent(lite: ControlPlane) ->
 
 
 async def test_webhooks_of_other_workspaces_are_404(lite: ControlPlane) -> None:
-    made = await make(lite)
-    await tell(lite, 1)
+    made = await create_webhook(lite)
+    await ingest_events(lite, 1)
     (delivery,) = await deliveries(lite, made)
     other = (await lite.another_workspace())["api_key"]
     assert (await lite.get(PATH, key=other)).ok()["items"] == []
@@ -232,18 +232,18 @@ async def test_webhooks_of_other_workspaces_are_404(lite: ControlPlane) -> None:
     (await lite.post(f"{one}/test", key=other)).refused(404)
     (await lite.post(f"{one}/deliveries/{delivery['id']}/redeliver", key=other)).refused(404)
     (await lite.delete(one, key=other)).refused(404)
-    second = await make(lite)
+    second = await create_webhook(lite)
     (await lite.post(f"{PATH}/{second['id']}/deliveries/{delivery['id']}/redeliver")).refused(404)
 
 
 async def test_a_workspace_has_a_bounded_number_of_webhooks(lite: ControlPlane) -> None:
     for _ in range(20):
-        await make(lite)
+        await create_webhook(lite)
     (await lite.post(PATH, {"url": URL})).refused(409)
 
 
-async def test_secrets_are_sealed_at_rest_and_reencrypted_with_the_others(lite: ControlPlane) -> None:
-    made = await make(lite)
+async def test_webhook_secrets_are_sealed_and_reencrypted(lite: ControlPlane) -> None:
+    made = await create_webhook(lite)
     fresh = b"n" * 32
     await reencrypt_all(lite.store, (fresh, *SECRET_KEYS))
     async with lite.store.read() as conn:
@@ -256,13 +256,13 @@ async def test_secrets_are_sealed_at_rest_and_reencrypted_with_the_others(lite: 
 
 
 async def test_every_webhook_of_the_workspace_gets_each_event_once(plane: ControlPlane) -> None:
-    first, second = await make(plane), await make(plane, "https://b.example.com/x")
-    off = await make(plane, "https://off.example.com/x")
+    first, second = await create_webhook(plane), await create_webhook(plane, "https://b.example.com/x")
+    off = await create_webhook(plane, "https://off.example.com/x")
     await plane.patch(f"{PATH}/{off['id']}", {"enabled": False})
     other = await plane.another_workspace()
     (await plane.post(PATH, {"url": "https://c.example.com/x"}, key=other["api_key"])).ok()
-    await tell(plane, *range(250), request_metadata={"trace": 7})
-    await tell(plane, *range(240, 260))
+    await ingest_events(plane, *range(250), request_metadata={"trace": 7})
+    await ingest_events(plane, *range(240, 260))
     receivers = Receivers()
     async with sending(plane.store, receivers) as counted:
         await eventually(lambda: len(counted) >= 8)
@@ -277,8 +277,8 @@ async def test_every_webhook_of_the_workspace_gets_each_event_once(plane: Contro
 
 
 async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: ControlPlane) -> None:
-    made = await make(plane)
-    await tell(plane, 1)
+    made = await create_webhook(plane)
+    await ingest_events(plane, 1)
     answers = iter([500, None, 200])
     receivers = Receivers(answer=lambda url: next(answers))
     async with sending(plane.store, receivers) as counted:
@@ -295,9 +295,9 @@ async def test_a_failed_message_is_retried_with_the_same_id_and_bytes(plane: Con
     assert delivery["next_attempt_at"] is None
 
 
-async def test_after_three_days_a_message_is_dead_and_can_be_sent_again(plane: ControlPlane) -> None:
-    made = await make(plane)
-    await tell(plane, 1)
+async def test_a_message_is_dead_after_three_days_and_can_be_redelivered(plane: ControlPlane) -> None:
+    made = await create_webhook(plane)
+    await ingest_events(plane, 1)
     async with plane.store.write() as tx:
         long_ago = {"retry_since_ms": -RETRY_FOR_MS}
         await tx.conn.execute(update(webhook_deliveries).values(**long_ago))
@@ -315,9 +315,9 @@ async def test_after_three_days_a_message_is_dead_and_can_be_sent_again(plane: C
     assert (delivered["status"], delivered["attempt_count"]) == ("DELIVERED", 2)
 
 
-async def test_a_delivered_message_can_be_sent_again_too(lite: ControlPlane) -> None:
-    made = await make(lite)
-    await tell(lite, 1)
+async def test_a_delivered_message_can_be_redelivered(lite: ControlPlane) -> None:
+    made = await create_webhook(lite)
+    await ingest_events(lite, 1)
     receivers = Receivers()
     async with sending(lite.store, receivers) as counted:
         await eventually(lambda: len(counted) == 1)
@@ -329,7 +329,7 @@ async def test_a_delivered_message_can_be_sent_again_too(lite: ControlPlane) -> 
 
 
 async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     sent = (await lite.post(f"{PATH}/{made['id']}/test")).ok()
     assert (sent["type"], sent["status"], sent["event_count"]) == ("TEST", "PENDING", 0)
     receivers = Receivers()
@@ -342,7 +342,7 @@ async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> Non
 
 
 async def test_both_secrets_are_valid_while_the_overlap_lasts(lite: ControlPlane) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     one = f"{PATH}/{made['id']}"
     rotated = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 3600})).ok()
     assert rotated["secret"] not in (None, made["secret"])
@@ -364,7 +364,7 @@ async def test_both_secrets_are_valid_while_the_overlap_lasts(lite: ControlPlane
 
 
 async def test_deliveries_are_paged_newest_first(lite: ControlPlane) -> None:
-    made = await make(lite)
+    made = await create_webhook(lite)
     sent = [(await lite.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
     path, seen = f"{PATH}/{made['id']}/deliveries", []
     answer = (await lite.get(path, params={"limit": 2, "status": "PENDING"})).ok()
@@ -381,33 +381,33 @@ async def test_deliveries_are_paged_newest_first(lite: ControlPlane) -> None:
 # --- isolation, sharing, crashes -------------------------------------------------------------------------------------
 
 
-async def test_a_receiver_that_hangs_delays_no_other_and_is_bounded(plane: ControlPlane) -> None:
-    await make(plane, "https://dead.example.com/x")
-    await make(plane)
+async def test_a_hanging_receiver_delays_no_other_and_has_bounded_concurrency(plane: ControlPlane) -> None:
+    await create_webhook(plane, "https://dead.example.com/x")
+    await create_webhook(plane)
     receivers = Receivers(hang={"https://dead.example.com/x"})
     async with sending(plane.store, receivers):
         for start in range(0, 1000, 100):
-            await tell(plane, *range(start, start + 100))
+            await ingest_events(plane, *range(start, start + 100))
         await eventually(lambda: len(receivers.keys()) == 1000)
         await eventually(lambda: receivers.under_way.get("https://dead.example.com/x") == EAGER.concurrency)
     assert receivers.most_under_way["https://dead.example.com/x"] == EAGER.concurrency
 
 
-async def test_several_processes_share_the_work_without_doubling_it(plane: ControlPlane) -> None:
-    await make(plane)
+async def test_several_processes_deliver_each_event_once(plane: ControlPlane) -> None:
+    await create_webhook(plane)
     processes = [Receivers(hold_s=0.01) for _ in range(3)]
     async with sending(plane.store, *processes) as counted:
         for start in range(0, 3000, 100):
-            await tell(plane, *range(start, start + 100))
+            await ingest_events(plane, *range(start, start + 100))
         await eventually(lambda: len(counted) == 30)
     told = [key for process in processes for key in process.keys()]  # noqa: SIM118 (not a dict's)
     assert sorted(told) == [event_key(n) for n in range(3000)]
 
 
 async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: ControlPlane) -> None:
-    await make(plane)
+    await create_webhook(plane)
     for start in range(0, 2000, 100):
-        await tell(plane, *range(start, start + 100))
+        await ingest_events(plane, *range(start, start + 100))
     shared = Receivers(hold_s=0.02)
     async with sending(plane.store, shared, shared, shared, options=SenderOptions(3, 0.001)) as counted:
         await eventually(lambda: len(counted) == 20)
@@ -415,8 +415,8 @@ async def test_the_concurrency_of_a_webhook_holds_over_all_processes(plane: Cont
 
 
 async def test_messages_of_a_dead_process_are_sent_by_another(plane: ControlPlane) -> None:
-    await make(plane)
-    await tell(plane, 1)
+    await create_webhook(plane)
+    await ingest_events(plane, 1)
     dying, living = Receivers(hang={URL}), Receivers()
     async with sending(plane.store, dying, options=SenderOptions(lease_ms=300, poll_interval_s=0.01)):
         await eventually(lambda: len(dying.calls) == 1)
@@ -426,9 +426,9 @@ async def test_messages_of_a_dead_process_are_sent_by_another(plane: ControlPlan
     assert dying.calls[0][1]["webhook-id"] == living.calls[0][1]["webhook-id"]
 
 
-async def test_a_late_result_of_a_lost_lease_changes_nothing(plane: ControlPlane) -> None:
-    await make(plane)
-    await tell(plane, 1)
+async def test_a_result_after_the_lease_expired_is_ignored(plane: ControlPlane) -> None:
+    await create_webhook(plane)
+    await ingest_events(plane, 1)
     slow, quick = Receivers(hold_s=0.6, answer=lambda url: 500), Receivers()
     async with sending(plane.store, slow, options=SenderOptions(lease_ms=100, poll_interval_s=0.01)) as late:
         await eventually(lambda: len(slow.calls) == 1)
@@ -442,9 +442,9 @@ async def test_a_late_result_of_a_lost_lease_changes_nothing(plane: ControlPlane
 
 
 async def test_a_leased_message_is_claimed_by_no_other_process(plane: ControlPlane) -> None:
-    """Its lease has run out, and the claim comes while the result of the attempt is being written."""
-    made = await make(plane)
-    await tell(plane, 1)
+    """The lease has expired, and the claim arrives while the attempt's result is being written."""
+    made = await create_webhook(plane)
+    await ingest_events(plane, 1)
 
     async def claim(tx: WriteTx) -> list[DeliveryRecord]:
         over_at_once = Claim(made["id"], "a lease", most=4, lease_ms=-1000)
@@ -456,27 +456,27 @@ async def test_a_leased_message_is_claimed_by_no_other_process(plane: ControlPla
     async with plane.store.write() as tx:
         assert await webhook_rows.finish_attempt(tx, delivery, {"status": "DELIVERED", "ended_at_ms": 1})
         another = asyncio.create_task(plane.store.transact(claim))
-        await waits_for_us(plane.store)
+        await wait_until_blocked_by_lock(plane.store)
     assert await another == []
     ((status, attempts),) = [(one["status"], one["attempt_count"]) for one in await deliveries(plane, made)]
     assert (status, attempts) == ("DELIVERED", 1)
 
 
 async def test_a_leased_message_cannot_be_redelivered(plane: ControlPlane) -> None:
-    made = await make(plane)
-    await tell(plane, 1)
+    made = await create_webhook(plane)
+    await ingest_events(plane, 1)
     (waiting,) = await deliveries(plane, made)
     async with plane.store.write() as tx:
         claim = Claim(made["id"], "a lease", most=4, lease_ms=60_000)
         assert await webhook_rows.claim_deliveries(tx, claim, await database_ms(tx.conn)) is not None
         by_hand = asyncio.create_task(plane.post(f"{PATH}/{made['id']}/deliveries/{waiting['id']}/redeliver"))
-        await waits_for_us(plane.store)
+        await wait_until_blocked_by_lock(plane.store)
     (await by_hand).refused(409)
 
 
 async def test_a_message_redelivered_during_cleanup_is_kept(plane: ControlPlane) -> None:
-    made = await make(plane)
-    await tell(plane, 1)
+    made = await create_webhook(plane)
+    await ingest_events(plane, 1)
     (waiting,) = await deliveries(plane, made)
     async with plane.store.write() as tx:
         await webhook_rows.update_delivery(tx, waiting["id"], {"status": "DELIVERED", "ended_at_ms": 1})
@@ -487,20 +487,20 @@ async def test_a_message_redelivered_during_cleanup_is_kept(plane: ControlPlane)
     async with plane.store.write() as tx:
         await webhook_rows.update_delivery(tx, waiting["id"], {"status": "PENDING", "ended_at_ms": None})
         forgetting = asyncio.create_task(plane.store.transact(forget))
-        await waits_for_us(plane.store)
+        await wait_until_blocked_by_lock(plane.store)
     assert await forgetting == 0
     assert [one["id"] for one in await deliveries(plane, made)] == [waiting["id"]]
 
 
-async def waits_for_us(store: Store) -> None:
-    """Until a statement waits for a lock; SQLite's writers wait for their turn before they say anything."""
+async def wait_until_blocked_by_lock(store: Store) -> None:
+    """Wait until a statement is blocked by a lock. SQLite: the writer queues before its first statement."""
     if store.engine.dialect.name == "sqlite":
         return
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
     found = None
     async with asyncio.timeout(20):
         while found is None:
-            async with store.read() as conn:  # each time anew: within a transaction it says the same again
+            async with store.read() as conn:  # a new transaction each time: within one, the view does not change
                 found = (await conn.execute(waiting)).first()
 
 
@@ -513,7 +513,7 @@ async def waits_for_us(store: Store) -> None:
     ],
 )
 async def test_polling_queries_use_a_partial_index(store: Store, query: Select[Any], index: str) -> None:
-    """The log of what was delivered may be long; what waits is found without reading it."""
+    """Pending deliveries are found without reading the delivered ones, of which there may be many."""
     log = [new_delivery(f"whk_{n % 9}", "TEST", (), n) for n in range(3000)]
     delivered = [replace(one, status="DELIVERED", ended_at_ms=1) for one in log[:2900]]
     async with store.write() as tx:
@@ -527,11 +527,11 @@ async def test_polling_queries_use_a_partial_index(store: Store, query: Select[A
     assert "Seq Scan on webhook_deliveries" not in plan
 
 
-async def test_deleting_a_webhook_ends_its_messages_and_an_ingest_meanwhile_does_no_harm(plane: ControlPlane) -> None:
-    made = await make(plane)
-    await tell(plane, *range(3))
+async def test_deleting_a_webhook_deletes_messages_of_a_concurrent_ingest(plane: ControlPlane) -> None:
+    made = await create_webhook(plane)
+    await ingest_events(plane, *range(3))
     (await plane.delete(f"{PATH}/{made['id']}")).ok()
-    async with plane.store.write() as tx:  # what an ingest that saw the webhook writes after its deletion
+    async with plane.store.write() as tx:  # as written by an ingest that read the webhook before its deletion
         await webhook_rows.insert_deliveries(tx, [new_delivery(made["id"], "API_BILLING_USAGE", ["k"], 0)])
     receivers = Receivers()
     async with sending(plane.store, receivers):
@@ -543,8 +543,8 @@ async def test_deleting_a_webhook_ends_its_messages_and_an_ingest_meanwhile_does
 
 
 async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: ControlPlane) -> None:
-    await make(plane)
-    await tell(plane, 1, 2)
+    await create_webhook(plane)
+    await ingest_events(plane, 1, 2)
     async with plane.store.read() as conn:
         now_ms = await database_ms(conn)
     old = books(plane.store, 1e9)[0]

@@ -1,4 +1,4 @@
-"""The operator's command without a running product: what it prints, how it fails, and that it says why in one line."""
+"""The `tollgate` command without a running product: its output, its exit statuses and its error messages."""
 
 import json
 import sqlite3
@@ -30,65 +30,63 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(tollgate, arguments)
 
 
-def printed(*arguments: str) -> list[dict[str, object]]:
+def run_and_parse(*arguments: str) -> list[dict[str, object]]:
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_workspace_is_made_changed_and_listed(data: Path) -> None:
+def test_a_workspace_is_created_changed_and_listed(data: Path) -> None:
     where = ("--data", str(data))
-    (made,) = printed("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
+    (made,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
     assert list(made) == ["workspace_id", "name", "prefixes", "api_key"]
     assert (made["name"], made["prefixes"]) == ("acme", ["acme", "acme-labs"])
     assert prefix_of(str(made["api_key"]))
-    printed("workspace", "create", "later", "--prefix", "later", "--tier", "pro", "--not-onboarded", *where)
-    printed("workspace", "set", "acme", "--tier", "verified", "--not-onboarded", "--billing", "suspended", *where)
-    acme, later = printed("workspace", "list", *where)
+    run_and_parse("workspace", "create", "later", "--prefix", "later", "--tier", "pro", "--not-onboarded", *where)
+    run_and_parse("workspace", "set", "acme", "--tier", "verified", "--not-onboarded", "--billing", "suspended", *where)
+    acme, later = run_and_parse("workspace", "list", *where)
     assert (acme["tier"], acme["onboarded"], acme["billing"]) == ("verified", False, "suspended")
     assert (later["tier"], later["onboarded"], later["billing"]) == ("pro", False, "active")
 
 
 @pytest.mark.parametrize("tier", ["gold", "custom", "custom=", "custom=0/5", "custom=5", "custom=5/0", "pro=5/5", ""])
-def test_an_unknown_tier_is_refused_before_anything_is_made(data: Path, tier: str) -> None:
+def test_an_unknown_tier_is_refused_and_nothing_is_created(data: Path, tier: str) -> None:
     where = ("--data", str(data))
     refused = run("workspace", "create", "acme", "--prefix", "acme", "--tier", tier, *where)
     assert refused.exit_code == 1
     assert f"no tier is called {tier!r}; known are basic, pro, verified, and custom=REQUESTS/TOKENS" in refused.output
     assert not data.exists()
-    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
     assert run("workspace", "set", "acme", "--tier", tier, *where).exit_code == 1
-    assert [shown["tier"] for shown in printed("workspace", "list", *where)] == ["basic"]
+    assert [shown["tier"] for shown in run_and_parse("workspace", "list", *where)] == ["basic"]
 
 
-def test_a_tier_of_the_setting_and_a_workspaces_own_figures_are_known(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiers_of_the_setting_and_custom_figures_are_accepted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = ("--data", str(data))
-    printed("workspace", "create", "acme", "--prefix", "acme", "--tier", "custom=600/3000000", *where)
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", "--tier", "custom=600/3000000", *where)
     monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold=1000/5000000")
-    assert printed("workspace", "set", "acme", "--tier", "gold", *where)[0]["tier"] == "gold"
+    assert run_and_parse("workspace", "set", "acme", "--tier", "gold", *where)[0]["tier"] == "gold"
     assert "known are basic, gold, pro, verified" in run("workspace", "set", "acme", "--tier", "silver", *where).output
     monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "gold")
     refused = run("workspace", "set", "acme", "--tier", "pro", *where)
     assert (refused.exit_code, refused.output.startswith("Error: TOLLGATE_MODEL_API_TIERS: expected")) == (1, True)
 
 
-def test_a_lost_admin_key_is_not_the_end(data: Path) -> None:
+def test_another_workspace_key_can_be_created(data: Path) -> None:
     where = ("--data", str(data))
-    (made,) = printed("workspace", "create", "acme", "--prefix", "acme", *where)
-    (key,) = printed("key", "create", "acme", *where)
+    (made,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    (key,) = run_and_parse("key", "create", "acme", *where)
     assert key["api_key"] != made["api_key"]
     assert key["type"] == "WORKSPACE_MANAGE_ALL"
-    (other,) = printed("key", "create", "acme", "--type", "WORKSPACE_INVOKE", *where)
+    (other,) = run_and_parse("key", "create", "acme", "--type", "WORKSPACE_INVOKE", *where)
     assert other["type"] == "WORKSPACE_INVOKE"
 
 
-def test_the_database_may_be_named_by_url_or_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_selected_by_flag_or_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite+aiosqlite:///{data.parent}/other.db"
-    printed("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
     monkeypatch.setenv("TOLLGATE_DATABASE_URL", url)
-    assert [entry["name"] for entry in printed("workspace", "list")] == ["acme"]
+    assert [entry["name"] for entry in run_and_parse("workspace", "list")] == ["acme"]
     assert not data.exists()
     assert not Path(".tollgate").exists()
 
@@ -98,7 +96,7 @@ def test_the_database_may_be_named_by_url_or_environment(data: Path, monkeypatch
     [("workspace", "list"), ("workspace", "set", "acme", "--tier", "pro"), ("key", "create", "acme")],
     ids=" ".join,
 )
-def test_a_mistyped_place_is_named_and_nothing_is_created(data: Path, arguments: tuple[str, ...]) -> None:
+def test_a_mistyped_database_is_named_and_not_created(data: Path, arguments: tuple[str, ...]) -> None:
     typo = data.parent / "typo"
     for where in (("--data", str(typo)), ("--database-url", f"sqlite:///{typo}.db")):
         result = run(*arguments, *where)
@@ -108,9 +106,9 @@ def test_a_mistyped_place_is_named_and_nothing_is_created(data: Path, arguments:
     assert list(data.parent.iterdir()) == []
 
 
-def test_a_database_of_a_newer_version_is_told_in_one_line(data: Path) -> None:
+def test_a_database_of_a_newer_version_is_reported_without_a_traceback(data: Path) -> None:
     where = ("--data", str(data))
-    printed("workspace", "create", "acme", "--prefix", "acme", *where)
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
     with closing(sqlite3.connect(data / "control.db")) as conn, conn:
         conn.execute("UPDATE alembic_version SET version_num = '9999'")
     result = run("workspace", "list", *where)
@@ -120,9 +118,9 @@ def test_a_database_of_a_newer_version_is_told_in_one_line(data: Path) -> None:
     assert "Traceback" not in result.output
 
 
-def test_secrets_are_sealed_anew(data: Path) -> None:
-    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
-    assert printed("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
+def test_reencrypt_prints_the_number_of_secrets(data: Path) -> None:
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+    assert run_and_parse("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +148,10 @@ def test_secrets_are_sealed_anew(data: Path) -> None:
         (("nonsense",), 2, "No such command"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(data: Path, arguments: tuple[str, ...], status: int, says: str) -> None:
-    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+def test_an_operators_mistake_is_reported_without_a_traceback(
+    data: Path, arguments: tuple[str, ...], status: int, says: str
+) -> None:
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
     where = () if arguments[0] == "nonsense" else ("--data", str(data))
     result = run(*arguments, *where)
     assert result.exit_code == status, result.output
@@ -160,8 +160,8 @@ def test_what_is_wrong_is_told_in_one_line(data: Path, arguments: tuple[str, ...
     assert "hunter2" not in result.output
 
 
-def test_a_secret_key_that_is_none_is_named_and_not_shown(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
+def test_a_malformed_secret_key_is_reported_and_not_shown(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", "--data", str(data))
     monkeypatch.setenv("TOLLGATE_SECRET_KEY", "hunter2")
     result = run("secrets", "reencrypt", "--data", str(data))
     assert result.exit_code == 1
@@ -169,7 +169,7 @@ def test_a_secret_key_that_is_none_is_named_and_not_shown(data: Path, monkeypatc
     assert "hunter2" not in result.output
 
 
-def test_every_command_explains_itself() -> None:
+def test_every_command_has_a_help_text() -> None:
     for command in (
         (),
         ("up",),

@@ -1,4 +1,4 @@
-"""`tollgate up` in the small: parts that are tiny programs, and what happens when they die, linger or never answer."""
+"""`tollgate up` with tiny programs as parts, which die, ignore SIGTERM or never become ready."""
 
 import asyncio
 import os
@@ -15,12 +15,12 @@ from runtime import child_process
 from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
 from tests.processes import is_running
 
-WAITS = "import time; time.sleep(60)"
-DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); open('deaf', 'w').close(); time.sleep(60)"
+SLEEPS = "import time; time.sleep(60)"
+IGNORES_SIGTERM = "import signal, time; signal.signal(15, signal.SIG_IGN); open('deaf', 'w').close(); time.sleep(60)"
 
 
 class Lines(list[str]):
-    """What was said, and a way to wait for a line."""
+    """Printed progress lines, and a way to wait for one."""
 
     async def until(self, words: str) -> None:
         async with asyncio.timeout(10):
@@ -38,29 +38,29 @@ def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
     return Part("thing", Launch([sys.executable, "-c", script], dict(os.environ)), is_ready, stop, grace_s)
 
 
-async def test_a_part_that_dies_before_it_is_ready_is_told() -> None:
+async def test_a_part_that_dies_before_it_is_ready_is_reported() -> None:
     runner = PartRunner(part("raise SystemExit(3)", ready=False), Lines().append)
     with pytest.raises(StackError, match="thing ended with status 3 before it was ready"):
         await runner.start()
     await runner.stop()
 
 
-async def test_a_part_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_is_never_ready_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "START_TIMEOUT_S", 0.2)
-    runner = PartRunner(part(WAITS, ready=False), Lines().append)
+    runner = PartRunner(part(SLEEPS, ready=False), Lines().append)
     with pytest.raises(StackError, match="not ready after"):
         await runner.start()
     await runner.stop()
 
 
-async def test_a_dead_part_is_started_again_until_stopped() -> None:
-    said = Lines()
-    runner = PartRunner(part(WAITS), said.append)
+async def test_a_dead_part_is_restarted_until_stopped() -> None:
+    progress = Lines()
+    runner = PartRunner(part(SLEEPS), progress.append)
     await runner.start()
     first = runner.child
     assert first is not None
     first.kill()
-    await said.until("was killed by SIGKILL; restarting it in")
+    await progress.until("was killed by SIGKILL; restarting it in")
     async with asyncio.timeout(10):
         while runner.child is first:
             await asyncio.sleep(0.01)
@@ -70,30 +70,30 @@ async def test_a_dead_part_is_started_again_until_stopped() -> None:
     assert await second.wait() == -signal.SIGTERM
 
 
-async def test_a_death_after_leave_is_not_mended() -> None:
-    said = Lines()
-    runner = PartRunner(part(WAITS), said.append)
+async def test_a_part_that_dies_after_stop_restarting_is_not_restarted() -> None:
+    progress = Lines()
+    runner = PartRunner(part(SLEEPS), progress.append)
     await runner.start()
     runner.stop_restarting()
     assert runner.child is not None
     runner.child.kill()
     await runner.stop()
-    assert not any("restarting" in line for line in said)
+    assert not any("restarting" in line for line in progress)
 
 
-async def test_a_part_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = Lines()
-    runner = PartRunner(part(DEAF, grace_s=0.3), said.append)
+    progress = Lines()
+    runner = PartRunner(part(IGNORES_SIGTERM, grace_s=0.3), progress.append)
     await runner.start()
     async with asyncio.timeout(10):
         while not (tmp_path / "deaf").exists():
             await asyncio.sleep(0.01)
     await runner.stop()
-    assert "thing did not stop within 0 s: killed" in said
+    assert "thing did not stop within 0 s: killed" in progress
 
 
-async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -106,13 +106,13 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     assert can_bind("127.0.0.1", port)
 
 
-async def test_one_port_cannot_serve_two_surfaces(tmp_path: Path) -> None:
+async def test_one_port_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="is given twice"):
         await stack.up(options_for(tmp_path, Ports(21_111, 21_111, 0)), Lines().append, Lines().append)
 
 
-def test_free_ports_differ_from_each_other_and_from_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a range so small that blind choices would nearly always meet."""
+def test_free_ports_are_distinct_and_avoid_excluded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a range so small that random choices would nearly always collide."""
     monkeypatch.setattr(child_process, "_PORTS_TO_TRY", range(21_200, 21_204))
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 21_203))
@@ -127,7 +127,7 @@ def options_for(data: Path, ports: Ports) -> Options:
 
 
 async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
-    """Also when the parent is killed: the kernel does it."""
+    """Holds even if the parent is killed: the kernel signals the child."""
     script = (
         "import subprocess, sys; from runtime.child_process import tie_to_parent;"
         "child = subprocess.Popen(['sleep', '60'], preexec_fn=tie_to_parent());"

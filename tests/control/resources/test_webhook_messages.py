@@ -1,4 +1,4 @@
-"""What a webhook message says, how it is signed, when it is tried again: the rules alone."""
+"""Rules of webhook messages, without a database: content, signatures, retries."""
 
 import random
 import time
@@ -52,7 +52,7 @@ def test_metadata_keeps_every_digit() -> None:
     assert f'"requestMetadata":{exact}}}'.encode() in body_of(delivery, {"k1": row("k1", exact)})
 
 
-def test_a_message_carries_events_as_the_list_shows_them_and_their_metadata() -> None:
+def test_a_message_holds_the_listed_form_of_events_and_their_metadata() -> None:
     delivery = new_delivery("whk_1", "API_BILLING_USAGE", ["k1", "k2", "gone"], NOW_MS)
     message = orjson.loads(body_of(delivery, {"k2": row("k2"), "k1": row("k1", '{"trace": [1]}')}))
     assert (message["type"], message["timestamp"]) == ("API_BILLING_USAGE", "2026-11-18T11:06:40.000Z")
@@ -71,7 +71,7 @@ def test_a_message_carries_events_as_the_list_shows_them_and_their_metadata() ->
     assert second["requestMetadata"] is None
 
 
-def test_the_public_library_verifies_with_either_secret_and_with_no_other() -> None:
+def test_standardwebhooks_verifies_with_either_secret_and_no_other() -> None:
     now_ms = time.time_ns() // 1_000_000
     old, new, other = new_secret(), new_secret(), new_secret()
     body = '{"a":"é"}'.encode()
@@ -86,7 +86,7 @@ def test_the_public_library_verifies_with_either_secret_and_with_no_other() -> N
 
 
 @given(st.lists(st.integers(0, METADATA_CHARS_PER_MESSAGE * 2), max_size=300))
-def test_messages_are_bounded_in_number_and_size_and_lose_nothing(sizes: list[int]) -> None:
+def test_messages_are_bounded_and_hold_every_event_once(sizes: list[int]) -> None:
     rows = [
         {"timestamp_ms": n // 3, "idempotency_key": f"k{n:04d}", "request_metadata": "x" * size or None}
         for n, size in enumerate(size // 1000 for size in sizes)
@@ -98,13 +98,13 @@ def test_messages_are_bounded_in_number_and_size_and_lose_nothing(sizes: list[in
     assert all(0 < len(keys) <= EVENTS_PER_MESSAGE for keys in messages)
 
 
-def test_large_metadata_makes_more_messages() -> None:
+def test_events_with_large_metadata_are_split_into_more_messages() -> None:
     rows = [{"timestamp_ms": n, "idempotency_key": f"k{n}", "request_metadata": "x" * 200_000} for n in range(3)]
     assert _messages_of(rows) == [["k0"], ["k1"], ["k2"]]
 
 
 @pytest.mark.parametrize("status", [200, 204, 299])
-def test_any_2xx_is_a_delivery(status: int) -> None:
+def test_any_2xx_counts_as_delivered(status: int) -> None:
     delivery = new_delivery("whk_1", "TEST", (), NOW_MS)
     values = after_attempt(delivery, Attempt(NOW_MS, 12, status, None), 0.5)
     assert (values["status"], values["ended_at_ms"]) == ("DELIVERED", NOW_MS + 12)
@@ -122,7 +122,7 @@ def test_anything_but_2xx_is_retried_for_three_days(status: int | None) -> None:
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 20_000))
-def test_attempts_spread_over_three_days_and_the_last_one_is_at_their_end(chance: float, duration_ms: int) -> None:
+def test_attempts_spread_over_three_days_with_the_last_at_the_end(chance: float, duration_ms: int) -> None:
     delivery, at_ms, attempts = new_delivery("whk_1", "TEST", (), NOW_MS), NOW_MS, 0
     while True:
         attempts += 1
@@ -150,7 +150,7 @@ def test_retry_after_is_respected_up_to_a_bound() -> None:
     assert values["next_attempt_at_ms"] == NOW_MS + LONGEST_DELAY_MS
 
 
-def test_the_log_keeps_the_latest_attempts() -> None:
+def test_the_attempt_log_keeps_the_latest_attempts() -> None:
     delivery = replace(new_delivery("whk_1", "TEST", (), NOW_MS), attempts=1)
     for n in range(LOGGED_ATTEMPTS + 5):
         delivery = replace(

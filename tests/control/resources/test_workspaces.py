@@ -1,4 +1,4 @@
-"""What the operator does from the command line, on both databases (docs/reference/command-line.md#administration)."""
+"""Workspaces and their keys, on both databases (docs/reference/command-line.md#administration)."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ async def kinds_published(store: Store) -> list[str]:
         return sorted((await conn.execute(select(published.c.kind))).scalars())
 
 
-async def test_a_workspace_is_made_with_its_key(store: Store) -> None:
+async def test_a_workspace_is_created_with_a_key(store: Store) -> None:
     made = await workspaces.create_workspace(store, "Acme", ["acme", "acme2", "acme"])
     assert made.keys() == {"workspace_id", "name", "prefixes", "api_key"}
     assert made["prefixes"] == ["acme", "acme2"]
@@ -34,7 +34,7 @@ async def test_a_workspace_is_made_with_its_key(store: Store) -> None:
     }
 
 
-async def test_a_workspace_changes_and_is_published_again(store: Store) -> None:
+async def test_a_changed_workspace_is_published_again(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"], "pro", False)
     changed = await workspaces.set_workspace(store, "Acme", billing="suspended", onboarded=True, tier=None)
     assert (changed["billing"], changed["onboarded"], changed["tier"]) == ("suspended", True, "pro")
@@ -43,7 +43,7 @@ async def test_a_workspace_changes_and_is_published_again(store: Store) -> None:
         assert tuple((await conn.execute(query)).one()) == ('{"billing":"suspended","tier":"pro","onboarded":true}', 2)
 
 
-async def test_more_keys(store: Store) -> None:
+async def test_a_further_workspace_key_is_created_and_published(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
     made = await workspaces.create_workspace_key(store, "Acme", KeyKind.WORKSPACE_INVOKE)
     assert made["type"] == "WORKSPACE_INVOKE"
@@ -63,14 +63,14 @@ async def test_more_keys(store: Store) -> None:
         (("New", ["new"], ""), "tier"),
     ],
 )
-async def test_a_refused_workspace_leaves_nothing(store: Store, arguments: Any, says: str) -> None:
+async def test_a_refused_workspace_is_not_stored(store: Store, arguments: Any, says: str) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
     with pytest.raises(WorkspaceError, match=says):
         await workspaces.create_workspace(store, *arguments)
     assert len(await workspaces.list_workspaces(store)) == 1
 
 
-async def test_a_refused_change_of_a_workspace_says_why(store: Store) -> None:
+async def test_an_invalid_change_of_a_workspace_is_refused(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
     for name, changes in (("Nobody", {"tier": "x"}), ("Acme", {}), ("Acme", {"billing": "x"}), ("Acme", {"id": "x"})):
         with pytest.raises(WorkspaceError):

@@ -36,12 +36,12 @@ async def test_an_unknown_key_is_403(lite: ControlPlane, key: str) -> None:
     assert key not in str(body)
 
 
-async def test_the_legacy_scheme_and_any_case(lite: ControlPlane) -> None:
+async def test_the_api_key_scheme_is_accepted_in_any_case(lite: ControlPlane) -> None:
     for scheme in ("Api-Key", "bearer", "API-KEY"):
         (await lite.get(GROUPS, headers={"Authorization": f"{scheme} {lite.key}"})).ok()
 
 
-async def test_of_two_credentials_the_known_key_counts(lite: ControlPlane) -> None:
+async def test_a_known_key_is_accepted_beside_an_unknown_credential(lite: ControlPlane) -> None:
     other = (await lite.another_workspace())["api_key"]
     for first, second in ((lite.key, "sk-other"), ("sk-other", lite.key), (lite.key, lite.key)):
         (await lite.get(GROUPS, key=first, headers={"x-api-key": second})).ok()
@@ -55,7 +55,7 @@ async def test_two_credentials_in_one_header_are_401(lite: ControlPlane) -> None
         assert answer.status == 401
 
 
-async def test_a_workspace_must_be_onboarded_for_the_gateway(plane: ControlPlane) -> None:
+async def test_gateway_paths_are_403_for_a_workspace_not_onboarded(plane: ControlPlane) -> None:
     key = (await plane.another_workspace(onboarded=False))["api_key"]
     for path in (GROUPS, "/v1/gateway/endpoints", f"{GROUPS}/grp_x/api_keys"):
         (await plane.get(path, key=key)).refused(403, "NOT_ONBOARDED")
@@ -70,7 +70,7 @@ async def test_a_federated_key_is_refused_on_the_management_api(plane: ControlPl
         (await plane.get(path, key=key)).refused(403, "FEDERATED_KEY")
 
 
-async def test_unknown_paths_and_methods(lite: ControlPlane) -> None:
+async def test_unknown_paths_are_404_and_unknown_methods_405(lite: ControlPlane) -> None:
     (await lite.get("/v1/nothing")).refused(404, "NOT_FOUND")
     (await lite.get("/")).refused(404)
     answer = await lite.put(GROUPS, {})
@@ -78,7 +78,7 @@ async def test_unknown_paths_and_methods(lite: ControlPlane) -> None:
     assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD", "POST"}
 
 
-async def test_the_internal_token_is_needed(lite: ControlPlane) -> None:
+async def test_internal_paths_require_the_internal_token(lite: ControlPlane) -> None:
     path = "/internal/v1/snapshot"
     (await lite.get(path)).refused(401)
     (await lite.get(path, key="")).refused(401)
@@ -91,9 +91,7 @@ async def test_health_needs_no_credentials(lite: ControlPlane) -> None:
             assert answer.status == 200
 
 
-async def test_malformed_http_is_refused_without_being_quoted(
-    lite: ControlPlane, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_http_is_refused_and_not_quoted(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
     writer.write(b"GET / HTTP/1.1\r\nAuthorization: Bearer tg_" + b"k" * 9000 + b"\r\n\r\n")
     answer = await reader.read()
@@ -109,23 +107,23 @@ OPEN_PAGES = ("/healthz", "/readyz", "/openapi.json", "/metrics", "/nowhere", "/
 
 
 @pytest.mark.parametrize("path", PAGES + OPEN_PAGES)
-async def test_head_answers_gets_status_and_length_without_a_body(lite: ControlPlane, path: str) -> None:
+async def test_head_returns_the_status_and_length_of_get_without_a_body(lite: ControlPlane, path: str) -> None:
     got = await lite.get(path)
     head = await lite.call("HEAD", path)
     assert (head.status, head.body or "") == (got.status, "")
     assert head.headers["Content-Type"] == got.headers["Content-Type"]
-    if path != "/metrics":  # its figures move
+    if path != "/metrics":  # its values change between requests
         assert head.headers["Content-Length"] == got.headers["Content-Length"]
 
 
-async def test_head_is_refused_where_there_is_no_get(lite: ControlPlane) -> None:
+async def test_head_is_405_where_get_is_not_served(lite: ControlPlane) -> None:
     answer = await lite.call("HEAD", "/internal/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "x-gzip", "gzip, identity", "made-up"])
 @pytest.mark.parametrize("authorized", [True, False])
-async def test_a_compressed_body_is_refused_whatever_is_in_it(
+async def test_a_compressed_body_is_415_and_never_decompressed_or_quoted(
     lite: ControlPlane, coding: str, authorized: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -133,7 +131,7 @@ async def test_a_compressed_body_is_refused_whatever_is_in_it(
         key = f"Authorization: Bearer {lite.key}\r\n" if authorized else ""
         head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\n"
         head += f"Connection: close\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n"
-        raw = await said(lite, head.encode() + body)
+        raw = await send_and_read_all(lite, head.encode() + body)
         assert raw.startswith(b"HTTP/1.1 415 ")
         assert b'"UNSUPPORTED_ENCODING"' in raw
         assert b"send the body uncompressed" in raw
@@ -142,7 +140,7 @@ async def test_a_compressed_body_is_refused_whatever_is_in_it(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_compressed_batch_of_events_is_refused_too(lite: ControlPlane) -> None:
+async def test_a_compressed_batch_of_events_is_415(lite: ControlPlane) -> None:
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     async with lite.client.post("/internal/v1/events", data=gzip.compress(b"{}"), headers=headers) as answer:
         assert answer.status == 415
@@ -157,10 +155,10 @@ async def test_identity_encoding_and_an_encoding_without_a_body_are_accepted(lit
         assert answer.status == 200
 
 
-async def test_a_broken_chunk_is_quoted_nowhere(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_chunk_is_not_quoted(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n".encode() + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
-    assert (await said(lite, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
+    assert (await send_and_read_all(lite, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
     reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
     writer.write(head)
     async with asyncio.timeout(10):
@@ -175,8 +173,8 @@ async def test_a_broken_chunk_is_quoted_nowhere(lite: ControlPlane, caplog: pyte
     assert "Traceback" not in caplog.text
 
 
-async def said(plane: ControlPlane, message: bytes) -> bytes:
-    """All that comes back until control closes the connection."""
+async def send_and_read_all(plane: ControlPlane, message: bytes) -> bytes:
+    """Send raw bytes; return everything control sends until it closes the connection."""
     reader, writer = await asyncio.open_connection(plane.client.server.host, plane.client.server.port)
     writer.write(message)
     try:

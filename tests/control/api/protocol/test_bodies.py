@@ -1,4 +1,4 @@
-"""Bodies that are not what they should be: always a clear 4xx (docs/reference/management-api.md#errors)."""
+"""Invalid bodies are always refused with a 4xx that says why (docs/reference/management-api.md#errors)."""
 
 import asyncio
 import io
@@ -42,12 +42,12 @@ async def test_a_body_that_is_not_json_is_400(lite: ControlPlane, raw: bytes) ->
         b'{"name":"x","value":' + b"[" * 60 + b"]" * 60 + b"}",
     ],
 )
-async def test_json_of_another_shape_is_400(plane: ControlPlane, raw: bytes) -> None:
+async def test_json_that_violates_the_schema_is_400(plane: ControlPlane, raw: bytes) -> None:
     (await plane.post(PATH, data=raw, headers=JSON)).refused(400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("value", ["😀", "\u2028", "é", "a\\u0000b", "x" * 65_536])
-async def test_unusual_but_legal_text_is_kept(plane: ControlPlane, value: Any) -> None:
+async def test_unusual_but_legal_text_is_accepted(plane: ControlPlane, value: Any) -> None:
     (await plane.post(PATH, {"name": "x", "value": value})).ok()
 
 
@@ -84,19 +84,19 @@ async def test_unknown_query_parameters_are_400(lite: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("id", ["%00", "a%00b", "%ff", "%ED%A0%80", "..%2f..", "%0a", "x" * 5000, "'", "%25", "{}"])
-async def test_impossible_ids_are_404(plane: ControlPlane, id: str) -> None:
+async def test_ids_that_cannot_exist_are_404(plane: ControlPlane, id: str) -> None:
     for path in ("/v1/gateway/groups/", "/v1/gateway/endpoints/", "/v1/models/", "/v1/api_keys/"):
         (await plane.get(path + id)).refused(404)
     (await plane.delete(f"{PATH}/{id}")).refused(404)
 
 
-async def raw_exchange(plane: ControlPlane, head: bytes, body: bytes, leaves: bool = False) -> bytes:
-    """What comes back for these very bytes."""
+async def raw_exchange(plane: ControlPlane, head: bytes, body: bytes, disconnects: bool = False) -> bytes:
+    """Send a POST with these exact bytes; return the raw response."""
     reader, writer = await asyncio.open_connection(plane.client.server.host, plane.client.server.port)
     key = f"Authorization: Bearer {plane.key}\r\n".encode()
     writer.write(b"POST /v1/secrets HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n")
     writer.write(key + head + b"\r\n" + body)
-    if leaves:
+    if disconnects:
         writer.write_eof()
     async with asyncio.timeout(10):
         answer = await reader.read()
@@ -113,7 +113,7 @@ async def raw_exchange(plane: ControlPlane, head: bytes, body: bytes, leaves: bo
         (b"Content-Length: x\r\n", b"{}"),
     ],
 )
-async def test_a_broken_body_is_400(
+async def test_a_body_with_malformed_framing_is_400(
     lite: ControlPlane, caplog: pytest.LogCaptureFixture, head: bytes, body: bytes
 ) -> None:
     answer = await raw_exchange(lite, head, body)
@@ -122,7 +122,7 @@ async def test_a_broken_body_is_400(
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_a_compressed_body_is_415_whatever_is_in_it(
+async def test_a_compressed_body_is_415_though_it_is_malformed(
     lite: ControlPlane, caplog: pytest.LogCaptureFixture, coding: bytes
 ) -> None:
     head = b"Content-Encoding: %s\r\nContent-Length: 5\r\n" % coding
@@ -132,7 +132,7 @@ async def test_a_compressed_body_is_415_whatever_is_in_it(
 
 
 async def test_a_truncated_body_is_not_a_server_error(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
-    await raw_exchange(lite, b"Content-Length: 500\r\n", b'{"name":', leaves=True)
+    await raw_exchange(lite, b"Content-Length: 500\r\n", b'{"name":', disconnects=True)
     (await lite.get(PATH)).ok()
     assert "bug in" not in caplog.text
     assert "Error handling" not in caplog.text

@@ -1,4 +1,4 @@
-"""Domain errors and their answers."""
+"""Domain errors and the HTTP responses they become."""
 
 import json
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from control.resources.errors import DomainError, InvalidFieldError, RateLimited
 from control.resources.workspaces import WorkspaceError
 
 
-def kinds(base: type[DomainError] = DomainError) -> Iterator[type[DomainError]]:
+def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[DomainError]]:
     for kind in base.__subclasses__():
         yield kind
-        yield from kinds(kind)
+        yield from error_classes(kind)
 
 
-def example(kind: type[DomainError]) -> DomainError:
+def example_of(kind: type[DomainError]) -> DomainError:
     if issubclass(kind, InvalidFieldError):
         return kind("slug", "required")
     if issubclass(kind, RateLimitedError | TooManyWebhooksError):
@@ -26,10 +26,10 @@ def example(kind: type[DomainError]) -> DomainError:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in kinds() if kind.__module__ == errors.__name__], ids=lambda kind: kind.__name__
+    "kind", [kind for kind in error_classes() if kind.__module__ == errors.__name__], ids=lambda kind: kind.__name__
 )
-def test_every_domain_error_has_an_answer(kind: type[DomainError]) -> None:
-    error = example(kind)
+def test_every_domain_error_is_rendered_as_a_response(kind: type[DomainError]) -> None:
+    error = example_of(kind)
     answer = render(problem_of(error))
     assert answer.status in (400, 404, 409, 429, 503)
     body = json.loads(answer.body)  # type: ignore[arg-type]  # text is encoded by then
@@ -48,6 +48,6 @@ def test_a_rate_limit_says_when_to_retry() -> None:
     assert (answer.status, answer.headers["Retry-After"]) == (429, "7")
 
 
-def test_an_error_without_a_row_is_no_answer() -> None:
+def test_an_unmapped_error_class_raises_key_error() -> None:
     with pytest.raises(KeyError):
         problem_of(WorkspaceError("no workspace is called 'x'"))

@@ -1,4 +1,4 @@
-"""Control's own `/metrics`, and what a bug of ours looks like from outside and in the log."""
+"""Control's `/metrics`, its request log, and how a bug in control is answered and logged."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
     assert "made/up" not in text
 
 
-async def test_metrics_are_for_a_metrics_key_alone(lite: ControlPlane) -> None:
+async def test_metrics_require_a_metrics_key(lite: ControlPlane) -> None:
     metrics_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS))["api_key"]
     invoke_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_INVOKE))["api_key"]
     assert (await lite.get("/metrics", key=metrics_key)).status == 200
@@ -48,7 +48,7 @@ async def test_metrics_are_for_a_metrics_key_alone(lite: ControlPlane) -> None:
         assert answer.status == 401, "from loopback too: a TLS terminator may stand there"
 
 
-async def test_a_request_is_logged_with_the_members_of_the_proxys_access_log(
+async def test_a_request_is_logged_with_the_fields_of_the_proxys_access_log(
     lite: ControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -65,16 +65,16 @@ async def test_a_request_is_logged_with_the_members_of_the_proxys_access_log(
     assert line["key_prefix"] == prefix_of(lite.key)
 
 
-class Faulty:
-    """A bug whose message holds what it should not."""
+class FaultyWindows:
+    """Raises an error whose message holds the key's prefix."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
-        raise RuntimeError(key_prefix)  # the trace shows this line, so the value must not stand in it
+        raise RuntimeError(key_prefix)  # a traceback would show this line, so it must not contain the value
 
 
 async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = build(settings_on(f"sqlite+aiosqlite:///{tmp_path}/c.db"))
-    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(Faulty()))
+    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(FaultyWindows()))
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -1,4 +1,4 @@
-"""The API's description: its form, its names, its examples, its page, and that it is kept.
+"""The OpenAPI document and the page made from it: versions, names, examples, bounds, escaping.
 
 See docs/reference/management-api.md#description.
 """
@@ -24,7 +24,7 @@ def document() -> Json:
     return json.loads(json.dumps(describe(OPERATIONS)))  # type: ignore[no-any-return]  # JSON
 
 
-def test_versions(document: Json) -> None:
+def test_the_document_states_openapi_and_api_versions(document: Json) -> None:
     assert document["openapi"] == "3.1.0"
     assert document["info"]["version"] == "1.0.0"
 
@@ -40,7 +40,7 @@ def test_every_schema_reference_resolves(document: Json) -> None:
     assert set(names) <= document["components"]["schemas"].keys()
 
 
-def test_operation_ids_are_unique_words(document: Json) -> None:
+def test_operation_ids_are_unique_snake_case_words(document: Json) -> None:
     ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids)) == len(OPERATIONS)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", id) for id in ids)
@@ -61,7 +61,7 @@ def test_every_operation_shows_its_errors_with_examples(document: Json) -> None:
                     ErrorV1.model_validate(content["example"])
 
 
-def test_requests_are_closed_and_bounded(document: Json) -> None:
+def test_request_schemas_forbid_unknown_fields_and_bound_numbers(document: Json) -> None:
     schemas = document["components"]["schemas"]
     for operation in OPERATIONS:
         if operation.body is not None:
@@ -70,13 +70,16 @@ def test_requests_are_closed_and_bounded(document: Json) -> None:
     assert (threshold["minimum"], threshold["maximum"]) == (1, 2**53 - 1)
 
 
-def test_whatever_may_be_left_out_of_a_request_may_be_null(document: Json) -> None:
-    """Clients generated for some languages send null for what was not set."""
+def test_every_optional_request_field_may_be_null(document: Json) -> None:
+    """Clients generated for some languages send null for fields that were not set."""
     schemas = document["components"]["schemas"]
-    asked = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
-    while more := set(re.findall(r"schemas/(\w+)", json.dumps([schemas[name] for name in asked]))) - asked:
-        asked |= more
-    for name in asked:
+    request_schemas = {operation.body.__name__ for operation in OPERATIONS if operation.body is not None}
+    while (
+        more := set(re.findall(r"schemas/(\w+)", json.dumps([schemas[name] for name in request_schemas])))
+        - request_schemas
+    ):
+        request_schemas |= more
+    for name in request_schemas:
         fields, required = schemas[name].get("properties", {}), schemas[name].get("required", [])
         for field in fields.keys() - set(required):
             choices = fields[field].get("anyOf", [fields[field]])
@@ -94,7 +97,7 @@ async def test_the_document_needs_no_credentials(lite: ControlPlane, document: J
         assert await answer.json() == document
 
 
-async def test_the_page_loads_nothing_from_anywhere(lite: ControlPlane) -> None:
+async def test_the_page_loads_nothing_from_other_hosts(lite: ControlPlane) -> None:
     async with lite.client.get("/docs") as answer:
         page = await answer.text()
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -105,7 +108,7 @@ async def test_the_page_loads_nothing_from_anywhere(lite: ControlPlane) -> None:
         assert operation.path.replace("'", "&#x27;") in page
 
 
-def test_the_page_escapes() -> None:
+def test_the_page_escapes_html() -> None:
     evil = "<img src=x>"
     operation = {"summary": evil, "tags": [evil], "parameters": [], "responses": {}}
     document = {
@@ -116,14 +119,14 @@ def test_the_page_escapes() -> None:
     assert evil not in docs_page(document)
 
 
-def test_models_hide_their_input() -> None:
-    """A validation error's text must not carry what was sent: it may be a secret."""
+def test_validation_errors_hide_the_input() -> None:
+    """The text of a validation error must not contain the input, which may be a secret."""
     for operation in OPERATIONS:
         for model in (operation.body, operation.query):
             assert model is None or (issubclass(model, BaseModel) and model.model_config.get("hide_input_in_errors"))
 
 
-def test_metrics_names() -> None:
+def test_requests_are_counted_by_method_route_and_status() -> None:
     metrics = Metrics()
     metrics.answered("GET", "/v1/models", 200, 0.01)
     text = metrics.text().decode()

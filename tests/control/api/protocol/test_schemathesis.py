@@ -1,4 +1,4 @@
-"""A fuzzer over the whole API finds nothing, and a client that is generated from its description does the main job."""
+"""Schemathesis finds no violation in the whole API, and a client generated from the document works against it."""
 
 import asyncio
 import dataclasses
@@ -23,14 +23,14 @@ from tests.control.plane import ControlPlane, settings_on
 
 BIN = Path(sys.executable).parent
 QUICK, THOROUGH = 2, 20
-"""How many examples of each operation: in `make test`, and in the soak."""
-# Not asked: that whatever fits the schema is accepted (a cursor, a secret's id or a slug must also exist or be owned),
-# and that what was just made is found below every path (an environment of a new model points nowhere yet).
-NOT_ASKED = "positive_data_acceptance,ensure_resource_availability"
+"""Examples per operation in `make test`, and in the soak."""
+# Excluded: that every body valid by the schema is accepted (a cursor, secret or slug must also exist or be owned), and
+# that a new resource is found under every path at once (an environment of a new model points nowhere yet).
+EXCLUDED_CHECKS = "positive_data_acceptance,ensure_resource_availability"
 
 
-class Unlimited:
-    """A fuzzer would meet little but 429."""
+class UnlimitedWindows:
+    """Without throttling: the fuzzer would otherwise receive little but 429."""
 
     async def admit(self, key_prefix: str, allowance: Allowance) -> int:
         return 0
@@ -38,7 +38,7 @@ class Unlimited:
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """A control plane that does not throttle, and a management key of it."""
+    """A control plane without throttling, and a management key for it."""
 
     url: str
     key: str
@@ -47,9 +47,9 @@ class Served:
 
 @pytest.fixture
 async def served(database_url: str) -> AsyncIterator[Served]:
-    """Everything on SQLite; on PostgreSQL the edge cases, for there it is the values that could make a difference."""
+    """All phases on SQLite. On PostgreSQL only edge cases, because only unusual values could behave differently."""
     app = build(settings_on(database_url))
-    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(Unlimited()))
+    app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(UnlimitedWindows()))
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -62,13 +62,13 @@ async def served(database_url: str) -> AsyncIterator[Served]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("examples", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.soak)])
-async def test_a_fuzzer_finds_nothing(
+async def test_schemathesis_finds_no_violation(
     served: Served, examples: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     command: list[str | Path] = [BIN / "st", "run", f"{served.url}/v1/openapi.json", "--phases", served.phases]
     command += ["-H", f"Authorization: Bearer {served.key}"]
-    options = ["--checks", "all", "--exclude-checks", NOT_ASKED, "--max-examples", str(examples), "--seed", "1"]
-    options += ["--suppress-health-check", "too_slow"]  # which would be the machine's fault
+    options = ["--checks", "all", "--exclude-checks", EXCLUDED_CHECKS, "--max-examples", str(examples), "--seed", "1"]
+    options += ["--suppress-health-check", "too_slow"]  # a slow machine is no fault of the API
     fuzzer = await asyncio.create_subprocess_exec(
         *command, *options, "--warnings", "off", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -82,7 +82,7 @@ async def test_a_fuzzer_finds_nothing(
 
 
 @pytest.mark.timeout(300)
-async def test_a_generated_client_does_the_main_job(
+async def test_a_generated_client_completes_the_main_workflow(
     lite: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = tmp_path / "openapi.json"
@@ -97,11 +97,11 @@ async def test_a_generated_client_does_the_main_job(
     output, _ = await generator.communicate()
     assert generator.returncode == 0, output.decode()
     monkeypatch.syspath_prepend(tmp_path / "made")
-    await asyncio.to_thread(_main_job, str(lite.client.make_url("")), lite.key)
+    await asyncio.to_thread(_main_workflow, str(lite.client.make_url("")), lite.key)
 
 
-def _main_job(url: str, key: str) -> None:
-    """Store a secret, make an endpoint, a group and a key, re-point, list, revoke: all by generated code."""
+def _main_workflow(url: str, key: str) -> None:
+    """Store a secret, create an endpoint, group and key, replace targets, list, revoke: all by generated code."""
     client_of = importlib.import_module("tollgate_client").AuthenticatedClient
     models = importlib.import_module("tollgate_client.models")
 
