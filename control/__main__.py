@@ -30,7 +30,7 @@ _FLAGS = {
     "database_url": "TOLLGATE_DATABASE_URL",
     "redis_url": "TOLLGATE_REDIS_URL",
 }
-"""Flags that stand for a setting."""
+"""The setting that each flag overrides."""
 
 
 @click.command("tollgate control", context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,7 +39,7 @@ _FLAGS = {
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where SQLite is when no database is named (default ./.tollgate).",
+    help="Directory of the SQLite database, if no database URL is given (default ./.tollgate).",
 )
 @click.option("--database-url", help="Default: TOLLGATE_DATABASE_URL, else SQLite in --data.")
 @click.option("--redis-url", help="Default: TOLLGATE_REDIS_URL.")
@@ -62,7 +62,7 @@ def main(data: Path | None, **flags: Any) -> None:
 
 
 def _environ_with(data: Path | None, flags: Mapping[str, Any]) -> dict[str, str]:
-    """The environment with the flags folded in."""
+    """The environment, overridden by the flags."""
     given = {_FLAGS[name]: str(value) for name, value in flags.items() if value is not None}
     environ = os.environ | given
     if data is not None and not environ.get("TOLLGATE_DATABASE_URL"):
@@ -78,7 +78,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 async def _serve(app: web.Application, settings: Settings) -> None:
-    """Listen until SIGTERM or SIGINT, then let the requests in flight end."""
+    """Listen until SIGTERM or SIGINT, then wait for the requests in flight."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Composition root of the control plane: builds every part, mounts every operation, stops all in reverse."""
+"""Composition root of the control plane: builds every part, mounts the operations, stops the parts in reverse order."""
 
 import asyncio
 import logging
@@ -58,13 +58,13 @@ from runtime.http_server import FrontLimits
 
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0
-"""Early, so that a control that is restarted often cleans up too."""
+"""Early, so that a control plane that restarts often still cleans up."""
 _MIGRATION_RETRY_S = 1.0
 LEASE_TIMEOUTS = 3
 """How long one process leases a webhook message, in multiples of the receiver's timeout."""
 MIDDLEWARES = (observability.count_answers, render_problems, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
-"""Of the listener. A query may name a thousand API keys."""
+"""Limits of the listener. A query may name a thousand API keys, hence the long target."""
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def build(settings: Settings) -> web.Application:
-    """The control plane with these settings. It migrates the database when it starts."""
+    """Build the control plane with these settings. It migrates the database when it starts."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
     redis = connect(settings.redis_url) if settings.redis_url else None
     hints = HintPublisher(redis)
@@ -123,7 +123,7 @@ def _redis(redis: Redis | None, hints: HintPublisher) -> Lifetime:
 
 
 async def _database(app: web.Application) -> AsyncIterator[None]:
-    """Migrate, then serve. An unreachable database is retried, so that the order of starting does not matter."""
+    """Migrate, then serve. Retries an unreachable database, so control may start before it."""
     store = app[DEPENDENCIES].store
     try:
         await _migrate(store)

@@ -1,4 +1,4 @@
-"""What `/readyz` lists as degraded: control serves, but something that others depend on does not work.
+"""The `degraded` list of `/readyz`: control serves, but something that others depend on does not work.
 
 The checks run at most once a second, however often `/readyz` is asked.
 """
@@ -43,14 +43,14 @@ class ReadinessChecks:
 
     async def _secrets_trouble(self, conn: Connection) -> str:
         newest = await secret_rows.newest(conn, _SECRETS_CHECKED)
-        unopened = sum(not self._opens(record.id, record.ciphertext) for record in newest)
-        if not unopened:
+        unreadable = sum(not self._can_unseal(record.id, record.ciphertext) for record in newest)
+        if not unreadable:
             return ""
         return (
-            f"{unopened} of the newest {len(newest)} secrets cannot be opened. Put their key into TOLLGATE_SECRET_KEY"
+            f"{unreadable} of the newest {len(newest)} secrets cannot be opened. Put their key into TOLLGATE_SECRET_KEY"
         )
 
-    def _opens(self, id: str, ciphertext: str) -> bool:
+    def _can_unseal(self, id: str, ciphertext: str) -> bool:
         try:
             unseal(self._keys, id, ciphertext)
         except SealedWithUnknownKeyError:

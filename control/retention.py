@@ -1,6 +1,6 @@
 """Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events.
 
-It deletes in small transactions, oldest first, so that no ingest waits for it.
+Deletes in small transactions, oldest first, so that ingest is not blocked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 2_000
 
 
 async def delete_old_records(store: Store, event_days: float) -> int:
-    """Delete what has outlived its retention; how many rows were deleted."""
+    """Delete records older than their retention. Returns the number of deleted rows."""
     async with store.read() as conn:
         now_ms = await database_ms(conn)
         workspace_ids = [record.id for record in await all_workspaces(conn)]

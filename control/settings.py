@@ -16,7 +16,7 @@ DEFAULT_PORT = 8081
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that `control.app.build` needs to know. `redis_url` None: no hints, throttling in this process alone."""
+    """The settings of `control.app.build`. `redis_url` None: no hints, and each process throttles by itself."""
 
     database_url: str = field(repr=False)
     internal_token: str = field(repr=False)
@@ -39,7 +39,7 @@ class Settings:
 
     @property
     def egress_rules(self) -> EgressRules:
-        """Where upstream URLs may lead. The platform's own hosts: those named, and its model API's.
+        """Rules for upstream URLs. The platform's own hosts are those of the setting and that of the model API.
 
         See docs/reference/management-api.md#egress-rules.
         """
@@ -49,7 +49,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
-        """The settings of this environment; `SettingsError` at the first one that is missing or wrong."""
+        """Read the settings. Raises `SettingsError` at the first one that is missing or invalid."""
         read = Environment(environ)
         read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, "")
         found: dict[str, Any] = {field: read.text(name) for name, field in _TEXTS.items() if read.has(name)}
@@ -86,13 +86,13 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 _NUMBERS = {
     "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),
-    "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 reads like "for ever", and is the opposite
+    "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 looks like "for ever" but would delete everything
     "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": ("webhook_poll_interval_s", 0.01),
     "TOLLGATE_WEBHOOK_TIMEOUT_S": ("webhook_timeout_s", 0.1),
     "TOLLGATE_WEBHOOK_RETRY_FOR_S": ("webhook_retry_for_s", 0),
     "TOLLGATE_TOMBSTONE_RETENTION_S": ("tombstone_retention_s", 0),
 }
-"""The field and the least value of each."""
+"""The field of each setting, and its minimum."""
 
 
 def _number(read: Environment, name: str, least: float) -> float:

@@ -1,4 +1,4 @@
-"""Stops work: a start that is still waiting, and background tasks."""
+"""Stops a start that is still waiting, and background tasks."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ _AGAIN_S = 0.1
 
 
 async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work`; cancel it when `stop` is set first. Whether it was completed. Raises what `work` raises."""
+    """Run `work`; cancel it if `stop` is set first. Returns whether it completed. Raises what `work` raises."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

@@ -20,7 +20,7 @@ AT_ONCE = 3
 """Requests of one workspace that are processed at the same time; they share the slices."""
 NEVER = 2**31 - 1
 _OLDEST = 2
-"""The oldest generation of the garbage collector: collecting it examines every object."""
+"""The collector's oldest generation. Collecting it examines every object."""
 _CHECK_EVERY_S, _COLLECT_AFTER_S = 1.0, 600.0
 
 
@@ -116,8 +116,8 @@ def defer_full_collections() -> None:
 async def collect_when_idle(turns: WorkspaceTurns) -> None:
     """Run full garbage collections for ever, as often as the collector would, but while no request is processed.
 
-    During large requests a full collection takes 30 ms, otherwise 5. After ten minutes without an idle moment it runs
-    all the same.
+    A full collection takes 30 ms during large requests, otherwise 5 ms. After ten minutes without an idle moment it
+    runs anyway.
     """
     collected_s, due = monotonic(), gc.get_threshold()[1]
     while True:

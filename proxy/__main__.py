@@ -41,7 +41,7 @@ _FLAGS = {
 @click.option("--host", default="127.0.0.1", help="Address to listen on for inference calls.")
 @click.option("--proxy-port", default=8080, type=_PORT, help="Where inference calls arrive.")
 @click.option("--admin-port", default=8082, type=_PORT, help="/healthz, /readyz and /metrics.")
-@click.option("--admin-host", default="127.0.0.1", help="Address of the admin port; --host does not move it.")
+@click.option("--admin-host", default="127.0.0.1", help="Address of the admin port; --host does not change it.")
 @click.option("--workers", default=1, type=click.IntRange(1, 256), help="Worker processes; one per core is usual.")
 @click.option("--data", metavar="DIR", help="Where journal and replica are, unless they have flags of their own.")
 @click.option("--journal-dir", metavar="DIR", help="Billing events on their way to control.")
@@ -80,7 +80,7 @@ def snapshot() -> None:
 
 
 @snapshot.command("show")
-@click.option("--slug", help="Where this slug leads.")
+@click.option("--slug", help="Show the target of this slug.")
 @click.option("--key-prefix", help="What the key with this prefix may call, and which limits bind.")
 @click.pass_obj
 def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | None) -> None:

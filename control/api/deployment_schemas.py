@@ -39,7 +39,7 @@ class CreateDeploymentRequestV1(RequestV1):
 
 
 class SetReplicasRequestV1(RequestV1):
-    """All replicas of a deployment, by base URL."""
+    """The base URLs of all replicas of a deployment. Replaces the earlier list."""
 
     replicas: Annotated[list[ReplicaUrl], Field(max_length=256)]
 
@@ -51,7 +51,7 @@ class SetEnvironmentRequestV1(RequestV1):
 
 
 class DeploymentLogsRequestV1(RequestV1):
-    """Which log lines."""
+    """Selects log lines by time, level, request id and text."""
 
     start_epoch_millis: _EpochMs | None = None
     end_epoch_millis: _EpochMs | None = None
@@ -72,7 +72,7 @@ class ModelV1(ResponseV1):
 
 
 class DeploymentV1(ResponseV1):
-    """A deployment. `environment`: the first one by name that points here."""
+    """A deployment. `environment`: the first environment, by name, that points to it."""
 
     id: str
     name: str
@@ -117,13 +117,13 @@ class EnvironmentsResponseV1(ResponseV1):
 
 
 class DeploymentChangedV1(ResponseV1):
-    """It was done."""
+    """The change succeeded."""
 
     success: bool
 
 
 class DeploymentRetriedV1(ResponseV1):
-    """Whether a failed deployment is tried again; `reason` says why not."""
+    """Whether a failed deployment is retried. `reason` says why not."""
 
     retried: bool
     reason: str | None
@@ -131,7 +131,7 @@ class DeploymentRetriedV1(ResponseV1):
 
 
 class LogLineV1(ResponseV1):
-    """One line of a deployment's log; `timestamp` in nanoseconds since the epoch, as text."""
+    """One line of a deployment's log. `timestamp`: nanoseconds since the epoch, as text."""
 
     timestamp: str
     message: str
@@ -141,7 +141,7 @@ class LogLineV1(ResponseV1):
 
 
 class DeploymentLogsResponseV1(ResponseV1):
-    """Log lines."""
+    """Log lines of a deployment."""
 
     logs: list[LogLineV1]
 

@@ -39,7 +39,7 @@ async def _post_logs(request: ApiRequest) -> schemas.DeploymentLogsResponseV1:
 
 
 def _ref(request: ApiRequest, environment: str | None) -> DeploymentRef:
-    """By its id, or by the environment that the path names instead."""
+    """The deployment by its id, or by the environment that the path names instead."""
     return replace(deployment_ref(request), environment=environment)
 
 

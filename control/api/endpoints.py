@@ -35,7 +35,7 @@ ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 
 class VendorCConfigV1(RequestV1):
-    """Where a VENDOR_C target lives in that vendor's cloud."""
+    """The project and location of a VENDOR_C target in the vendor's cloud."""
 
     project_id: _LOCATION = Field(examples=["my-project"])
     location: _LOCATION = Field(examples=["europe-west4"])
@@ -70,20 +70,20 @@ Targets = Annotated[list[TargetRequest], Field(min_length=1, max_length=1, descr
 
 
 class CreateGatewayEndpointRequestV1(RequestV1):
-    """A slug and where it leads."""
+    """A slug and its target."""
 
     slug: SlugText
     targets: Targets
 
 
 class UpdateGatewayEndpointRequestV1(RequestV1):
-    """The full replacement of the target list; the slug never changes."""
+    """Replaces the whole target list. The slug cannot change."""
 
     targets: Targets
 
 
 class VendorCPlaceV1(TypedDict):
-    """Where a VENDOR_C target lives."""
+    """The project and location of a VENDOR_C target."""
 
     project_id: str
     location: str
@@ -119,7 +119,7 @@ class GatewayEndpointsResponseV1(ResponseV1):
 
 
 class DeletedGatewayEndpointV1(ResponseV1):
-    """What was deleted; the slug is free again."""
+    """The deleted endpoint. Its slug can be used again."""
 
     id: str
     slug: str

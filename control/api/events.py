@@ -32,7 +32,7 @@ _FORM = re.compile(
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
-"""Of all filters: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
+"""Of all filters together: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
 
 
 def parse_time_ns(text: str) -> int:
@@ -69,17 +69,21 @@ _Values = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_lengt
 
 
 class EventsQueryV1(PageQueryV1):
-    """Which events. With `cursor` the others are not looked at: it carries the window, the page size and filters."""
+    """Selects events. With `cursor`, which carries window, page size and filters, the other parameters are ignored."""
 
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=60_000, description=CURSOR)] = None
     start_time: _Time | None = Field(None, description="Inclusive start. Required unless `cursor` is given.")
-    end_time: _Time | None = Field(None, description="Exclusive end. At most now less the ingestion holdback.")
-    api_keys: _Values = Field([], description="Prefixes of API keys, one parameter each; none given: all keys.")
-    external_entity_ids: _Values = Field([], description="External ids of groups, one parameter each; none: all.")
+    end_time: _Time | None = Field(
+        None, description="Exclusive end. Reduced to now minus the ingestion holdback if later."
+    )
+    api_keys: _Values = Field([], description="Prefix of an API key; repeat for several. Omitted: all keys.")
+    external_entity_ids: _Values = Field(
+        [], description="External id of a group; repeat for several. Omitted: all groups."
+    )
 
 
 class GatewayEventTokensV1(ResponseV1):
-    """What the call cost. `inputTokens` counts cached and uncached input."""
+    """The tokens of the call. `inputTokens` counts cached and uncached input."""
 
     inputTokens: int
     outputTokens: int
@@ -87,7 +91,7 @@ class GatewayEventTokensV1(ResponseV1):
 
 
 class GatewayEventV1(ResponseV1):
-    """One call through a slug, to be billed once."""
+    """One call through a slug, billed once. `idempotencyKey` identifies it."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -102,9 +106,9 @@ class GatewayEventV1(ResponseV1):
 
 
 class EventsWindowV1(ResponseV1):
-    """What was answered: everything from `start_time` on and before `end_time`, now and for ever.
+    """The window answered: all events from `start_time` (inclusive) to `end_time` (exclusive). It is final.
 
-    Events are stamped in whole milliseconds: a border between two of them is told as the later one.
+    Events have whole-millisecond timestamps, so both times are rounded up to the millisecond.
     """
 
     start_time: TimeText
@@ -112,7 +116,7 @@ class EventsWindowV1(ResponseV1):
 
 
 class GatewayEventsResponseV1(ResponseV1):
-    """A page of events, by `timestamp`, then `idempotencyKey`."""
+    """A page of events, ordered by `timestamp`, then by `idempotencyKey`."""
 
     items: list[GatewayEventV1]
     pagination: PaginationResponseV1

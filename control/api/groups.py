@@ -1,4 +1,4 @@
-"""`/v1/gateway/groups`: who may call which slugs, and how much (docs/reference/management-api.md#groups)."""
+"""`/v1/gateway/groups`: the slugs each group may call, and its limits (docs/reference/management-api.md#groups)."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -57,7 +57,7 @@ class UsageLimitV1(RequestV1):
 
 
 class GroupModelRequestV1(RequestV1):
-    """A slug that the group may call, and how much."""
+    """A slug that the group may call, and its limits."""
 
     slug: SlugText
     rate_limits: Annotated[list[RateLimitV1], Field(max_length=2)] | None = Field(None, description=_ONE_PER_TYPE)
@@ -65,14 +65,14 @@ class GroupModelRequestV1(RequestV1):
 
 
 class GroupMetadataRequestV1(RequestV1):
-    """How the operator knows the group; `external_entity_id` is unique in the workspace."""
+    """The operator's own id and name for the group. `external_entity_id` is unique in the workspace."""
 
     external_entity_id: Name = Field(examples=["customer-42"])
     name: Name | None = None
 
 
 class GroupHierarchyRequestV1(RequestV1):
-    """Where the group stands. `limit_enforcement` omitted: the parent's, or INDEPENDENT without a parent."""
+    """Place in the tree. `limit_enforcement` defaults to the parent's, or to INDEPENDENT without a parent."""
 
     limit_enforcement: Literal["INDEPENDENT", "CASCADING"] | None = None
     parent_group_id: IdText | None = None
@@ -87,13 +87,13 @@ class CreateGatewayGroupRequestV1(RequestV1):
 
 
 class GroupMetadataPatchV1(RequestV1):
-    """`name` null takes the name away."""
+    """A null `name` removes the name."""
 
     name: Name | None
 
 
 class UpdateGatewayGroupRequestV1(RequestV1):
-    """`models` replaces the whole list; an empty list removes all access. At least one field is given, not null."""
+    """`models` replaces the whole list; an empty list removes all access. At least one field must not be null."""
 
     metadata: GroupMetadataPatchV1 | None = None
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
@@ -108,7 +108,7 @@ class UpdateGatewayGroupRequestV1(RequestV1):
 
 
 class GroupModelV1(ResponseV1):
-    """A slug that the group may call, and how much, as written on the group."""
+    """A slug that the group may call, with the group's own limits."""
 
     slug: str
     rate_limits: list[RateLimitV1]
@@ -116,21 +116,21 @@ class GroupModelV1(ResponseV1):
 
 
 class GroupMetadataV1(ResponseV1):
-    """How the operator knows the group."""
+    """The operator's own id and name for the group."""
 
     external_entity_id: str
     name: str | None
 
 
 class GroupHierarchyV1(ResponseV1):
-    """Where the group stands."""
+    """The group's place in the tree, and how limits are enforced in it."""
 
     limit_enforcement: Literal["INDEPENDENT", "CASCADING"]
     parent_group_id: str | None
 
 
 class EffectiveLimitV1(ResponseV1):
-    """A limit that binds the group; `source_group` is the group, itself or an ancestor, that it is anchored to."""
+    """A limit that binds the group. `source_group`: the group that sets it, this one or an ancestor."""
 
     type: _Type
     unit: Literal["SECOND", "MINUTE", "DAY"]
@@ -147,7 +147,7 @@ class EffectiveModelV1(ResponseV1):
 
 
 class GatewayGroupV1(ResponseV1):
-    """A group: `models` as written on it, `effective_models` after walking up the hierarchy."""
+    """A group. `models`: its own entries. `effective_models`: with the limits inherited from its ancestors."""
 
     id: str
     metadata: GroupMetadataV1
@@ -166,7 +166,7 @@ class GatewayGroupsResponseV1(ResponseV1):
 
 
 class DeletedGatewayGroupV1(ResponseV1):
-    """The group that was deleted, with all below it and all their keys."""
+    """The deleted group. All groups below it and all their keys are deleted too."""
 
     id: str
     metadata: GroupMetadataV1

@@ -1,4 +1,4 @@
-"""`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: shown once in plaintext, then named by their prefix."""
+"""`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: keys are shown once, then addressed by prefix."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -19,7 +19,7 @@ _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_ME
 
 
 class CreateFederatedKeyRequestV1(RequestV1):
-    """A new key under a group."""
+    """A new key of a group."""
 
     name: Name | None = None
 
@@ -32,7 +32,7 @@ class CreateWorkspaceKeyRequestV1(RequestV1):
 
 
 class CreatedFederatedKeyV1(ResponseV1):
-    """The key itself, shown only here."""
+    """The new key. `api_key` is shown only here."""
 
     api_key: str
     prefix: str
@@ -41,13 +41,13 @@ class CreatedFederatedKeyV1(ResponseV1):
 
 
 class CreatedWorkspaceKeyV1(CreatedFederatedKeyV1):
-    """The key itself, shown only here."""
+    """The new key. `api_key` is shown only here."""
 
     type: _Kind
 
 
 class FederatedKeyV1(ResponseV1):
-    """A key by its public prefix."""
+    """A group's key, identified by its public prefix."""
 
     prefix: str
     name: str | None
@@ -56,7 +56,7 @@ class FederatedKeyV1(ResponseV1):
 
 
 class WorkspaceKeyV1(FederatedKeyV1):
-    """A key by its public prefix."""
+    """A workspace key, identified by its public prefix."""
 
     type: _Kind
 

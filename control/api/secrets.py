@@ -1,4 +1,4 @@
-"""`/v1/secrets`: upstream credentials. Values go in and are never returned.
+"""`/v1/secrets`: upstream credentials. Their values are stored and never returned.
 
 See docs/reference/management-api.md#secrets.
 """
@@ -21,7 +21,7 @@ MAX_VALUE_CHARS = 65_536
 
 
 class PutSecretRequestV1(RequestV1):
-    """A credential under a name. The same name again rotates the value and keeps the id."""
+    """A credential and its name. Storing under an existing name rotates the value and keeps the id."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,254}$", examples=["vendor-b"])]
     value: Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS, repr=False, json_schema_extra=NO_NUL)]
@@ -44,7 +44,7 @@ class SecretsResponseV1(ResponseV1):
 
 
 class DeletedSecretV1(ResponseV1):
-    """What was deleted."""
+    """The deleted secret."""
 
     id: str
     name: str

@@ -16,7 +16,7 @@ from policy.limits.windows import until_midnight_ms
 
 
 class GroupUsageEntryV1(ResponseV1):
-    """One daily limit. `source_group` is the group that it is anchored to."""
+    """One daily limit and its current usage. `source_group`: the group that sets the limit."""
 
     slug: str
     type: Literal["TOKEN", "REQUEST"]
@@ -28,7 +28,7 @@ class GroupUsageEntryV1(ResponseV1):
 
 
 class GroupUsageResponseV1(ResponseV1):
-    """The usage of a group, by slug and type."""
+    """The usage of a group, ordered by slug and type."""
 
     items: list[GroupUsageEntryV1]
     pagination: PaginationResponseV1

@@ -46,17 +46,19 @@ class CreateWebhookRequestV1(RequestV1):
 
 
 class UpdateWebhookRequestV1(RequestV1):
-    """What is to change; null is as if left out, except of `description`. At least one field besides the overlap.
+    """The fields to change, at least one besides the overlap. Null means unchanged, except for `description`.
 
-    Events that come in while `enabled` is false are not sent, then or later.
+    Events that arrive while `enabled` is false are never sent.
     """
 
     url: _Url | None = None
-    description: _Description | None = Field(None, description="Null takes it away.")
+    description: _Description | None = Field(None, description="Null removes it.")
     enabled: bool | None = None
-    rotate_secret: Annotated[Literal[True] | None, Field(description="Make a new secret; the answer shows it.")] = None
+    rotate_secret: Annotated[Literal[True] | None, Field(description="Create a new secret; the response shows it.")] = (
+        None
+    )
     secret_overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S), INTEGRAL] | None = Field(
-        DEFAULT_OVERLAP_S, description="With `rotate_secret`: for how long the old secret signs as well."
+        DEFAULT_OVERLAP_S, description="With `rotate_secret`: how long messages are also signed with the old secret."
     )
 
     model_config = RequestV1.model_config | {
@@ -72,7 +74,7 @@ class UpdateWebhookRequestV1(RequestV1):
 
 
 class WebhookV1(ResponseV1):
-    """A receiver of billing events. `secret` is shown when it is made, and only then."""
+    """A receiver of billing events. `secret` is shown only in the response that creates it."""
 
     id: str
     url: str
@@ -81,7 +83,7 @@ class WebhookV1(ResponseV1):
     created_at: TimeText
     updated_at: TimeText
     previous_secret_expires_at: TimeText | None
-    secret: str | None = Field(None, description="For the `standardwebhooks` libraries.")
+    secret: str | None = Field(None, description="In the form that the `standardwebhooks` libraries take.")
 
 
 class WebhooksResponseV1(ResponseV1):
@@ -92,14 +94,14 @@ class WebhooksResponseV1(ResponseV1):
 
 
 class DeletedWebhookV1(ResponseV1):
-    """What was deleted."""
+    """The deleted webhook."""
 
     id: str
     url: str
 
 
 class WebhookAttemptV1(ResponseV1):
-    """One try. `error` is null when it succeeded."""
+    """One attempt to deliver. `error` is null if it succeeded."""
 
     at: TimeText
     duration_ms: int
@@ -108,14 +110,14 @@ class WebhookAttemptV1(ResponseV1):
 
 
 class WebhookDeliveryV1(ResponseV1):
-    """One message, which keeps its id (`webhook-id`) over all attempts. DEAD: given up after three days."""
+    """One message. All its attempts carry the same id (`webhook-id`). DEAD: not delivered within three days."""
 
     id: str
     type: str
     status: Literal["PENDING", "DELIVERED", "DEAD"]
     event_count: int
     attempt_count: int
-    attempts: list[WebhookAttemptV1] = Field(description="The latest ones.")
+    attempts: list[WebhookAttemptV1] = Field(description="The latest attempts.")
     created_at: TimeText
     next_attempt_at: TimeText | None
     ended_at: TimeText | None
@@ -129,7 +131,7 @@ class WebhookDeliveriesResponseV1(ResponseV1):
 
 
 class DeliveriesQueryV1(PageQueryV1):
-    """Which deliveries."""
+    """Selects deliveries by status."""
 
     status: Literal["PENDING", "DELIVERED", "DEAD"] | None = None
 

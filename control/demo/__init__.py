@@ -1,4 +1,4 @@
-"""`tollgate demo`: the product's main job through its public API, on real parts, step by step.
+"""`tollgate demo`: runs the product and shows its main features through the public API, step by step.
 
-Must not import the planes' code: it is a caller.
+Must not import the planes' code, because it is a client of the product.
 """

@@ -62,12 +62,12 @@ port_type = click.IntRange(0, 65535)
 @click.option("--control-port", type=port_type, default=8081, show_default=True, help="The management API.")
 @click.option("--admin-port", type=port_type, default=8082, show_default=True, help="The proxy's health and metrics.")
 @click.option(
-    "--admin-host", default="127.0.0.1", show_default=True, help="The admin port's address; --host does not move it."
+    "--admin-host", default="127.0.0.1", show_default=True, help="The admin port's address; --host does not change it."
 )
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Proxy worker processes.")
-@click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", help="A Redis of yours; without it, one is started.")
+@click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", help="URL of your own Redis; without it, one is started.")
 @click.option(
-    "--database-url", envvar="TOLLGATE_DATABASE_URL", help="A database of yours; without it, SQLite in --data."
+    "--database-url", envvar="TOLLGATE_DATABASE_URL", help="URL of your own database; without it, SQLite in --data."
 )
 @click.option("--drain-timeout", envvar="TOLLGATE_DRAIN_TIMEOUT_S", type=click.FloatRange(0), default=25.0, hidden=True)
 def up(
@@ -107,21 +107,21 @@ def up(
 @tollgate.command(context_settings=_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def control(arguments: tuple[str, ...]) -> None:
-    """The control plane alone; settings from the environment, flags override (see `tollgate control --help`)."""
+    """Run only the control plane; settings from the environment, flags override (see `tollgate control --help`)."""
     _become("control", *arguments)
 
 
 @tollgate.command(context_settings=_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def proxy(arguments: tuple[str, ...]) -> None:
-    """The data plane alone; settings from the environment, flags override (see `tollgate proxy --help`)."""
+    """Run only the data plane; settings from the environment, flags override (see `tollgate proxy --help`)."""
     _become("proxy", *arguments)
 
 
 @tollgate.command()
-@click.option("--keep", is_flag=True, help="Keep the data directory afterwards and say where it is.")
+@click.option("--keep", is_flag=True, help="Keep the data directory afterwards and print its path.")
 def demo(keep: bool) -> None:
-    """Run the product on free ports and show its main job, step by step, through the public API.
+    """Run the product on free ports and show its main features, step by step, through the public API.
 
     The exit status is 0 only if each step held.
     """
@@ -169,7 +169,9 @@ def workspace() -> None:
 @workspace.command("create")
 @click.argument("name")
 @click.argument("more_prefixes", nargs=-1, metavar="")
-@click.option("--prefix", "prefixes", multiple=True, required=True, help="A slug prefix it owns; more may follow it.")
+@click.option(
+    "--prefix", "prefixes", multiple=True, required=True, help="A slug prefix that the workspace owns; more may follow."
+)
 @tier_option(default="basic", show_default=True)
 @click.option("--not-onboarded", is_flag=True, help="Not onboarded to the gateway yet.")
 @changes_the_database
@@ -252,8 +254,8 @@ def snapshot() -> None:
 
 
 @snapshot.command("show")
-@click.option("--slug", help="Where this slug leads.")
-@click.option("--key-prefix", help="What the key with this prefix may call, and which limits bind.")
+@click.option("--slug", help="Show the target of this slug.")
+@click.option("--key-prefix", help="Show what the key with this prefix may call, and which limits bind.")
 @data_option
 @click.pass_context
 def snapshot_show(context: click.Context, slug: str | None, key_prefix: str | None, data: Path) -> None:

@@ -26,7 +26,7 @@ START_TIMEOUT_S = 60.0
 PORT_PATIENCE_S = 1.0
 """Processes of an `up` that was just killed may hold its ports a moment longer."""
 _PYTHON_MODULE = (sys.executable, "-P", "-m")
-"""`-P`: a module in the working directory cannot shadow an installed one."""
+"""`-P` prevents a module in the working directory from shadowing an installed one."""
 _POLL_S = 0.05
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
 _STEADY_S = 30.0
@@ -170,7 +170,7 @@ class PartRunner:
         self._is_stopping.set()
 
     async def stop(self) -> None:
-        """Ask the part to stop, wait for its grace period, then kill it."""
+        """Ask the part to stop, wait for at most its grace period, then kill it."""
         self.stop_restarting()
         async with self._spawning:
             child, part = self.child, self._part

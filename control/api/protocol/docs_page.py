@@ -1,4 +1,4 @@
-"""`/docs`: the API's description as one HTML page, without scripts and without anything from other hosts."""
+"""`/docs`: the OpenAPI document as one HTML page, without scripts or resources from other hosts."""
 
 from html import escape
 from typing import Any
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def docs_page(document: Json) -> str:
-    """The whole page for an OpenAPI document."""
+    """The complete HTML page for an OpenAPI document."""
     info = document["info"]
     tags = dict.fromkeys(
         operation["tags"][0] for methods in document["paths"].values() for operation in methods.values()
@@ -27,7 +27,7 @@ def docs_page(document: Json) -> str:
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])} "
         "Send <code>Authorization: Bearer &lt;API_KEY&gt;</code>. "
-        "The same as a document for machines: <a href=/v1/openapi.json>/v1/openapi.json</a>.</p>"
+        "OpenAPI document: <a href=/v1/openapi.json>/v1/openapi.json</a>.</p>"
         f"{sections}<h2>Schemas</h2>{schemas}</html>"
     )
 
@@ -44,7 +44,7 @@ def _section(document: Json, tag: str) -> str:
 
 def _operation(path: str, method: str, operation: Json) -> str:
     body = operation.get("requestBody")
-    asks = f"<p>Body: {_link(body['content']['application/json']['schema'])}</p>" if body else ""
+    request_body = f"<p>Body: {_link(body['content']['application/json']['schema'])}</p>" if body else ""
     parameters = "".join(
         f"<tr><td><code>{escape(p['name'])}</code><td>{escape(p['in'])}<td>{escape(p.get('description', ''))}"
         for p in operation["parameters"]
@@ -56,7 +56,7 @@ def _operation(path: str, method: str, operation: Json) -> str:
     )
     return (
         f"<details><summary><span class=m>{method.upper()}</span><code>{escape(path)}</code> "
-        f"{escape(operation['summary'])}</summary>{table}{asks}"
+        f"{escape(operation['summary'])}</summary>{table}{request_body}"
         f"<table><tr><th>status<th>when<th>body{answers}</table></details>"
     )
 

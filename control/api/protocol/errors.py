@@ -1,7 +1,7 @@
 """Every error answer of the management API: `{"error", "code", "details"?, "retry_after"?}`.
 
-This module renders all of them: domain errors by `TABLE`, what is wrong with the HTTP request itself as `ProblemError`.
-Bad input is never a 5xx, and an answer holds nothing secret.
+This module renders all of them: domain errors by `TABLE`, errors of the HTTP request itself as `ProblemError`.
+Invalid input is never a 5xx, and no answer contains a secret.
 
 See docs/reference/management-api.md#errors.
 """
@@ -39,7 +39,7 @@ _PHRASES = {413: "Request Entity Too Large"}
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is wrong with one field. `field` is its path in the body or the query, such as `targets.0.base_url`."""
+    """An error in one field. `field` is its path in the body or the query, such as `targets.0.base_url`."""
 
     field: str
     message: str
@@ -76,7 +76,7 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
 
 
 def problem_of(error: DomainError) -> ProblemError:
-    """The answer for a domain error. Without a row in `TABLE` it is a bug of ours: KeyError."""
+    """The answer for a domain error. An error class missing from `TABLE` is a bug and raises KeyError."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), type(error))
     details = [Detail(error.field, error.message)] if isinstance(error, InvalidFieldError) else []
     problem = ProblemError(*TABLE[kind], error.message, details)

@@ -1,6 +1,6 @@
 """Pages of every list: keyset paging, encoded item by item, bounded in bytes as well as in items (decision 0018).
 
-A page that passes `PAGE_BYTES` ends early: with fewer items than `limit`, `has_more` and a cursor. It has one at least.
+A page that exceeds `PAGE_BYTES` ends early: with fewer items than `limit`, but one at least, `has_more` and a cursor.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @web.middleware
 async def count_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Goes around `render_problems`, so that refusals are counted too."""
+    """Middleware outside `render_problems`, so that refusals are counted too."""
     started_s = time.perf_counter()
     answer = await handler(request)
     resource = request.match_info.route.resource

@@ -1,4 +1,4 @@
-"""The API's description, OpenAPI 3.1.0, made from the operations and the models that validate.
+"""The OpenAPI 3.1.0 document of the management API, generated from the operations and from the models that validate.
 
 See docs/reference/management-api.md#description.
 """
@@ -31,7 +31,7 @@ class ErrorDetailV1(ResponseV1):
 
 
 class ErrorV1(ResponseV1):
-    """Any answer but success. `details` with validation errors, `retry_after` (seconds) with 429."""
+    """An error response. `details` is present on validation errors, `retry_after` (seconds) on 429."""
 
     error: str
     code: str
@@ -41,19 +41,31 @@ class ErrorV1(ResponseV1):
 
 _ERRORS: dict[int, tuple[str, str, str]] = {
     400: ("The request is malformed or breaks a rule.", "INVALID_REQUEST", "Invalid body: slug: required"),
-    401: ("No or malformed credentials.", "UNAUTHORIZED", "Unauthorized"),
+    401: ("Credentials are missing or malformed.", "UNAUTHORIZED", "Unauthorized"),
     403: (
-        "Unknown or revoked key, no management scope, a federated key, or a workspace that is not onboarded.",
+        "The key is unknown, revoked or federated, lacks management scope, or its workspace is not onboarded.",
         "NOT_ONBOARDED",
         "The workspace is not onboarded to the gateway",
     ),
-    404: ("There is no such thing in this workspace.", "NOT_FOUND", "group not found"),
-    405: ("The path has no such method; see the Allow header.", "METHOD_NOT_ALLOWED", "Method Not Allowed"),
-    409: ("It conflicts with what is there.", "CONFLICT", "the slug is taken"),
+    404: ("The resource does not exist in this workspace.", "NOT_FOUND", "group not found"),
+    405: ("The path does not support the method; see the Allow header.", "METHOD_NOT_ALLOWED", "Method Not Allowed"),
+    409: ("The request conflicts with the current state.", "CONFLICT", "the slug is taken"),
     413: ("The body is too large.", "REQUEST_ENTITY_TOO_LARGE", "Request Entity Too Large"),
-    415: ("The body is not declared as JSON.", "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json"),
-    429: ("Too many requests with this key.", "RATE_LIMITED", "Management API rate limit exceeded for this API key"),
-    503: ("A part of Tollgate is unavailable; try again.", "DATABASE_UNAVAILABLE", "The database cannot be reached"),
+    415: (
+        "The body is compressed, or its content type is not application/json.",
+        "UNSUPPORTED_MEDIA_TYPE",
+        "Content-Type must be application/json",
+    ),
+    429: (
+        "The API key's request limit is exceeded.",
+        "RATE_LIMITED",
+        "Management API rate limit exceeded for this API key",
+    ),
+    503: (
+        "A component of Tollgate is unavailable; try again.",
+        "DATABASE_UNAVAILABLE",
+        "The database cannot be reached",
+    ),
 }
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
@@ -61,7 +73,7 @@ _ALWAYS = (401, 403, 429, 503)
 
 
 def describe(operations: Sequence[Operation]) -> Json:
-    """The whole document."""
+    """The complete OpenAPI document."""
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
@@ -72,8 +84,8 @@ def describe(operations: Sequence[Operation]) -> Json:
             "version": "1.0.0",
             "description": "Endpoints, groups and limits, keys, secrets, platform models, and billing events. "
             f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_VALUES} values, {MAX_MEMBERS} members in one object and "
-            f"{MAX_NESTING} levels. A page of a list ends early when it passes {PAGE_BYTES} bytes, after one item at "
-            "least: `has_more` and `cursor` say whether more follow, not the number of items.",
+            f"{MAX_NESTING} levels. A page of a list ends early above {PAGE_BYTES} bytes, but has at least one item. "
+            "Use `has_more` and `cursor`, not the number of items, to tell whether more follow.",
         },
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {"apiKey": []}],
@@ -94,7 +106,7 @@ def describe(operations: Sequence[Operation]) -> Json:
 
 
 def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
-    """`/v1/openapi.json` and `/docs`; neither needs credentials, neither loads anything from elsewhere."""
+    """`/v1/openapi.json` and `/docs`. Neither needs credentials or loads anything from other hosts."""
     document = describe(operations)
     text, page = orjson.dumps(document), docs_page(document).encode()
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
@@ -129,10 +141,10 @@ def _operation_id(operation: Operation) -> str:
 
 
 def _responses(operation: Operation) -> Json:
-    asks = operation.body is not None or operation.query is not None
-    statuses = {*operation.errors, *_ALWAYS, *((400,) if asks else ()), *((413, 415) if operation.body else ())}
+    takes_input = operation.body is not None or operation.query is not None
+    statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
-    found: Json = {"200": {"description": "Done.", "content": {"application/json": {"schema": answer}}}}
+    found: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
     return found | {str(status): _error(status) for status in sorted(statuses)}
 
 
@@ -165,7 +177,7 @@ def _query_parameters(query: type[BaseModel] | None) -> list[Json]:
 
 
 def _query_parameter(name: str, field: Json, required: bool) -> Json:
-    """A parameter is present or absent, never null: the null of an optional field says nothing here."""
+    """Remove null from the schema: a query parameter is present or absent, never null."""
     field = {key: value for key, value in field.items() if key != "title" and not (key == "default" and value is None)}
     choices = [choice for choice in field.pop("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:

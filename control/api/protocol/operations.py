@@ -98,7 +98,7 @@ def _entry(operation: Operation) -> Handler:
 
 
 def _path_of(request: web.Request) -> dict[str, str]:
-    """The path's parameters. What no id can look like is not found, before a database is body."""
+    """The path's parameters. 404 for text that cannot be an id, before the database is queried."""
     values = dict(request.match_info)
     if any("\0" in value or not value.isprintable() for value in values.values()):
         raise NotFoundError

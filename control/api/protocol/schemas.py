@@ -1,4 +1,4 @@
-"""What all schemas of the API share: strict requests, pages of lists, field types. Every schema's name ends in V1.
+"""Base classes and field types of all schemas: strict requests, pages of lists. Every schema's name ends in V1.
 
 See docs/reference/management-api.md#conventions and docs/reference/management-api.md#description.
 """
@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from policy.endpoints import SLUG_PATTERN
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
-CURSOR = "From the previous page's pagination. With it the other parameters are not looked at."
+CURSOR = "From the previous page's pagination. The other parameters are then ignored."
 
 
 class RequestV1(BaseModel):
@@ -22,7 +22,7 @@ class RequestV1(BaseModel):
 
 
 class ResponseV1(BaseModel):
-    """An answer."""
+    """A response."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -52,14 +52,14 @@ TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examp
 
 
 class PaginationResponseV1(ResponseV1):
-    """Where a list continues. `cursor` is null when there is no next page."""
+    """Whether a list continues. `cursor` fetches the next page and is null on the last one."""
 
     has_more: bool
     cursor: str | None = None
 
 
 class PageQueryV1(RequestV1):
-    """Parameters of every list. With `cursor` the others are not looked at."""
+    """Parameters of every list. With `cursor`, the others are ignored."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Page size."), DECIMAL] = DEFAULT_PAGE
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,4096}$", description=CURSOR)] = None
