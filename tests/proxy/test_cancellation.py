@@ -1,4 +1,4 @@
-"""A caller may leave at any await of the path: each, cancelled, ends with a settled call, a 499 and nothing held."""
+"""A call cancelled at any await of the path is settled, logged as a 499, and releases everything."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 DELTA = b'data: {"id":"c","model":"their-model","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 USED = b'data: {"id":"c","model":"their-model","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
 DONE = b"data: [DONE]\n\n"
-IN_DELTA = 1
-"""Tokens of the text that is in DELTA."""
-ASKED = 1
+DELTA_TOKENS = 1
+"""Tokens of the text in DELTA."""
+REQUEST_TOKENS = 1
 """Tokens of the text in a request."""
 
 
 @dataclass
 class Scene:
-    """A house in which one call is about to stop at a given await. `reached`: it has stopped there."""
+    """One call that will wait at a given await. `reached` is set once it waits there."""
 
     house: House
     incoming: FakeIncoming
@@ -38,7 +38,7 @@ class Scene:
 
 
 class HeldDirectory(FakeDirectory):
-    """Control takes its time to confirm an unknown key."""
+    """Never finishes confirming an unknown key; sets `reached`."""
 
     reached: asyncio.Event
 
@@ -48,7 +48,7 @@ class HeldDirectory(FakeDirectory):
 
 
 class HeldCounters(FakeCounters):
-    """Redis takes its time."""
+    """Never finishes an admission; sets `reached`."""
 
     reached: asyncio.Event
 
@@ -58,14 +58,14 @@ class HeldCounters(FakeCounters):
         raise AssertionError
 
 
-def ready() -> Scene:
+def new_scene() -> Scene:
     house = House()
     house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
     return Scene(house, asking(stream=True), FakeOutgoing(), asyncio.Event())
 
 
 def while_the_key_is_confirmed() -> Scene:
-    scene = ready()
+    scene = new_scene()
     directory = HeldDirectory()
     directory.reached = scene.reached
     scene.house = House(directory=directory)
@@ -73,14 +73,14 @@ def while_the_key_is_confirmed() -> Scene:
 
 
 def while_the_body_comes() -> Scene:
-    scene = ready()
+    scene = new_scene()
     scene.incoming.parts.appendleft(asyncio.Event())
     scene.reached = scene.incoming.waiting
     return scene
 
 
 def while_redis_is_asked() -> Scene:
-    scene = ready()
+    scene = new_scene()
     counters = HeldCounters(now_ms)
     counters.reached = scene.reached
     scene.house = House(directory=scene.house.directory, counters=counters)
@@ -88,7 +88,7 @@ def while_redis_is_asked() -> Scene:
 
 
 def while_parked() -> Scene:
-    scene = ready()
+    scene = new_scene()
     scene.house.directory.add_slug("acme/chat", platform())
     scene.house.directory.deploy("WAKING_UP")
     looks = 0
@@ -97,16 +97,16 @@ def while_parked() -> Scene:
     def counted(id: str) -> object:
         nonlocal looks
         looks += 1
-        if looks > 1:  # the second look is made by a parked call, which sleeps again at once
+        if looks > 1:  # only a parked call looks a second time, and then sleeps again
             asyncio.get_running_loop().call_soon(scene.reached.set)
         return look(id)
 
-    scene.house.directory.model = counted  # type: ignore[method-assign, assignment] # the twin, with an ear
+    scene.house.directory.model = counted  # type: ignore[method-assign, assignment] # the fake, with a spy
     return scene
 
 
 class HeldTokens:
-    """The token endpoint takes its time."""
+    """Never returns an access token; sets `reached`."""
 
     def __init__(self, reached: asyncio.Event) -> None:
         self._reached = reached
@@ -118,7 +118,7 @@ class HeldTokens:
 
 
 def while_a_token_is_minted() -> Scene:
-    scene = ready()
+    scene = new_scene()
     place = VendorCConfig("p", "l")
     scene.house.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
     scene.house.pipeline = Pipeline(replace(scene.house.dependencies(), access_tokens=HeldTokens(scene.reached)))
@@ -126,7 +126,7 @@ def while_a_token_is_minted() -> Scene:
 
 
 def while_upstream_is_asked() -> Scene:
-    scene = ready()
+    scene = new_scene()
     scene.house.upstream.will(asyncio.Event())
     scene.reached = scene.house.upstream.waiting
     return scene
@@ -140,7 +140,7 @@ def while_a_replica_is_asked() -> Scene:
 
 
 def before_the_first_bytes() -> Scene:
-    scene = ready()
+    scene = new_scene()
     upstream = answer(headers=SSE, pieces=[asyncio.Event()])
     scene.house.upstream.will(upstream)
     scene.reached = upstream.waiting
@@ -148,7 +148,7 @@ def before_the_first_bytes() -> Scene:
 
 
 def in_the_stream() -> Scene:
-    scene = ready()
+    scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, asyncio.Event()])
     scene.house.upstream.will(upstream)
     scene.reached = upstream.waiting
@@ -156,7 +156,7 @@ def in_the_stream() -> Scene:
 
 
 def after_the_usage_came() -> Scene:
-    scene = ready()
+    scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, USED, asyncio.Event()])
     scene.house.upstream.will(upstream)
     scene.reached = upstream.waiting
@@ -164,7 +164,7 @@ def after_the_usage_came() -> Scene:
 
 
 def in_an_upstreams_error() -> Scene:
-    scene = ready()
+    scene = new_scene()
     upstream = answer(status=400, pieces=[b'{"er', asyncio.Event()])
     scene.house.upstream.will(upstream)
     scene.reached = upstream.waiting
@@ -172,7 +172,7 @@ def in_an_upstreams_error() -> Scene:
 
 
 def while_the_caller_is_slow() -> Scene:
-    scene = ready()
+    scene = new_scene()
     scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
     scene.outgoing.room_left.clear()
     scene.reached = scene.outgoing.waiting
@@ -180,7 +180,7 @@ def while_the_caller_is_slow() -> Scene:
 
 
 def at_the_last_bytes() -> Scene:
-    scene = ready()
+    scene = new_scene()
     scene.incoming = asking()
     scene.house.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
     scene.outgoing.room_left.clear()
@@ -198,17 +198,19 @@ AWAITS: list[tuple[Callable[[], Scene], Tokens | None, int]] = [
     (while_upstream_is_asked, Tokens(), 499),
     (while_a_replica_is_asked, Tokens(), 499),
     (before_the_first_bytes, Tokens(), 499),
-    (in_the_stream, Tokens(input=ASKED, output=IN_DELTA), 499),
+    (in_the_stream, Tokens(input=REQUEST_TOKENS, output=DELTA_TOKENS), 499),
     (after_the_usage_came, Tokens(input=3, output=2), 499),
     (in_an_upstreams_error, Tokens(), 499),
-    (while_the_caller_is_slow, Tokens(input=ASKED, output=IN_DELTA), 499),
+    (while_the_caller_is_slow, Tokens(input=REQUEST_TOKENS, output=DELTA_TOKENS), 499),
     (at_the_last_bytes, Tokens(input=3, output=2), 200),
 ]
 
 
-@pytest.mark.parametrize(("arrange", "billed", "booked"), AWAITS, ids=lambda one: getattr(one, "__name__", ""))
-async def test_a_caller_who_leaves_there_leaves_a_settled_call(
-    arrange: Callable[[], Scene], billed: Tokens | None, booked: int
+@pytest.mark.parametrize(
+    ("arrange", "billed", "journaled_status"), AWAITS, ids=lambda one: getattr(one, "__name__", "")
+)
+async def test_cancelled_call_is_settled_at_each_await(
+    arrange: Callable[[], Scene], billed: Tokens | None, journaled_status: int
 ) -> None:
     scene = arrange()
     house = scene.house
@@ -231,10 +233,10 @@ async def test_a_caller_who_leaves_there_leaves_a_settled_call(
     assert settled.actual_tokens == billed.total
     if house.journal.opened:
         [closed] = house.journal.closed
-        assert (closed.status, closed.tokens) == (booked, billed)
+        assert (closed.status, closed.tokens) == (journaled_status, billed)
 
 
-async def test_upstream_is_cancelled_and_the_place_at_the_replica_is_free_again() -> None:
+async def test_cancelled_call_closes_upstream_and_frees_its_replica() -> None:
     scene = in_the_stream()
     scene.house.directory.add_slug("acme/chat", platform())
     scene.house.directory.deploy("ACTIVE", "http://a")
@@ -249,7 +251,7 @@ async def test_upstream_is_cancelled_and_the_place_at_the_replica_is_free_again(
     assert upstream.closed  # type: ignore[union-attr] # it is the answer of the scene
 
 
-async def test_cancelled_twice_it_still_settles_once() -> None:
+async def test_call_cancelled_twice_settles_once() -> None:
     scene = in_the_stream()
     task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
     await asyncio.wait_for(scene.reached.wait(), 5)
@@ -260,9 +262,9 @@ async def test_cancelled_twice_it_still_settles_once() -> None:
 
 
 @pytest.mark.parametrize("turns", range(40))
-async def test_at_whatever_turn_of_the_loop_it_is_cancelled_nothing_is_left_open(turns: int) -> None:
-    """No arranged stop: every turn of the loop that the call takes is tried, also those between two awaits."""
-    scene = ready()
+async def test_call_cancelled_at_any_turn_of_the_loop_releases_everything(turns: int) -> None:
+    """Cancels at every turn of the loop that the call takes, also between the arranged awaits."""
+    scene = new_scene()
     scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, USED, DONE]))
     task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
     for _ in range(turns):
@@ -271,5 +273,5 @@ async def test_at_whatever_turn_of_the_loop_it_is_cancelled_nothing_is_left_open
     await asyncio.wait([task])
     scene.house.check_settled()
     assert len(scene.house.counters.settled) == len(scene.house.journal.opened)
-    books = scene.house.pipeline._capacity
-    assert (books.in_flight, books.held_bytes, books.workspaces, books.keys) == (0, 0, {}, {})
+    capacity = scene.house.pipeline._capacity
+    assert (capacity.in_flight, capacity.held_bytes, capacity.workspaces, capacity.keys) == (0, 0, {}, {})

@@ -1,4 +1,4 @@
-"""What stock clients send and look for, through the path on in-memory parts (docs/reference/inference.md#headers)."""
+"""What stock clients send and expect, over the whole path on in-memory parts (docs/reference/inference.md#headers)."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ def raw(body: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-def to(house: House, provider: str) -> None:
+def use_provider(house: House, provider: str) -> None:
     house.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="their-model"))
 
 
@@ -55,7 +55,7 @@ def messages(target: str = "/v1/messages", **headers: str | None) -> FakeIncomin
 # Answers.
 
 
-async def test_a_failed_response_passes_as_it_came_and_is_billed_its_usage(house: House) -> None:
+async def test_failed_response_passes_and_is_billed_its_usage(house: House) -> None:
     house.upstream.will(answer(raw(FAILED)))
     outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert (outgoing.status, outgoing.json) == (200, FAILED | {"model": SLUG})
@@ -64,7 +64,7 @@ async def test_a_failed_response_passes_as_it_came_and_is_billed_its_usage(house
 
 
 @pytest.mark.parametrize(("output", "billed"), [([], False), ([{"type": "message", "content": "a"}], True)])
-async def test_a_failed_response_without_usage_is_billed_only_if_it_said_something(
+async def test_failed_response_without_usage_is_billed_only_for_output(
     house: House, output: list[Any], billed: bool
 ) -> None:
     house.upstream.will(answer(raw(FAILED | {"usage": None, "output": output})))
@@ -73,24 +73,24 @@ async def test_a_failed_response_without_usage_is_billed_only_if_it_said_somethi
     assert (house.journal.closed[0].tokens != Tokens()) is billed
 
 
-async def test_an_error_in_place_of_a_response_is_a_502_still(house: House) -> None:
+async def test_error_instead_of_a_response_is_a_502(house: House) -> None:
     house.upstream.will(answer(raw({"error": {"message": "no"}})))
     outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert outgoing.status == 502
 
 
 @pytest.mark.parametrize("status", [200, 429, 500])
-async def test_what_clients_retry_by_passes_from_upstream(house: House, status: int) -> None:
-    told = [("x-should-retry", "false"), ("retry-after", "7"), ("request-id", "req_theirs"), ("x-other", "1")]
+async def test_upstreams_retry_headers_pass(house: House, status: int) -> None:
+    sent = [("x-should-retry", "false"), ("retry-after", "7"), ("request-id", "req_theirs"), ("x-other", "1")]
     body = COMPLETION if status == 200 else {"error": {"message": "no"}}
-    house.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *told]))
+    house.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *sent]))
     outgoing = await house.serve(asking())
-    assert [(name, outgoing.header(name)) for name, _ in told[:3]] == told[:3]
+    assert [(name, outgoing.header(name)) for name, _ in sent[:3]] == sent[:3]
     assert outgoing.header("x-other") is None
 
 
-async def test_each_answer_on_the_messages_path_bears_a_request_id(house: House) -> None:
-    to(house, "VENDOR_A")
+async def test_each_messages_answer_has_a_request_id(house: House) -> None:
+    use_provider(house, "VENDOR_A")
     json_type = [("content-type", "application/json")]
     house.upstream.will(
         answer(raw(MESSAGE), 200, json_type),
@@ -114,15 +114,13 @@ async def test_each_answer_on_the_messages_path_bears_a_request_id(house: House)
         (FakeIncoming("/v1/messages").saying(MESSAGES | {"model": "acme/unknown"}), 404),
     ],
 )
-async def test_each_refusal_on_the_messages_path_bears_our_request_id(
-    house: House, incoming: FakeIncoming, status: int
-) -> None:
+async def test_each_messages_refusal_has_our_request_id(house: House, incoming: FakeIncoming, status: int) -> None:
     outgoing = await house.serve(incoming)
     assert outgoing.status == status
     assert outgoing.header("request-id") == outgoing.header("x-request-id") is not None
 
 
-async def test_other_paths_have_no_request_id_of_ours(house: House) -> None:
+async def test_other_paths_add_no_request_id_header(house: House) -> None:
     house.upstream.will(answer(raw(COMPLETION)))
     assert (await house.serve(asking())).header("request-id") is None
 
@@ -140,9 +138,7 @@ async def test_other_paths_have_no_request_id_of_ours(house: House) -> None:
         (FakeIncoming().saying(b" " * 100_001), 413),
     ],
 )
-async def test_an_error_of_ours_is_told_in_the_status_line_too(
-    house: House, incoming: FakeIncoming, status: int
-) -> None:
+async def test_refusal_message_is_the_reason_phrase(house: House, incoming: FakeIncoming, status: int) -> None:
     outgoing = await house.serve(incoming)
     assert outgoing.status == status
     assert outgoing.reason == outgoing.json["error"]
@@ -159,15 +155,13 @@ async def test_an_error_of_ours_is_told_in_the_status_line_too(
         (raw({"error": "the key sk-upstream-secret"}).replace(b"-upstream", b"\\u002dupstream"), "the key [hidden]"),
     ],
 )
-async def test_an_upstreams_error_is_told_in_the_status_line_without_secrets(
-    house: House, body: bytes, reason: str
-) -> None:
+async def test_upstream_error_is_the_reason_phrase_without_secrets(house: House, body: bytes, reason: str) -> None:
     house.upstream.will(answer(body, 503))
     outgoing = await house.serve(asking())
     assert (outgoing.status, outgoing.reason) == (503, reason)
 
 
-async def test_a_success_has_its_own_reason(house: House) -> None:
+async def test_success_has_the_default_reason_phrase(house: House) -> None:
     house.upstream.will(answer(raw(COMPLETION)))
     assert (await house.serve(asking())).reason == ""
 
@@ -176,9 +170,7 @@ async def test_a_success_has_its_own_reason(house: House) -> None:
     ("status", "kind"),
     [(400, "invalid_request_error"), (404, "not_found_error"), (429, "rate_limit_error"), (500, "api_error")],
 )
-async def test_a_translated_vendors_error_gets_what_the_messages_dialect_adds(
-    house: House, status: int, kind: str
-) -> None:
+async def test_translated_error_has_the_fields_of_messages(house: House, status: int, kind: str) -> None:
     house.upstream.will(
         answer(raw({"error": {"message": "no", "code": 7, "type": None}, "x": 1}), status),
         answer(raw({"error": {"message": "no", "type": "their_type"}}), status),
@@ -190,8 +182,8 @@ async def test_a_translated_vendors_error_gets_what_the_messages_dialect_adds(
     assert outgoing.json == {"type": "error", "error": {"message": "no", "type": "their_type"}}
 
 
-async def test_a_translated_vendors_error_gets_what_chat_completions_adds(house: House) -> None:
-    to(house, "VENDOR_A")
+async def test_translated_error_has_the_fields_of_chat_completions(house: House) -> None:
+    use_provider(house, "VENDOR_A")
     theirs = {"type": "error", "error": {"type": "overloaded_error", "message": "no"}, "request_id": "req_1"}
     house.upstream.will(answer(raw(theirs), 529), answer(raw(theirs), 200))
     for status in (529, 502):
@@ -200,7 +192,7 @@ async def test_a_translated_vendors_error_gets_what_chat_completions_adds(house:
         assert outgoing.json == theirs | {"error": {"code": None, "param": None} | theirs["error"]}  # type: ignore[operator] # JSON
 
 
-# Query.
+# Query parameters.
 
 
 @pytest.mark.parametrize(
@@ -215,14 +207,14 @@ async def test_a_translated_vendors_error_gets_what_chat_completions_adds(house:
         ("", ""),
     ],
 )
-async def test_query_parameters_go_upstream_by_an_allow_list(house: House, query: str, kept: str) -> None:
-    to(house, "VENDOR_A")
+async def test_only_allowed_query_parameters_go_upstream(house: House, query: str, kept: str) -> None:
+    use_provider(house, "VENDOR_A")
     house.upstream.will(answer(raw(MESSAGE)))
     assert (await house.serve(messages(f"/v1/messages{query}"))).status == 200
     assert house.upstream.calls[0].url == f"https://vendor-a.test/v1/messages{kept}"
 
 
-async def test_a_translated_calls_query_means_nothing_to_the_other_dialect(house: House) -> None:
+async def test_translated_call_drops_its_query(house: House) -> None:
     house.upstream.will(answer(raw(COMPLETION)))
     assert (await house.serve(messages("/v1/messages?beta=true"))).status == 200
     assert house.upstream.calls[0].url.endswith("/v1/chat/completions")
@@ -230,19 +222,19 @@ async def test_a_translated_calls_query_means_nothing_to_the_other_dialect(house
 
 # Credentials.
 
-OTHERS = "sk-ant-oat01-of-somebody-else"
+FOREIGN_CREDENTIAL = "sk-ant-oat01-of-somebody-else"
 
 
 @pytest.mark.parametrize(
     ("authorization", "x_api_key"),
     [
-        (f"Bearer {OTHERS}", KEY),
-        (f"Bearer {KEY}", OTHERS),
-        (f"Basic {OTHERS}", KEY),
+        (f"Bearer {FOREIGN_CREDENTIAL}", KEY),
+        (f"Bearer {KEY}", FOREIGN_CREDENTIAL),
+        (f"Basic {FOREIGN_CREDENTIAL}", KEY),
         ("Bearer tg_aaaaaaaaaaaa." + "x" * 40, KEY),
     ],
 )
-async def test_of_two_credentials_ours_is_used_and_the_other_goes_nowhere(
+async def test_foreign_second_credential_is_ignored_and_never_forwarded(
     house: House, authorization: str, x_api_key: str
 ) -> None:
     house.upstream.will(answer(raw(COMPLETION)))
@@ -251,20 +243,20 @@ async def test_of_two_credentials_ours_is_used_and_the_other_goes_nowhere(
     assert (await house.serve(incoming)).status == 200
     [sent] = house.upstream.calls
     assert sent.headers["authorization"] == "Bearer sk-upstream-secret"
-    assert OTHERS not in str((sent, house.access_log.records))
+    assert FOREIGN_CREDENTIAL not in str((sent, house.access_log.records))
     assert KEY not in str(sent)
     assert house.directory.confirmations == 0
 
 
-async def test_of_two_credentials_neither_of_which_is_ours_control_is_asked_once(house: House) -> None:
+async def test_two_unknown_credentials_are_confirmed_once(house: House) -> None:
     incoming = asking()
-    incoming.fields = [("authorization", f"Bearer {OTHERS}"), ("x-api-key", f"{KEY}x")]
+    incoming.fields = [("authorization", f"Bearer {FOREIGN_CREDENTIAL}"), ("x-api-key", f"{KEY}x")]
     outgoing = await house.serve(incoming)
     assert (outgoing.status, outgoing.json) == (403, {"error": "Authentication failed"})
     assert house.directory.confirmations == 1
 
 
-async def test_two_keys_of_ours_are_refused_for_nobody_can_say_who_pays(house: House) -> None:
+async def test_two_valid_keys_are_an_ambiguous_credential(house: House) -> None:
     other = "tg_bbbbbbbbbbbb." + "y" * 40
     house.directory.add_key(other, KeyKind.FEDERATED)
     for second in (other, WORKSPACE_KEY):
@@ -275,7 +267,7 @@ async def test_two_keys_of_ours_are_refused_for_nobody_can_say_who_pays(house: H
     assert not house.upstream.calls
 
 
-# Listing.
+# Model listing.
 
 
 async def listed(house: House, path: str, method: str = "GET", **headers: str | None) -> FakeOutgoing:
@@ -285,7 +277,7 @@ async def listed(house: House, path: str, method: str = "GET", **headers: str | 
 @pytest.mark.parametrize(
     "path", [f"/v1/models/{SLUG}", "/v1/models/" + SLUG.replace("/", "%2F"), f"/v1/models/{SLUG}?x=1"]
 )
-async def test_one_model_by_its_slug(house: House, path: str) -> None:
+async def test_model_is_retrieved_by_its_slug(house: House, path: str) -> None:
     outgoing = await listed(house, path)
     assert (outgoing.status, outgoing.json) == (
         200,
@@ -293,7 +285,7 @@ async def test_one_model_by_its_slug(house: House, path: str) -> None:
     )
 
 
-async def test_a_model_that_the_group_may_not_call_is_as_unknown_as_one_that_is_not_there(house: House) -> None:
+async def test_forbidden_and_unknown_models_get_the_same_404(house: House) -> None:
     house.directory.add_slug("acme/hidden", Target("VENDOR_B", secret_id="s1"))
     for path in ("/v1/models/acme/hidden", "/v1/models/acme/unknown", "/v1/models/", "/v1/models/%FF%00"):
         outgoing = await listed(house, path)
@@ -301,7 +293,7 @@ async def test_a_model_that_the_group_may_not_call_is_as_unknown_as_one_that_is_
     assert (await listed(house, f"/v1/models/{SLUG}", authorization=f"Bearer {WORKSPACE_KEY}")).status == 403
 
 
-async def test_the_header_chooses_the_messages_shape(house: House) -> None:
+async def test_anthropic_version_header_selects_the_messages_listing(house: House) -> None:
     model = {"type": "model", "id": SLUG, "display_name": SLUG, "created_at": "1970-01-01T00:00:00Z"}
     version = "2023-06-01"
     assert (await listed(house, f"/v1/models/{SLUG}", anthropic_version=version)).json == model
@@ -313,7 +305,7 @@ async def test_the_header_chooses_the_messages_shape(house: House) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{SLUG}"])
-async def test_head_answers_what_get_does_and_other_methods_are_told_so(house: House, path: str) -> None:
+async def test_models_accept_head_and_get_and_name_them_in_a_405(house: House, path: str) -> None:
     assert (await listed(house, path, "HEAD")).body == (await listed(house, path)).body
     outgoing = await listed(house, path, "POST")
     assert (outgoing.status, outgoing.header("allow")) == (405, "GET, HEAD")

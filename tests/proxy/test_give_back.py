@@ -1,4 +1,4 @@
-"""A call that is refused after admission and before dispatch costs nothing; one that was dispatched costs a request."""
+"""A call refused between admission and dispatch consumes nothing; a dispatched call consumes one request."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def house(request: pytest.FixtureRequest) -> House:
 
 
 def used(house: House) -> tuple[int, int]:
-    """Requests and tokens of the day, reservations included."""
+    """The day's requests and tokens, including reservations."""
     [counts] = [counts for book in house.counters.books.values() for counts in book.groups.values()]
     reserved = counts.used((LimitType.TOKEN, Unit.DAY))
     return counts.day_requests, reserved
@@ -98,7 +98,7 @@ REFUSED: list[Callable[[House], House]] = [
 
 
 @pytest.mark.parametrize("arrange", REFUSED, ids=lambda one: one.__name__)
-async def test_a_call_that_is_refused_before_dispatch_gives_everything_back(
+async def test_call_refused_before_dispatch_returns_its_reservation(
     house: House, arrange: Callable[[House], House]
 ) -> None:
     house = arrange(house)
@@ -108,10 +108,10 @@ async def test_a_call_that_is_refused_before_dispatch_gives_everything_back(
         assert used(house) == (0, 0)
     house.check_settled()
     for closed in house.journal.closed:
-        assert not closed.numbers, "a replay of the journal would settle it once more"
+        assert not closed.numbers, "a replay of the journal would settle it again"
 
 
-async def test_a_caller_who_leaves_while_parked_gives_everything_back(house: House) -> None:
+async def test_caller_that_leaves_while_parked_returns_its_reservation(house: House) -> None:
     house.directory.add_slug(SLUG, platform())
     house.directory.deploy("WAKING_UP")
     task = asyncio.create_task(house.pipeline.handle(asking(), FakeOutgoing()))
@@ -129,13 +129,13 @@ async def test_a_caller_who_leaves_while_parked_gives_everything_back(house: Hou
     [UpstreamResetError(), UpstreamTimeoutError(), RuntimeError("a bug"), answer(b"{}", 500)],
     ids=["reset", "timeout", "bug", "answered 500"],
 )
-async def test_a_call_that_was_dispatched_counts_as_one_request(house: House, failure: Exception) -> None:
+async def test_dispatched_call_counts_as_one_request(house: House, failure: Exception) -> None:
     house.upstream.will(failure)
     await house.serve(asking())
     assert used(house) == (1, 0)
 
 
-async def test_one_replica_out_of_reach_costs_the_call_no_second_request(house: House) -> None:
+async def test_retry_at_another_replica_counts_as_one_request(house: House) -> None:
     house.directory.add_slug(SLUG, platform())
     house.directory.deploy("ACTIVE", "http://a", "http://b")
     house.upstream.will(UpstreamUnreachableError(), answer(ANSWER))
@@ -143,7 +143,7 @@ async def test_one_replica_out_of_reach_costs_the_call_no_second_request(house: 
     assert used(house)[0] == 1
 
 
-async def test_an_answered_call_is_settled_and_not_given_back(house: House) -> None:
+async def test_answered_call_is_settled(house: House) -> None:
     house.upstream.will(answer(ANSWER))
     await house.serve(asking())
     assert used(house)[0] == 1

@@ -1,4 +1,4 @@
-"""`snapshot show` tells what the stages would do, in words and without secrets."""
+"""`snapshot show` describes what the proxy would do with a slug or key, without secrets."""
 
 import base64
 import time
@@ -80,7 +80,7 @@ def show(data: Path, *arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("replica")
-def test_the_overview_counts_rows(tmp_path: Path) -> None:
+def test_overview_counts_rows(tmp_path: Path) -> None:
     shown = show(tmp_path)
     assert "revision 7 of epoch e1" in shown
     assert "4 endpoint, 3 group, 3 key, 1 model, 1 secret, 2 workspace" in shown
@@ -93,7 +93,7 @@ def test_freshness_is_shown_while_a_proxy_runs(tmp_path: Path, replica: PolicyRe
 
 
 @pytest.mark.usefixtures("replica")
-def test_a_slug_leads_to_its_target(tmp_path: Path) -> None:
+def test_slug_shows_its_target(tmp_path: Path) -> None:
     assert "target VENDOR_B: secret_id s1, target_model gpt" in show(tmp_path, "--slug", "o/v")
     assert "production is deployment d1, ACTIVE: http://10.0.0.5" in show(tmp_path, "--slug", "o/p")
     assert "no such endpoint; every call is answered 404" in show(tmp_path, "--slug", "o/none")
@@ -103,7 +103,7 @@ def test_a_slug_leads_to_its_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("replica")
-def test_a_key_shows_its_tree_and_every_limit_with_its_source(tmp_path: Path) -> None:
+def test_key_shows_its_groups_and_every_limit_with_its_source(tmp_path: Path) -> None:
     shown = show(tmp_path, "--key-prefix", "tg_leaf")
     assert "group leaf (external_entity_id ext-leaf), limits CASCADING" in shown
     assert "below root (ext-root)" in shown
@@ -116,7 +116,7 @@ def test_a_key_shows_its_tree_and_every_limit_with_its_source(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("replica")
-def test_a_model_api_slug_shows_the_limits_of_the_workspaces_tier(tmp_path: Path) -> None:
+def test_model_api_slug_shows_the_limits_of_the_tier(tmp_path: Path) -> None:
     by_slug, by_key = show(tmp_path, "--slug", "o/api"), show(tmp_path, "--key-prefix", "tg_leaf", "--slug", "o/api")
     for shown in (by_slug, by_key):
         assert "at most 15 REQUEST per MINUTE, set by tier basic of workspace ws" in shown
@@ -125,37 +125,37 @@ def test_a_model_api_slug_shows_the_limits_of_the_workspaces_tier(tmp_path: Path
     assert "tier" not in show(tmp_path, "--slug", "o/v")
 
 
-def test_the_tiers_figures_are_those_of_the_setting_and_of_the_workspace(
+def test_tier_limits_come_from_the_setting_and_the_workspace(
     tmp_path: Path, replica: PolicyReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOLLGATE_MODEL_API_TIERS", "basic=7/700")
     assert "at most 7 REQUEST per MINUTE, set by tier basic" in show(tmp_path, "--slug", "o/api")
-    for tier, told in (("custom=600/9000", "at most 600 REQUEST per MINUTE"), ("gold", "it counts as basic")):
+    for tier, expected in (("custom=600/9000", "at most 600 REQUEST per MINUTE"), ("gold", "it counts as basic")):
         update = replica.begin_update(reset=False)
         update.add([Row("workspace", "ws", 2, WorkspaceRow("ws", "active", tier, True).to_wire())])
         update.commit(ReplicaVersion("e1", 8))
-        assert told in show(tmp_path, "--slug", "o/api")
+        assert expected in show(tmp_path, "--slug", "o/api")
 
 
 @pytest.mark.usefixtures("replica")
-def test_keys_that_may_not_call_say_why(tmp_path: Path) -> None:
+def test_keys_that_may_not_call_show_the_reason(tmp_path: Path) -> None:
     assert "group gone is gone: calls are answered 403" in show(tmp_path, "--key-prefix", "tg_lost")
     assert "a workspace key: calls to slugs are answered 403" in show(tmp_path, "--key-prefix", "tg_admin")
     assert "tg_none: not known here" in show(tmp_path, "--key-prefix", "tg_none")
 
 
 @pytest.mark.usefixtures("replica")
-def test_a_whole_key_given_by_mistake_is_not_repeated(tmp_path: Path) -> None:
+def test_full_key_given_by_mistake_is_not_printed(tmp_path: Path) -> None:
     assert "topsecret" not in show(tmp_path, "--key-prefix", "tg_none.topsecret")
 
 
-def test_no_replica_is_said_clearly(tmp_path: Path) -> None:
+def test_missing_replica_is_an_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"])
     assert result.exit_code == 1
     assert "There is no replica of policy" in result.output
 
 
-def test_a_flag_for_the_data_directory_wins_over_the_environment(tmp_path: Path, replica: PolicyReplica) -> None:
+def test_data_flag_overrides_the_environment(tmp_path: Path, replica: PolicyReplica) -> None:
     assert replica.version.loaded
     environ = {"TOLLGATE_REPLICA_PATH": "/nowhere/replica.db"}
     result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"], env=environ)

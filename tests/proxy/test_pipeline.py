@@ -1,4 +1,4 @@
-"""The path from end to end on in-memory parts: each way to answer, each way to refuse, and what is billed for it."""
+"""The whole path on in-memory parts: every kind of answer and refusal, and what each one bills."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ from tests.fakes.path import VENDOR_B, House, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
-SAID = 1
-"""Tokens of the answers' texts: a word or a letter."""
-ASKED = 1
-"""Of the requests'."""
+ANSWER_TOKENS = 1
+"""Tokens of an answer's text, which is a word or a letter."""
+REQUEST_TOKENS = 1
+"""Tokens of a request's text."""
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12, "prompt_tokens_details": {"cached_tokens": 2}}
 REPORTED = Tokens(input=7, output=5, cached_input=2)
 
@@ -63,10 +63,10 @@ def house() -> House:
     return House()
 
 
-# An answer.
+# Answers.
 
 
-async def test_a_call_is_answered_metered_and_told(house: House) -> None:
+async def test_call_is_answered_billed_and_counted_in_metrics(house: House) -> None:
     house.upstream.will(answer(completion()))
     outgoing = await house.serve(asking())
     assert (outgoing.status, outgoing.finished) == (200, True)
@@ -75,19 +75,19 @@ async def test_a_call_is_answered_metered_and_told(house: House) -> None:
     assert (closed.status, closed.tokens) == (200, REPORTED)
     assert (opened.workspace_id, opened.group_id, opened.model_slug) == ("w1", "g1", SLUG)
     assert (opened.api_key_prefix, opened.external_entity_id) == (KEY.partition(".")[0], "entity-1")
-    [told] = house.meters.calls
-    assert (told.status, told.tokens, told.external_entity_id) == (200, REPORTED, "entity-1")
+    [counted] = house.meters.calls
+    assert (counted.status, counted.tokens, counted.external_entity_id) == (200, REPORTED, "entity-1")
     house.check_settled()
 
 
-async def test_what_is_told_of_a_call_stands_in_its_place(house: House) -> None:
+async def test_access_log_and_metrics_get_the_same_complete_record(house: House) -> None:
     house.upstream.will(answer(completion()))
     incoming = asking()
     outgoing = await house.serve(incoming)
-    [told] = house.access_log.records
-    assert house.meters.calls == [told]
+    [logged] = house.access_log.records
+    assert house.meters.calls == [logged]
     texts = {"method", "path", "request_id", "workspace_id", "group_id", "key_prefix", "slug", "cause"}
-    assert {name: value for name, value in asdict(told).items() if name in texts} == {
+    assert {name: value for name, value in asdict(logged).items() if name in texts} == {
         "method": "POST",
         "path": incoming.target,
         "request_id": outgoing.header("x-request-id"),
@@ -97,22 +97,22 @@ async def test_what_is_told_of_a_call_stands_in_its_place(house: House) -> None:
         "slug": SLUG,
         "cause": "",
     }
-    assert (told.request_bytes, told.response_bytes) == (incoming.declared_bytes, outgoing.sent_bytes)
-    assert abs(told.ended_at_ms - now_ms()) < 60_000
-    assert told.first_byte_s is not None
-    assert 0 < told.ours_s <= told.duration_s
-    assert 0 < told.upstream_s < told.duration_s
-    assert told.first_byte_s <= told.duration_s
+    assert (logged.request_bytes, logged.response_bytes) == (incoming.declared_bytes, outgoing.sent_bytes)
+    assert abs(logged.ended_at_ms - now_ms()) < 60_000
+    assert logged.first_byte_s is not None
+    assert 0 < logged.ours_s <= logged.duration_s
+    assert 0 < logged.upstream_s < logged.duration_s
+    assert logged.first_byte_s <= logged.duration_s
 
 
 @pytest.mark.parametrize(
     "asked", [asking(model="acme/unknown"), FakeIncoming().saying(b"{"), FakeIncoming("/v1/nothing")]
 )
-async def test_a_refused_call_carries_its_groups_label_too(house: House, asked: FakeIncoming) -> None:
+async def test_refused_call_is_counted_with_its_external_entity_id(house: House, asked: FakeIncoming) -> None:
     outgoing = await house.serve(asked)
-    [told] = house.meters.calls
+    [counted] = house.meters.calls
     assert outgoing.status in (400, 404)
-    assert (told.status, told.external_entity_id, told.slug) == (outgoing.status, "entity-1", "")
+    assert (counted.status, counted.external_entity_id, counted.slug) == (outgoing.status, "entity-1", "")
 
 
 DEEP = '{"a":' * 400 + "1" + "}" * 400
@@ -125,18 +125,16 @@ DEEP = '{"a":' * 400 + "1" + "}" * 400
         FakeIncoming(x_request_metadata=DEEP).saying({"model": SLUG}),
         FakeIncoming().saying(f'{{"model":"x","model":"{SLUG}","messages":[{DEEP}]}}'.encode()),
     ],
-    ids=["metadata", "header", "a member named twice, so that the body must be written anew"],
+    ids=["metadata", "header", "a duplicate member, so that the body is encoded again"],
 )
-async def test_what_is_nested_too_deeply_to_be_written_again_is_the_callers_fault(
-    house: House, asked: FakeIncoming
-) -> None:
+async def test_too_deeply_nested_json_is_a_400(house: House, asked: FakeIncoming) -> None:
     outgoing = await house.serve(asked)
     assert outgoing.status == 400
     assert "nested too deeply" in outgoing.json["error"]
     assert not house.upstream.calls
 
 
-async def test_the_books_are_closed_before_the_last_byte_leaves(house: House) -> None:
+async def test_call_is_journaled_before_the_last_byte_is_sent(house: House) -> None:
     for upstream, asked in (
         (answer(completion()), asking()),
         (streamed(delta("a"), delta("b"), frame(choices=[], usage=USAGE), DONE), asking(stream=True)),
@@ -151,31 +149,31 @@ async def test_the_books_are_closed_before_the_last_byte_leaves(house: House) ->
         assert entries[0] == "open"
 
 
-async def test_a_stream_is_marked_answered_before_its_first_bytes_leave(house: House) -> None:
+async def test_stream_is_journaled_as_answered_before_its_first_bytes(house: House) -> None:
     outgoing = FakeOutgoing(entries=house.journal.entries)
     house.upstream.will(streamed(delta("a"), DONE))
     await house.pipeline.handle(asking(stream=True), outgoing)
     assert house.journal.entries == ["open", "answered", "write", "close", "finish"]
 
 
-async def test_a_stream_passes_as_it_comes_with_the_slug_for_a_model(house: House) -> None:
+async def test_stream_passes_with_the_slug_as_its_model(house: House) -> None:
     house.upstream.will(streamed(delta("a"), delta("b"), frame(choices=[], usage=USAGE), DONE))
     outgoing = await house.serve(asking(stream=True))
     assert outgoing.header("content-type") == "text/event-stream"
     assert b"their-model" not in outgoing.body
-    assert outgoing.body.count(SLUG.encode()) == 2, "the usage chunk that only we asked for is gone"
+    assert outgoing.body.count(SLUG.encode()) == 2, "the usage chunk that only the proxy asked for is removed"
     assert outgoing.body.endswith(DONE)
     assert house.journal.closed[0].tokens == REPORTED
 
 
-async def test_the_head_leaves_with_the_first_bytes_even_when_no_frame_is_whole_yet(house: House) -> None:
+async def test_head_is_sent_before_the_first_complete_frame(house: House) -> None:
     house.upstream.will(streamed(b"data: {", delta("a")[7:], DONE))
     outgoing = await house.serve(asking(stream=True))
     assert outgoing.pieces[0] == b""
     assert outgoing.finished
 
 
-async def test_upstream_is_asked_with_its_own_model_and_credential(house: House) -> None:
+async def test_upstream_call_has_the_targets_model_and_credential(house: House) -> None:
     house.upstream.will(answer(completion()))
     await house.serve(asking())
     [sent] = house.upstream.calls
@@ -186,10 +184,10 @@ async def test_upstream_is_asked_with_its_own_model_and_credential(house: House)
     assert KEY not in str(sent)
 
 
-# Request ids, metadata, listing.
+# Request ids, metadata, model listing.
 
 
-async def test_the_callers_request_id_is_kept_and_another_is_replaced(house: House) -> None:
+async def test_valid_request_id_is_kept_and_an_invalid_one_replaced(house: House) -> None:
     for given, kept in (("my-id", True), ("no good", False)):
         house.upstream.will(answer(completion()))
         incoming = asking()
@@ -201,7 +199,7 @@ async def test_the_callers_request_id_is_kept_and_another_is_replaced(house: Hou
         assert house.upstream.calls[-1].headers["x-request-id"] == shown
 
 
-async def test_refusals_too_carry_a_request_id(house: House) -> None:
+async def test_refusal_has_a_request_id(house: House) -> None:
     outgoing = await house.serve(FakeIncoming(authorization=None))
     assert len(outgoing.header("x-request-id") or "") == 26
 
@@ -214,7 +212,7 @@ async def test_refusals_too_carry_a_request_id(house: House) -> None:
         (None, None, None),
     ],
 )
-async def test_request_metadata_is_the_headers_or_the_bodys(
+async def test_request_metadata_comes_from_the_header_or_else_the_body(
     house: House, header: str | None, body: object, kept: object
 ) -> None:
     house.upstream.will(answer(completion()))
@@ -229,7 +227,7 @@ EXACT = '{"id":340282366920938463463374607431768211456,"deep":[{"n":-98765432109
 
 
 @pytest.mark.parametrize("spaced", [False, True])
-async def test_numbers_of_any_length_in_request_metadata_stay_what_they_are(house: House, spaced: bool) -> None:
+async def test_long_numbers_in_request_metadata_stay_exact(house: House, spaced: bool) -> None:
     text = EXACT.replace(":", " :\n ") if spaced else EXACT
     house.upstream.will(answer(completion()), answer(completion()), answer(completion()))
     await house.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","metadata":{text}}}'.encode()))
@@ -242,14 +240,14 @@ async def test_numbers_of_any_length_in_request_metadata_stay_what_they_are(hous
         assert b',"request_metadata":' + EXACT.encode() in open_record(opened)
 
 
-async def test_metadata_of_exact_numbers_keeps_its_bound(house: House) -> None:
+async def test_request_metadata_of_long_numbers_is_bounded(house: House) -> None:
     numbers = ",".join(["1" * 100] * 700)
     outgoing = await house.serve(FakeIncoming().saying(f'{{"model":"{SLUG}","metadata":{{"n":[{numbers}]}}}}'.encode()))
     assert (outgoing.status, outgoing.json["error"]) == (400, "metadata is larger than 65536 bytes")
 
 
 @pytest.mark.parametrize("header", ["nope", "[1]", "1", "", '{"a":"' + "x" * 4096 + '"}'])
-async def test_malformed_request_metadata_is_a_400(house: House, header: str) -> None:
+async def test_malformed_request_metadata_header_is_a_400(house: House, header: str) -> None:
     incoming = asking()
     incoming.fields.append(("x-request-metadata", header))
     outgoing = await house.serve(incoming)
@@ -258,7 +256,7 @@ async def test_malformed_request_metadata_is_a_400(house: House, header: str) ->
     assert not house.journal.opened
 
 
-async def test_the_listing_shows_what_the_key_may_call_and_what_exists(house: House) -> None:
+async def test_listing_has_the_existing_models_that_the_key_may_call(house: House) -> None:
     outgoing = await house.serve(FakeIncoming("/v1/models", "GET"))
     assert outgoing.status == 200
     assert outgoing.json == {
@@ -289,7 +287,7 @@ def unread(incoming: FakeIncoming) -> FakeIncoming:
         (FakeIncoming("/nowhere", authorization=None), 401, {"error": "Unauthorized"}),
     ],
 )
-async def test_who_may_not_call_is_told_so_before_a_byte_of_the_body_is_read(
+async def test_unauthorized_call_is_refused_before_its_body_is_read(
     house: House, incoming: FakeIncoming, status: int, error: dict[str, str]
 ) -> None:
     outgoing = await house.serve(unread(incoming))
@@ -299,7 +297,7 @@ async def test_who_may_not_call_is_told_so_before_a_byte_of_the_body_is_read(
 
 
 @pytest.mark.parametrize("form", [f"bearer {KEY}", f"Api-Key {KEY}"])
-async def test_each_form_of_a_credential_is_taken(house: House, form: str) -> None:
+async def test_each_form_of_a_credential_is_accepted(house: House, form: str) -> None:
     house.upstream.will(answer(completion()), answer(completion()))
     incoming = asking()
     incoming.fields[0] = ("authorization", form)
@@ -309,7 +307,7 @@ async def test_each_form_of_a_credential_is_taken(house: House, form: str) -> No
     assert (await house.serve(incoming)).status == 200
 
 
-async def test_an_unknown_key_is_asked_for_before_it_is_refused(house: House) -> None:
+async def test_unknown_key_is_confirmed_with_control_before_a_403(house: House) -> None:
     row = house.directory.keys.popitem()
     house.directory.keys.clear()
     house.directory.add_key(KEY)
@@ -323,7 +321,7 @@ async def test_an_unknown_key_is_asked_for_before_it_is_refused(house: House) ->
     assert house.directory.confirmations == 2
 
 
-async def test_an_outage_is_never_told_as_the_callers_fault(house: House) -> None:
+async def test_missing_policy_is_a_503(house: House) -> None:
     house.directory.unconfirmable = True
     house.directory.keys.clear()
     assert (await house.serve(asking())).status == 503
@@ -339,13 +337,15 @@ async def test_an_outage_is_never_told_as_the_callers_fault(house: House) -> Non
         (WorkspaceRow("w1", "active", "basic", False), 403),
     ],
 )
-async def test_a_workspace_that_may_not_call(house: House, workspace: WorkspaceRow, status: int) -> None:
+async def test_suspended_workspace_is_a_402_and_one_not_onboarded_a_403(
+    house: House, workspace: WorkspaceRow, status: int
+) -> None:
     house.directory.workspaces["w1"] = workspace
     assert (await house.serve(asking())).status == status
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "expected"),
     [
         (b"", "JSON"),
         (b"{", "JSON"),
@@ -359,13 +359,13 @@ async def test_a_workspace_that_may_not_call(house: House, workspace: WorkspaceR
         (b"[" * 100_000, "JSON"),
     ],
 )
-async def test_a_body_that_will_not_do_is_a_400_that_names_the_fault(house: House, body: bytes, says: str) -> None:
+async def test_invalid_body_is_a_400_that_names_the_fault(house: House, body: bytes, expected: str) -> None:
     outgoing = await house.serve(FakeIncoming().saying(body))
     assert outgoing.status == 400
-    assert says in outgoing.json["error"]
+    assert expected in outgoing.json["error"]
 
 
-async def test_slugs_that_are_not_there_and_slugs_that_are_not_allowed_answer_alike(house: House) -> None:
+async def test_unknown_and_forbidden_slugs_get_the_same_404(house: House) -> None:
     house.directory.add_slug("acme/other", Target("VENDOR_B", secret_id="s1"))
     house.directory.add_slug("them/theirs", Target("VENDOR_B", secret_id="s1"), workspace_id="w2")
     answers = [await house.serve(asking(slug)) for slug in ("acme/none", "acme/other", "them/theirs")]
@@ -377,25 +377,25 @@ async def test_slugs_that_are_not_there_and_slugs_that_are_not_allowed_answer_al
     assert len(set(texts)) == 1
 
 
-async def test_a_slug_of_another_workspace_is_not_called_though_the_group_names_it(house: House) -> None:
+async def test_slug_of_another_workspace_is_a_404_even_if_the_group_allows_it(house: House) -> None:
     house.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1"), workspace_id="w2")
     assert (await house.serve(asking())).status == 404
 
 
-async def test_a_path_or_method_that_is_not_there(house: House) -> None:
+async def test_unknown_path_is_a_404_and_wrong_method_a_405(house: House) -> None:
     assert (await house.serve(FakeIncoming("/v1/nope"))).status == 404
     wrong = await house.serve(FakeIncoming("/v1/chat/completions", "GET"))
     assert (wrong.status, wrong.header("allow")) == (405, "POST")
     assert (await house.serve(FakeIncoming("/v1/models", "POST"))).header("allow") == "GET, HEAD"
 
 
-async def test_a_compressed_body_is_a_415(house: House) -> None:
+async def test_compressed_body_is_a_415(house: House) -> None:
     incoming = asking()
     incoming.fields.append(("content-encoding", "gzip"))
     assert (await house.serve(incoming)).status == 415
 
 
-async def test_a_body_above_the_cap_is_refused_declared_or_streamed() -> None:
+async def test_413_names_both_sizes() -> None:
     house = House(max_body_bytes=100)
     declared = unread(FakeIncoming())
     declared.declared_bytes = 101
@@ -410,8 +410,8 @@ async def test_a_body_above_the_cap_is_refused_declared_or_streamed() -> None:
     assert (await house.serve(exact)).status == 400
 
 
-async def test_a_body_of_very_many_values_is_refused_before_they_are_made(house: House) -> None:
-    """100 MB of `{},` are 3 GB of objects and half a minute in which nobody else is served."""
+async def test_body_of_too_many_values_is_refused_before_it_is_parsed(house: House) -> None:
+    """Parsing 100 MB of `{},` would take 3 GB and block the loop for half a minute."""
     house = house.rebuilt(max_body_bytes=100_000_000)
     body = b'{"model":"acme/chat","messages":[' + b"{}," * 700_000 + b"{}]}"
     outgoing = await house.serve(FakeIncoming().saying(body))
@@ -419,7 +419,7 @@ async def test_a_body_of_very_many_values_is_refused_before_they_are_made(house:
     assert "objects and lists" in outgoing.json["error"]
 
 
-async def test_a_request_above_the_bound_of_requests_in_flight_is_shed() -> None:
+async def test_call_above_max_in_flight_is_a_529() -> None:
     house = House(capacity=CapacityLimits(max_in_flight=1))
     house.pipeline._capacity.enter()
     outgoing = await house.serve(asking())
@@ -429,7 +429,7 @@ async def test_a_request_above_the_bound_of_requests_in_flight_is_shed() -> None
     assert (record.status, record.request_id) == (529, outgoing.header("x-request-id"))
 
 
-async def test_bodies_above_the_memory_threshold_are_shed_and_given_back() -> None:
+async def test_body_above_max_held_bytes_is_a_529_and_releases_its_memory() -> None:
     house = House(capacity=CapacityLimits(max_held_bytes=150))
     outgoing = await house.serve(FakeIncoming().saying(b"x" * 151))
     assert (outgoing.status, outgoing.header("retry-after")) == (529, "1")
@@ -437,8 +437,8 @@ async def test_bodies_above_the_memory_threshold_are_shed_and_given_back() -> No
         assert (await house.serve(FakeIncoming().saying(b"x" * 150))).status == 400
 
 
-async def test_answers_that_are_held_count_against_the_memory_threshold() -> None:
-    """A customer's upstream must not fill the memory of everybody with many large answers."""
+async def test_buffered_answer_counts_against_max_held_bytes() -> None:
+    """Many large answers of one customer's upstream must not fill the worker's memory."""
     house = House(capacity=CapacityLimits(max_held_bytes=5000))
     for _ in range(2):
         house.upstream.will(answer(completion(text="x" * 6000)))
@@ -450,7 +450,7 @@ async def test_answers_that_are_held_count_against_the_memory_threshold() -> Non
     assert house.pipeline._capacity.held_bytes == 0
 
 
-async def test_a_question_is_not_kept_while_its_answer_is_told(house: House) -> None:
+async def test_request_body_is_released_when_the_answer_streams(house: House) -> None:
     upstream = streamed(delta("a"), asyncio.Event())
     house.upstream.will(upstream)
     task = asyncio.create_task(house.pipeline.handle(asking(stream=True), FakeOutgoing()))
@@ -464,7 +464,7 @@ async def test_a_question_is_not_kept_while_its_answer_is_told(house: House) -> 
 # Limits.
 
 
-async def test_a_limit_refuses_by_its_name_and_consumes_nothing(house: House) -> None:
+async def test_429_names_its_limit_and_consumes_nothing(house: House) -> None:
     house.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
     house.upstream.will(answer(completion()))
     first = await house.serve(asking())
@@ -482,7 +482,7 @@ async def test_a_limit_refuses_by_its_name_and_consumes_nothing(house: House) ->
     assert house.meters.decisions == [("admitted", "", ""), ("refused", "REQUEST", "MINUTE")]
 
 
-async def test_a_refusal_for_a_reservation_does_not_send_the_caller_away_until_it_lapses(house: House) -> None:
+async def test_429_for_a_reservation_has_a_short_retry_after(house: House) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, 100))
     house.upstream.will(asyncio.Event())
     running = asyncio.create_task(house.serve(asking()))
@@ -495,7 +495,7 @@ async def test_a_refusal_for_a_reservation_does_not_send_the_caller_away_until_i
         await running
 
 
-async def test_a_day_that_is_used_up_is_over_at_midnight(house: House) -> None:
+async def test_429_for_a_used_up_day_retries_at_midnight(house: House) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, 12))
     house.upstream.will(answer(completion()))
     await house.serve(asking())
@@ -505,7 +505,7 @@ async def test_a_day_that_is_used_up_is_over_at_midnight(house: House) -> None:
     assert abs(reset_s - (86_400 - now_ms() / 1000 % 86_400)) <= 2
 
 
-async def test_no_cap_makes_an_estimate_that_the_counters_could_not_hold(house: House) -> None:
+async def test_estimate_is_capped_at_what_the_counters_can_store(house: House) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
     house.upstream.will(answer(completion()))
     await house.serve(asking(max_tokens=2**64 - 1))
@@ -514,7 +514,7 @@ async def test_no_cap_makes_an_estimate_that_the_counters_could_not_hold(house: 
     assert house.journal.opened[0].estimate.total == MAX_COUNT
 
 
-async def test_the_estimate_is_reserved_and_the_truth_is_settled(house: House) -> None:
+async def test_estimate_is_reserved_and_reported_usage_is_settled(house: House) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
     house.upstream.will(answer(completion()))
     incoming = asking(max_tokens=1, max_completion_tokens=100)
@@ -526,7 +526,7 @@ async def test_the_estimate_is_reserved_and_the_truth_is_settled(house: House) -
     assert house.journal.closed[0].numbers == (settled.number,)
 
 
-async def test_the_counters_away_is_503_and_counted(house: House) -> None:
+async def test_unreachable_counters_are_a_503_and_counted(house: House) -> None:
     house.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
     house.counters.away = True
     assert (await house.serve(asking())).status == 503
@@ -534,7 +534,7 @@ async def test_the_counters_away_is_503_and_counted(house: House) -> None:
     house.check_settled()
 
 
-async def test_the_model_apis_own_ceiling_binds_beside_the_groups(house: House) -> None:
+async def test_model_api_tier_limits_calls_besides_the_group(house: House) -> None:
     house.directory.add_slug(SLUG, Target("PLATFORM_MODEL_API", secret_id="s1", target_model="m"))
     house = house.rebuilt(settings=type(house.settings)({"PLATFORM_MODEL_API": VENDOR_B}))
     house.upstream.will(*(answer(completion()) for _ in range(15)))
@@ -554,7 +554,7 @@ async def test_the_model_apis_own_ceiling_binds_beside_the_groups(house: House) 
         (RuntimeError("sk-upstream-secret"), 502),
     ],
 )
-async def test_no_answer_at_all_bills_nothing(house: House, failure: Exception, status: int) -> None:
+async def test_call_without_an_upstream_answer_bills_nothing(house: House, failure: Exception, status: int) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
     house.upstream.will(failure)
     outgoing = await house.serve(asking())
@@ -566,7 +566,7 @@ async def test_no_answer_at_all_bills_nothing(house: House, failure: Exception, 
     house.check_settled()
 
 
-async def test_a_bug_is_logged_with_its_trace(house: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_is_logged_with_its_traceback(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.upstream.will(ZeroDivisionError("oops"))
     outgoing = await house.serve(asking())
     assert outgoing.header("x-request-id") in outgoing.json["error"]
@@ -579,7 +579,7 @@ async def test_a_bug_is_logged_with_its_trace(house: House, caplog: pytest.LogCa
 @pytest.mark.parametrize(
     ("failure", "status"), [(UpstreamCutError(), 502), (UpstreamTimeoutError(), 504), (ValueError("bug"), 502)]
 )
-async def test_a_plain_answer_that_breaks_off_is_an_error_and_bills_nothing(
+async def test_incomplete_plain_answer_is_an_error_and_bills_nothing(
     house: House, failure: Exception, status: int
 ) -> None:
     house.upstream.will(answer(pieces=[completion()[:20], failure]))
@@ -592,7 +592,7 @@ async def test_a_plain_answer_that_breaks_off_is_an_error_and_bills_nothing(
 @pytest.mark.parametrize(
     ("failure", "status"), [(UpstreamCutError(), 502), (UpstreamTimeoutError(), 504), (ValueError("bug"), 502)]
 )
-async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_what_was_delivered(
+async def test_incomplete_stream_is_aborted_and_bills_the_delivered_text(
     house: House, failure: Exception, status: int
 ) -> None:
     house.upstream.will(streamed(delta("a"), failure))
@@ -600,22 +600,22 @@ async def test_a_stream_that_breaks_off_cuts_the_callers_and_bills_what_was_deli
     assert (outgoing.status, outgoing.aborted, outgoing.finished) == (200, True, False)
     [closed] = house.journal.closed
     assert closed.status == status
-    assert closed.tokens == Tokens(input=ASKED, output=SAID)
+    assert closed.tokens == Tokens(input=REQUEST_TOKENS, output=ANSWER_TOKENS)
     assert house.meters.calls[0].status == status
     house.check_settled()
 
 
-async def test_a_stream_that_breaks_off_before_its_first_bytes_is_a_plain_error(house: House) -> None:
+async def test_stream_that_ends_before_its_first_bytes_is_a_502(house: House) -> None:
     house.upstream.will(streamed(UpstreamCutError()))
     outgoing = await house.serve(asking(stream=True))
     assert (outgoing.status, outgoing.finished, outgoing.aborted) == (502, True, False)
     assert house.journal.closed[0].tokens == Tokens()
 
 
-async def test_a_whole_answer_without_usage_is_counted_and_an_explicit_zero_is_zero(house: House) -> None:
+async def test_missing_usage_is_estimated_and_a_reported_zero_is_kept(house: House) -> None:
     house.upstream.will(answer(completion(usage=None)))
     await house.serve(asking())
-    assert house.journal.closed[-1].tokens == Tokens(input=ASKED, output=SAID)
+    assert house.journal.closed[-1].tokens == Tokens(input=REQUEST_TOKENS, output=ANSWER_TOKENS)
     assert house.meters.unreported == ["missing"]
     house.upstream.will(answer(completion(usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})))
     await house.serve(asking())
@@ -623,7 +623,7 @@ async def test_a_whole_answer_without_usage_is_counted_and_an_explicit_zero_is_z
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429, 500, 502, 503, 529])
-async def test_an_upstreams_error_passes_and_bills_nothing(house: House, status: int) -> None:
+async def test_upstream_error_passes_unchanged_and_bills_nothing(house: House, status: int) -> None:
     body = json.dumps({"error": {"message": "no"}}).encode()
     house.upstream.will(answer(body, status, [("content-type", "application/json"), ("x-ratelimit-limit-tokens", "1")]))
     outgoing = await house.serve(asking(stream=True))
@@ -633,13 +633,13 @@ async def test_an_upstreams_error_passes_and_bills_nothing(house: House, status:
     assert house.journal.closed[0].status == status
 
 
-async def test_an_upstreams_error_says_neither_our_credential_nor_its_host(house: House) -> None:
+async def test_upstream_error_hides_the_credential_and_the_host(house: House) -> None:
     house.upstream.will(answer(b'{"error":"key sk-upstream-secret unknown at vendor-b.test"}', 400))
     outgoing = await house.serve(asking())
     assert outgoing.json == {"error": "key [hidden] unknown at [hidden]"}
 
 
-async def test_a_refused_target_credential_is_a_502_without_the_vendors_words(house: House) -> None:
+async def test_rejected_target_credential_hides_the_vendors_message(house: House) -> None:
     house.upstream.will(answer(b'{"error":"your card"}', 402))
     outgoing = await house.serve(asking())
     assert (outgoing.status, outgoing.json["error"]) == (502, "Upstream rejected the target's credential")
@@ -649,7 +649,7 @@ async def test_a_refused_target_credential_is_a_502_without_the_vendors_words(ho
     "upstream",
     [answer(b"", 302, [("location", "https://x")]), answer(completion(), 200, [("content-encoding", "gzip")])],
 )
-async def test_what_is_no_answer_is_a_502(house: House, upstream: FakeAnswer) -> None:
+async def test_redirect_or_compressed_answer_is_a_502(house: House, upstream: FakeAnswer) -> None:
     house.upstream.will(upstream)
     outgoing = await house.serve(asking())
     assert (outgoing.status, outgoing.json["error"]) == (502, "Error making prediction")
@@ -657,13 +657,13 @@ async def test_what_is_no_answer_is_a_502(house: House, upstream: FakeAnswer) ->
     assert upstream.closed
 
 
-async def test_a_secret_that_is_not_there_is_our_outage(house: House) -> None:
+async def test_missing_target_secret_is_a_503(house: House) -> None:
     house.directory.secrets.clear()
     assert (await house.serve(asking())).status == 503
     assert not house.journal.opened
 
 
-async def test_a_service_accounts_secret_never_leaves_as_a_credential(house: House) -> None:
+async def test_service_account_secret_is_never_sent_upstream(house: House) -> None:
     place = VendorCConfig("project", "here")
     house.directory.add_slug(SLUG, Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
     house = house.rebuilt(settings=type(house.settings)({"VENDOR_C": "https://vendor-c.test"}))
@@ -671,7 +671,7 @@ async def test_a_service_accounts_secret_never_leaves_as_a_credential(house: Hou
     assert not house.upstream.calls
 
 
-async def test_a_full_journal_refuses_before_anything_is_dispatched(house: House) -> None:
+async def test_full_journal_is_a_503_before_dispatch(house: House) -> None:
     house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
     house.journal.full = True
     assert (await house.serve(asking())).status == 503
@@ -687,7 +687,7 @@ async def test_a_full_journal_refuses_before_anything_is_dispatched(house: House
         ("VENDOR_B", "/v1/messages", {"top_k": 3}),
     ],
 )
-async def test_what_cannot_be_translated_is_a_400_and_does_not_count(
+async def test_untranslatable_request_is_a_400_and_does_not_count(
     house: House, provider: str, path: str, more: dict[str, Any]
 ) -> None:
     house.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="m"))
@@ -701,15 +701,15 @@ async def test_what_cannot_be_translated_is_a_400_and_does_not_count(
     assert not house.journal.opened
 
 
-# Callers who leave.
+# Callers that disconnect.
 
 
-async def test_a_write_that_finds_the_caller_gone_is_a_499_and_bills_what_he_had(house: House) -> None:
+async def test_write_after_a_disconnect_is_a_499_and_bills_the_delivered_text(house: House) -> None:
     upstream = streamed(delta("a"), delta("b"), DONE)
     house.upstream.will(upstream)
     await house.pipeline.handle(asking(stream=True), FakeOutgoing(gone=True))
     assert house.journal.closed[0].status == 499
-    assert house.journal.closed[0].tokens == Tokens(input=ASKED, output=SAID)
+    assert house.journal.closed[0].tokens == Tokens(input=REQUEST_TOKENS, output=ANSWER_TOKENS)
     assert house.access_log.records[0].status == 499
     assert upstream.closed
     house.check_settled()
@@ -719,77 +719,77 @@ async def test_a_write_that_finds_the_caller_gone_is_a_499_and_bills_what_he_had
 
 
 @pytest.fixture
-def hosted(house: House) -> House:
+def platform_house(house: House) -> House:
     house.directory.add_slug(SLUG, platform())
     return house
 
 
-async def test_a_platform_call_goes_to_a_replica_of_the_production_environment(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE", "http://10.0.0.5:8000")
-    hosted.upstream.will(answer(completion()))
-    assert (await hosted.serve(asking())).status == 200
-    assert hosted.upstream.calls[0].url == "http://10.0.0.5:8000/v1/chat/completions"
-    assert "authorization" not in dict(hosted.upstream.calls[0].headers)
+async def test_platform_call_goes_to_a_production_replica(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE", "http://10.0.0.5:8000")
+    platform_house.upstream.will(answer(completion()))
+    assert (await platform_house.serve(asking())).status == 200
+    assert platform_house.upstream.calls[0].url == "http://10.0.0.5:8000/v1/chat/completions"
+    assert "authorization" not in dict(platform_house.upstream.calls[0].headers)
 
 
-async def test_a_connection_that_fails_is_tried_at_another_replica_once_each(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE", "http://a", "http://b")
-    hosted.upstream.will(UpstreamUnreachableError(), answer(completion()))
-    assert (await hosted.serve(asking())).status == 200
-    assert len({call.url for call in hosted.upstream.calls}) == 2
-    assert len(hosted.journal.opened) == 1
-    hosted.upstream.will(UpstreamUnreachableError(), UpstreamUnreachableError())
-    assert (await hosted.serve(asking())).status == 503
+async def test_failed_connection_is_retried_once_at_each_other_replica(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE", "http://a", "http://b")
+    platform_house.upstream.will(UpstreamUnreachableError(), answer(completion()))
+    assert (await platform_house.serve(asking())).status == 200
+    assert len({call.url for call in platform_house.upstream.calls}) == 2
+    assert len(platform_house.journal.opened) == 1
+    platform_house.upstream.will(UpstreamUnreachableError(), UpstreamUnreachableError())
+    assert (await platform_house.serve(asking())).status == 503
 
 
-async def test_a_reset_is_not_repeated(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE", "http://a", "http://b")
-    hosted.upstream.will(UpstreamResetError())
-    assert (await hosted.serve(asking())).status == 502
-    assert len(hosted.upstream.calls) == 1
+async def test_reset_call_is_not_retried(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE", "http://a", "http://b")
+    platform_house.upstream.will(UpstreamResetError())
+    assert (await platform_house.serve(asking())).status == 502
+    assert len(platform_house.upstream.calls) == 1
 
 
-async def test_five_resets_open_the_breaker_and_answers_503_at_once(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE", "http://a")
-    hosted.upstream.will(*(UpstreamResetError() for _ in range(5)))
-    statuses = [(await hosted.serve(asking())).status for _ in range(6)]
+async def test_five_resets_open_the_breaker(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE", "http://a")
+    platform_house.upstream.will(*(UpstreamResetError() for _ in range(5)))
+    statuses = [(await platform_house.serve(asking())).status for _ in range(6)]
     assert statuses == [502] * 5 + [503]
-    assert len(hosted.upstream.calls) == 5
+    assert len(platform_house.upstream.calls) == 5
 
 
 @pytest.mark.parametrize("status", ["INACTIVE", "FAILED", "DEPLOY_FAILED", "BUILDING", "DEACTIVATING"])
-async def test_a_deployment_that_does_not_serve_is_503(hosted: House, status: str) -> None:
-    hosted.directory.deploy(status, "http://a")
-    assert (await hosted.serve(asking())).status == 503
-    assert not hosted.journal.opened
+async def test_deployment_that_does_not_serve_is_a_503(platform_house: House, status: str) -> None:
+    platform_house.directory.deploy(status, "http://a")
+    assert (await platform_house.serve(asking())).status == 503
+    assert not platform_house.journal.opened
 
 
-async def test_an_active_deployment_without_replicas_is_503(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE")
-    assert (await hosted.serve(asking())).status == 503
+async def test_active_deployment_without_replicas_is_a_503(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE")
+    assert (await platform_house.serve(asking())).status == 503
 
 
-async def test_a_model_environment_or_deployment_that_is_not_there_is_404(hosted: House) -> None:
-    assert (await hosted.serve(asking())).status == 404
-    hosted.directory.deploy("ACTIVE", "http://a", environment="staging")
-    assert (await hosted.serve(asking())).status == 404
-    hosted.directory.deploy("ACTIVE", "http://a", workspace_id="w2")
-    assert (await hosted.serve(asking())).status == 404
+async def test_missing_model_environment_or_deployment_is_a_404(platform_house: House) -> None:
+    assert (await platform_house.serve(asking())).status == 404
+    platform_house.directory.deploy("ACTIVE", "http://a", environment="staging")
+    assert (await platform_house.serve(asking())).status == 404
+    platform_house.directory.deploy("ACTIVE", "http://a", workspace_id="w2")
+    assert (await platform_house.serve(asking())).status == 404
 
 
 @pytest.mark.parametrize("status", ["SCALED_TO_ZERO", "WAKING_UP", "DEPLOYING", "LOADING_MODEL"])
-async def test_a_parked_call_that_finds_no_replica_in_time_is_a_500_and_no_event(hosted: House, status: str) -> None:
-    hosted.directory.deploy(status)
-    hosted.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
-    hosted = hosted.rebuilt(settings=type(hosted.settings)({}, parking_timeout_s=0.01))
-    outgoing = await hosted.serve(asking())
+async def test_parking_timeout_is_a_500_and_bills_nothing(platform_house: House, status: str) -> None:
+    platform_house.directory.deploy(status)
+    platform_house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
+    platform_house = platform_house.rebuilt(settings=type(platform_house.settings)({}, parking_timeout_s=0.01))
+    outgoing = await platform_house.serve(asking())
     assert (outgoing.status, outgoing.json["error"]) == (500, "Failed to route request")
-    assert not hosted.journal.opened
-    assert hosted.counters.settled[0].actual_tokens == 0
+    assert not platform_house.journal.opened
+    assert platform_house.counters.settled[0].actual_tokens == 0
 
 
-async def test_an_empty_500_of_a_replica_is_model_code_that_raised(hosted: House) -> None:
-    hosted.directory.deploy("ACTIVE", "http://a")
-    hosted.upstream.will(answer(b"", 500))
-    outgoing = await hosted.serve(asking())
+async def test_empty_500_of_a_replica_names_the_model_code(platform_house: House) -> None:
+    platform_house.directory.deploy("ACTIVE", "http://a")
+    platform_house.upstream.will(answer(b"", 500))
+    outgoing = await platform_house.serve(asking())
     assert (outgoing.status, outgoing.json["error"]) == (500, "Internal Server Error (in model/chainlet).")

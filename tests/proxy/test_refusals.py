@@ -1,4 +1,4 @@
-"""The table of refusals: every row renders, statuses are the contract's, a bug says only its request id."""
+"""The table of refusals: every row renders with the contract's status; an internal error shows only its request id."""
 
 import json
 
@@ -29,21 +29,21 @@ def every_refusal() -> set[type[RefusalError]]:
     return found
 
 
-def test_every_refusal_has_a_row_of_its_own_or_of_its_base() -> None:
+def test_every_refusal_is_in_the_table() -> None:
     assert all(any(kind in TABLE for kind in refusal.__mro__) for refusal in every_refusal())
 
 
-def test_the_statuses_are_those_of_the_contract() -> None:
+def test_statuses_of_refusals_match_the_contract() -> None:
     assert {row.status for row in TABLE.values()} == STATUSES
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.cause)
-def test_each_row_is_flat_and_401_and_403_are_error_alone(row: refusals.Refusal) -> None:
+def test_only_401_and_403_have_no_error_code(row: refusals.Refusal) -> None:
     assert (row.code is None) == (row.status in (401, 403))
     assert row.code is None or row.code == row.code.upper()
 
 
-def test_causes_and_codes_tell_refusals_apart() -> None:
+def test_causes_of_refusals_are_unique() -> None:
     causes = [row.cause for row in TABLE.values()]
     assert len(causes) == len(set(causes))
 
@@ -65,30 +65,30 @@ def test_causes_and_codes_tell_refusals_apart() -> None:
         (UpstreamCutError(), 502, {"error": "Error making prediction", "error_code": "UPSTREAM_ERROR"}),
     ],
 )
-def test_the_words_are_the_contracts(error: Exception, status: int, body: dict[str, str]) -> None:
-    answered = render(error, "r-1")
-    assert (answered.status, json.loads(answered.final)) == (status, body)
+def test_refusal_bodies_match_the_contract(error: Exception, status: int, body: dict[str, str]) -> None:
+    answer = render(error, "r-1")
+    assert (answer.status, json.loads(answer.final)) == (status, body)
 
 
-def test_what_cannot_be_translated_names_the_field() -> None:
-    answered = render(UntranslatableError("logprobs"), "r-1")
-    assert answered.status == 400
-    assert "logprobs" in json.loads(answered.final)["error"]
+def test_untranslatable_request_names_the_field() -> None:
+    answer = render(UntranslatableError("logprobs"), "r-1")
+    assert answer.status == 400
+    assert "logprobs" in json.loads(answer.final)["error"]
 
 
-def test_a_bug_of_ours_shows_its_request_id_and_nothing_else() -> None:
-    answered = render(KeyError("sk-secret"), "r-1")
-    assert answered.status == 502
-    assert json.loads(answered.final) == {
+def test_internal_error_shows_only_its_request_id() -> None:
+    answer = render(KeyError("sk-secret"), "r-1")
+    assert answer.status == 502
+    assert json.loads(answer.final) == {
         "error": "Internal gateway error (request id: r-1)",
         "error_code": "INTERNAL_GATEWAY_ERROR",
     }
 
 
-def test_shed_calls_are_told_when_to_come_back() -> None:
+def test_shed_call_has_a_retry_after() -> None:
     assert ("retry-after", "1") in list(render(ShedError(), "r").headers)
 
 
-def test_outages_are_never_the_callers_fault() -> None:
+def test_unreachable_counters_render_as_a_503() -> None:
     assert render(CountersUnavailableError(), "r").status == 503
     assert TABLE[CallerGoneError].message == "Client closed connection"

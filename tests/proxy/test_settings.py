@@ -1,4 +1,4 @@
-"""Settings come from the environment once, with their defaults, and say clearly what is wrong.
+"""Settings are read from the environment once; errors name the setting and never its value.
 
 See docs/reference/settings.md.
 """
@@ -34,17 +34,17 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.secret_keys == (b"k" * 32,)
 
 
-def test_own_paths_win_over_the_data_directory() -> None:
+def test_paths_override_the_data_directory() -> None:
     settings = settings_from(LEAST | {"TOLLGATE_DATA": "/d", "TOLLGATE_REPLICA_PATH": "/r/x.db"})
     assert settings.journal_dir == Path("/d/journal")
     assert settings.replica_path == Path("/r/x.db")
 
 
-def test_an_empty_value_is_an_unset_one() -> None:
+def test_empty_value_means_unset() -> None:
     assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": ""}).drain_timeout_s == 25
 
 
-def test_the_ready_grace_is_part_of_the_drain_timeout() -> None:
+def test_ready_grace_is_within_the_drain_timeout() -> None:
     assert settings_from(LEAST).ready_grace_s == 5
     assert settings_from(LEAST | {"TOLLGATE_DRAIN_TIMEOUT_S": "4"}).ready_grace_s == 2, "the default leaves half"
     assert settings_from(LEAST | {"TOLLGATE_READY_GRACE_S": "0"}).ready_grace_s == 0
@@ -61,19 +61,19 @@ def test_tiers_are_added_to_the_defaults() -> None:
     assert tiers["basic"] == settings_from(LEAST).tiers["basic"] == Tier(15, 100_000)
 
 
-def test_memory_must_hold_the_largest_body() -> None:
+def test_max_held_bytes_must_fit_the_largest_body() -> None:
     settings = settings_from(LEAST | {"TOLLGATE_MAX_BODY_BYTES": "1000", "TOLLGATE_MAX_HELD_BYTES": "1000"})
     assert settings.capacity.max_held_bytes == 1000
     with pytest.raises(SettingsError, match="TOLLGATE_MAX_HELD_BYTES: expected at least TOLLGATE_MAX_BODY_BYTES"):
         settings_from(LEAST | {"TOLLGATE_MAX_HELD_BYTES": "1000"})
 
 
-def test_a_base_url_loses_its_last_slash() -> None:
+def test_trailing_slash_of_a_base_url_is_removed() -> None:
     assert settings_from(LEAST | {"TOLLGATE_CONTROL_URL": "http://c:8081/"}).control_url == "http://c:8081"
 
 
 @pytest.mark.parametrize("name", LEAST)
-def test_what_has_no_default_is_asked_for_by_name(name: str) -> None:
+def test_missing_required_setting_is_named(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is not set"):
         settings_from({key: value for key, value in LEAST.items() if key != name})
 
@@ -101,7 +101,7 @@ def test_what_has_no_default_is_asked_for_by_name(name: str) -> None:
         ("TOLLGATE_MODEL_API_TIERS", "acme=0/1"),
     ],
 )
-def test_a_wrong_value_is_named_and_not_shown(name: str, value: str) -> None:
+def test_invalid_setting_is_named_without_its_value(name: str, value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_from(LEAST | {name: value})
     assert name in str(caught.value)
@@ -116,5 +116,5 @@ def test_secrets_are_not_in_the_repr() -> None:
     assert "kkkk" not in shown
 
 
-def test_the_replica_can_be_looked_at_without_any_other_setting() -> None:
+def test_replica_settings_need_no_other_setting() -> None:
     assert replica_settings({}) == ReplicaSettings(Path(".tollgate/replica.db"), (), DEFAULT_TIERS)

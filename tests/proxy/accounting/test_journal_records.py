@@ -1,4 +1,4 @@
-"""The journal's bytes: whatever is cut or damaged, what is whole is read, and nothing else."""
+"""The journal's encoding: of a truncated or damaged journal exactly the intact records are read."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ records = st.lists(st.tuples(st.sampled_from([Kind.OPEN, Kind.ANSWERED, Kind.CLO
 
 
 @given(records, st.data())
-def test_a_journal_cut_at_any_byte_reads_as_its_whole_records(written: Records, data: st.DataObject) -> None:
+def test_journal_truncated_at_any_byte_yields_its_complete_records(written: Records, data: st.DataObject) -> None:
     encoded = [frame(*record) for record in written]
     stream = b"".join(encoded)
     cut = data.draw(st.integers(0, len(stream)))
@@ -33,7 +33,7 @@ def test_a_journal_cut_at_any_byte_reads_as_its_whole_records(written: Records, 
 
 
 @given(records.filter(bool), st.data())
-def test_a_flipped_bit_never_reads_as_a_record(written: Records, data: st.DataObject) -> None:
+def test_record_with_a_flipped_bit_is_not_read(written: Records, data: st.DataObject) -> None:
     stream = bytearray(b"".join(frame(*record) for record in written))
     place = data.draw(st.integers(0, len(stream) * 8 - 1))
     stream[place // 8] ^= 1 << place % 8
@@ -43,7 +43,7 @@ def test_a_flipped_bit_never_reads_as_a_record(written: Records, data: st.DataOb
 
 
 @given(records, st.binary(min_size=1, max_size=80))
-def test_reading_goes_on_beyond_damage(written: Records, damage: bytes) -> None:
+def test_reading_resumes_after_damage(written: Records, damage: bytes) -> None:
     stream = damage + b"".join(frame(*record) for record in written)
     if frame_at(stream, 0) is not None:
         return
@@ -62,12 +62,12 @@ def test_counting_agrees_with_reading(written: Records) -> None:
     assert count_closes(ended + frame(Kind.CLOSE, b"x")) == (closes, len(ended), True)
 
 
-def test_a_length_that_no_record_has_is_damage() -> None:
+def test_impossible_record_length_is_damage() -> None:
     huge = frame(Kind.OPEN, bytes(MAX_PAYLOAD_BYTES + 1))
     assert frame_at(huge, 0) is None
     assert frame_at(frame(Kind.OPEN, bytes(MAX_PAYLOAD_BYTES)), 0) is not None
 
 
 @pytest.mark.parametrize("size", [0, 5, HEAD_BYTES, 4096])
-def test_zeros_are_no_record(size: int) -> None:
+def test_zeros_are_not_a_record(size: int) -> None:
     assert frame_at(bytes(size), 0) is None

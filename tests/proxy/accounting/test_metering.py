@@ -1,4 +1,4 @@
-"""What a call costs where its provider says nothing that is believed: what the caller was given, never an expectation.
+"""What a call bills without an accepted usage report: an estimate from the delivered text, never the expected output.
 
 Over the whole path, on in-memory parts.
 """
@@ -45,8 +45,8 @@ def reported(output: int) -> bytes:
     ).encode()
 
 
-async def left_in_the_stream(house: House, *pieces: bytes) -> Tokens:
-    """A caller who goes away after these; what he is billed."""
+async def billed_after_disconnect(house: House, *pieces: bytes) -> Tokens:
+    """What a caller is billed that disconnects after these pieces."""
     upstream = streamed(*pieces, asyncio.Event())
     house.upstream.will(upstream)
     call = asyncio.create_task(house.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
@@ -56,21 +56,21 @@ async def left_in_the_stream(house: House, *pieces: bytes) -> Tokens:
     return house.journal.closed[-1].tokens
 
 
-async def test_cheap_calls_do_not_make_a_long_answer_cheap(house: House) -> None:
-    """The mean of the outputs is 1 then, and serves reservations alone."""
+async def test_long_answer_is_billed_by_its_text_not_by_the_mean(house: House) -> None:
+    """The mean output is 1 by then; it serves only reservations."""
     for _ in range(20):
         house.upstream.will(answer(reported(1)))
         await house.serve(asking())
-    billed = await left_in_the_stream(house, *[chunk(TEN_WORDS)] * 500)
+    billed = await billed_after_disconnect(house, *[chunk(TEN_WORDS)] * 500)
     assert 0.6 <= billed.output / 5000 <= 1.7
 
 
-async def test_a_fresh_groups_first_words_do_not_cost_its_cap(house: House) -> None:
-    assert await left_in_the_stream(house, chunk("Hello"), chunk(" there")) == Tokens(input=1, output=2)
+async def test_first_words_of_a_new_group_do_not_cost_the_cap(house: House) -> None:
+    assert await billed_after_disconnect(house, chunk("Hello"), chunk(" there")) == Tokens(input=1, output=2)
 
 
 @pytest.mark.parametrize("end", [UpstreamCutError(), UpstreamTimeoutError()])
-async def test_whoever_cuts_the_stream(house: House, end: Exception) -> None:
+async def test_stream_cut_by_upstream_bills_the_delivered_text(house: House, end: Exception) -> None:
     house.upstream.will(streamed(*[chunk(TEN_WORDS)] * 20, end))
     await house.serve(asking(stream=True, max_tokens=CAP))
     assert 0.6 <= house.journal.closed[0].tokens.output / 200 <= 1.7
@@ -93,7 +93,7 @@ async def test_whoever_cuts_the_stream(house: House, end: Exception) -> None:
         '"many"',
     ],
 )
-async def test_a_report_that_is_not_believed_is_as_none_and_never_enters_the_mean(
+async def test_rejected_usage_report_is_estimated_and_not_in_the_mean(
     house: House, figures: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -111,7 +111,7 @@ async def test_a_report_that_is_not_believed_is_as_none_and_never_enters_the_mea
     assert house.journal.opened[-1].estimate.output == 7
 
 
-async def test_a_flood_of_such_reports_is_a_line_a_second(
+async def test_rejected_usage_reports_are_logged_at_most_once_per_interval(
     house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -125,15 +125,15 @@ async def test_a_flood_of_such_reports_is_a_line_a_second(
     assert house.meters.unreported == ["rejected"] * 100
 
 
-async def test_the_largest_figure_that_is_believed_is_a_setting(house: House) -> None:
+async def test_largest_accepted_usage_is_a_setting(house: House) -> None:
     house.upstream.will(answer(reported(4_000_000)), answer(reported(4_000_001)))
     await house.serve(asking())
     await house.serve(asking())
     assert [closed.tokens.output for closed in house.journal.closed] == [4_000_000, 0]
 
 
-async def test_the_journal_learns_how_far_a_stream_has_come(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its first bytes, and again after each interval in which more came."""
+async def test_progress_of_a_stream_is_journaled_at_intervals(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first bytes, and after each interval in which more arrived."""
     monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.01)
     pause, end = asyncio.Event(), asyncio.Event()
     house.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
@@ -145,7 +145,7 @@ async def test_the_journal_learns_how_far_a_stream_has_come(house: House, monkey
         pause.set()
         while len(seen) < 2:
             await asyncio.sleep(0.001)
-    await asyncio.sleep(0.05)  # several intervals in which nothing comes, and nothing is written
+    await asyncio.sleep(0.05)  # several intervals without new text write nothing
     end.set()
     await call
     assert house.journal.entries == ["open", "answered", "progress", "close"]
@@ -156,15 +156,15 @@ async def test_the_journal_learns_how_far_a_stream_has_come(house: House, monkey
     assert house.journal.closed[0].tokens == second
 
 
-async def test_after_the_end_nothing_is_noted_any_more(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_progress_is_journaled_after_the_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.001)
-    await left_in_the_stream(house, chunk("a"))
+    await billed_after_disconnect(house, chunk("a"))
     written = len(house.journal.entries)
     await asyncio.sleep(0.02)
     assert len(house.journal.entries) == written
 
 
-async def test_a_whole_answer_is_not_noted_before_its_end(house: House) -> None:
+async def test_plain_answer_journals_no_progress(house: House) -> None:
     house.upstream.will(answer(reported(7)))
     await house.serve(asking())
     assert house.journal.entries == ["open", "close"]

@@ -1,4 +1,4 @@
-"""What a journal's records mean, at whatever record the worker died."""
+"""Billing events and settlements from a journal, at whichever record the worker died."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def event_of(call: Halves) -> BillingEvent:
     return event
 
 
-def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
+def test_closed_call_is_billed_and_settled() -> None:
     ledger = Ledger()
     (ended,) = read(ledger, open_record(call(4, metadata={"trace": "é\n"})), close_record(end(4)))
     event = event_of(ended)
@@ -53,7 +53,7 @@ def test_a_whole_call_is_billed_and_settled_as_it_ended() -> None:
     assert ledger.orphans() == []
 
 
-def test_a_call_that_held_nothing_settles_nothing() -> None:
+def test_call_without_reservations_settles_nothing() -> None:
     ended = read(Ledger(), open_record(call(1, reservations=())), close_record(replace(end(1), numbers=())))
     assert len(ended) == 1
     assert settlements_of(ended) == []
@@ -76,7 +76,7 @@ def test_a_call_that_held_nothing_settles_nothing() -> None:
         ),
     ],
 )
-def test_an_orphan_costs_what_its_last_progress_says(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
+def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
     ledger = Ledger()
     records = [progress_record(key(1), seen, OPENED_AT_MS + 2000 + 1000 * n) for n, seen in enumerate(progress)]
     read(ledger, open_record(call(1)), *records)
@@ -86,20 +86,20 @@ def test_an_orphan_costs_what_its_last_progress_says(progress: list[Tokens], tok
     assert settlements_of([orphan])[0].actual_tokens == tokens.total
 
 
-def test_an_older_workers_journal_is_still_read() -> None:
-    """It marked that an answer had begun, and counted nothing: of its estimate the input is billed, no expectation."""
+def test_journal_of_an_older_worker_is_read() -> None:
+    """Its ANSWERED records carry no token counts: the estimated input is billed, and no output."""
     ledger = Ledger()
     read(ledger, open_record(call(1)), frame(Kind.ANSWERED, key(1).encode()), open_record(call(2)))
     assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
-def test_what_an_older_shipper_noted_is_still_read() -> None:
+def test_ledger_state_of_an_older_shipper_is_read() -> None:
     opened = [open_record(call(number))[HEAD_BYTES:].decode() for number in (1, 2)]
     ledger = Ledger.from_wire({"open": [[opened[0], True], [opened[1], False]], "latest_ms": 5})
     assert [event_of(orphan).tokens for orphan in ledger.orphans()] == [Tokens(input=ESTIMATE.input), Tokens()]
 
 
-def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_replay() -> None:
+def test_orphans_get_the_next_settlement_numbers_on_every_replay() -> None:
     shared = (reservation(1), reservation(2, "tg:{ws_1|tier}"))
     records = [open_record(call(n, reservations=shared)) for n in (3, 1, 2)] + [
         open_record(call(9)),
@@ -118,14 +118,14 @@ def test_orphans_settle_after_all_that_their_worker_numbered_and_alike_on_each_r
         assert min(taken) > settlements_of(live)[0].number
 
 
-def test_a_close_without_its_open_is_counted_not_billed() -> None:
+def test_close_without_an_open_is_counted_and_not_billed() -> None:
     ledger = Ledger()
     assert read(ledger, close_record(end(1))) == []
     assert ledger.unmatched == 1
 
 
 @given(st.lists(st.sampled_from("oamc"), max_size=30), st.integers(0, 30))
-def test_a_ledger_that_was_written_down_goes_on_as_if_it_had_not(moves: list[str], cut: int) -> None:
+def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int) -> None:
     makers = {
         "o": lambda n: open_record(call(n)),
         "a": lambda n: progress_record(key(n), Tokens(input=90, output=n), OPENED_AT_MS),
@@ -142,7 +142,7 @@ def test_a_ledger_that_was_written_down_goes_on_as_if_it_had_not(moves: list[str
     assert second.orphans() == straight.orphans()
 
 
-def test_the_ledger_takes_no_more_calls_than_it_is_asked_for_and_says_how_far_it_went() -> None:
+def test_ledger_stops_at_the_requested_number_of_calls() -> None:
     records = [record for n in range(5) for record in (open_record(call(n)), close_record(end(n)))]
     ledger, data, ended = Ledger(), b"".join(records) + frame(Kind.END, b""), list[Halves]()
     taken, over = ledger.feed(data, ended, 2)
@@ -152,15 +152,15 @@ def test_the_ledger_takes_no_more_calls_than_it_is_asked_for_and_says_how_far_it
     assert ledger.last_number == 5
 
 
-def test_the_last_number_is_that_of_the_last_end_that_bore_one() -> None:
+def test_last_number_is_that_of_the_last_numbered_close() -> None:
     ledger = Ledger()
     read(ledger, open_record(call(1)), close_record(replace(end(1), numbers=(7, 8))))
     read(ledger, open_record(call(2, reservations=())), close_record(replace(end(2), numbers=())))
     assert ledger.last_number == 8
 
 
-def test_calls_of_two_payers_are_not_mixed_up() -> None:
-    """The fields that a payer's calls share are encoded once."""
+def test_events_of_different_keys_have_their_own_fields() -> None:
+    """Fields shared by the calls of one key are encoded once and reused."""
     calls = [
         call(1),
         replace(call(2), api_key_prefix='tg_"é'),

@@ -1,4 +1,4 @@
-"""The breaker's table: opens at five in a row, tries once per pause, doubles the pause, forgets on an answer."""
+"""The circuit breaker: opens after five failures in a row, allows one trial per pause, closes on an answer."""
 
 from itertools import product
 
@@ -17,11 +17,11 @@ def opened(at: float = 0.0) -> Breaker:
     return breaker
 
 
-def test_every_event_is_foreseen_in_every_state() -> None:
+def test_table_has_every_event_in_every_state() -> None:
     assert set(TABLE) == set(product(State, Event))
 
 
-def test_five_failures_in_a_row_open_it_and_a_second_later_one_call_may_try() -> None:
+def test_breaker_opens_after_five_failures_and_allows_one_trial_after_a_second() -> None:
     breaker = opened(at=10.0)
     assert not breaker.ready(10.999)
     assert breaker.ready(11.0)
@@ -29,7 +29,7 @@ def test_five_failures_in_a_row_open_it_and_a_second_later_one_call_may_try() ->
     assert not breaker.ready(11.0), "one trial at a time"
 
 
-def test_four_failures_and_an_answer_are_forgotten() -> None:
+def test_answer_resets_the_count_of_failures() -> None:
     breaker = Breaker()
     for _ in range(3):
         for _ in range(FAILURES_TO_OPEN - 1):
@@ -38,7 +38,7 @@ def test_four_failures_and_an_answer_are_forgotten() -> None:
     assert breaker.ready(0)
 
 
-def test_the_pause_doubles_to_thirty_seconds_and_starts_over_after_an_answer() -> None:
+def test_pause_doubles_to_thirty_seconds_and_resets_on_an_answer() -> None:
     breaker, now, pauses = opened(), 0.0, []
     for _ in range(7):
         pauses.append(breaker.retry_at - now)
@@ -54,14 +54,14 @@ def test_the_pause_doubles_to_thirty_seconds_and_starts_over_after_an_answer() -
     assert breaker.retry_at == now + 1
 
 
-def test_a_trial_of_which_nothing_is_known_leaves_the_next_one_free() -> None:
+def test_abandoned_trial_allows_another_one() -> None:
     breaker = opened()
     breaker.begin()
     breaker.record(Event.ABANDONED, 1.5)
     assert breaker.ready(1.5)
 
 
-def test_timeouts_and_gone_callers_do_not_open_it() -> None:
+def test_abandoned_calls_do_not_open_the_breaker() -> None:
     breaker = Breaker()
     for _ in range(100):
         breaker.begin()
@@ -70,7 +70,7 @@ def test_timeouts_and_gone_callers_do_not_open_it() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.floats(0, 60))))
-def test_it_never_stays_shut_for_longer_than_the_longest_pause(steps: list[tuple[Event, float]]) -> None:
+def test_breaker_allows_a_trial_after_the_longest_pause(steps: list[tuple[Event, float]]) -> None:
     breaker, now = Breaker(), 0.0
     for event, elapsed in steps:
         now += elapsed

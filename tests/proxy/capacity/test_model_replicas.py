@@ -10,7 +10,7 @@ A, B, C = "http://a", "http://b", "http://c"
 
 
 def choosing(*choices: int) -> Fleet:
-    """A fleet whose random choices are these."""
+    """A fleet with these random choices."""
     left = list(choices)
     return Fleet(lambda below: left.pop(0) % below)
 
@@ -19,7 +19,7 @@ def always_first() -> Fleet:
     return Fleet(lambda below: 0)
 
 
-def test_the_less_loaded_of_two_random_replicas_gets_the_call() -> None:
+def test_less_loaded_of_two_random_replicas_gets_the_call() -> None:
     fleet = choosing(0, 0, 0, 0, 1, 0)
     assert [fleet.begin_call([A, B], 0).replica.url for _ in range(3)] == [A, B, B]  # type: ignore[union-attr] # there is one
 
@@ -34,7 +34,7 @@ def test_two_different_replicas_are_compared() -> None:
             assert replica_call.replica.url != [A, B, C][one]
 
 
-def test_a_replica_with_an_open_breaker_gets_no_call() -> None:
+def test_replica_with_an_open_breaker_gets_no_call() -> None:
     fleet = always_first()
     for _ in range(FAILURES_TO_OPEN):
         fleet.replica(A).breaker.record(Event.FAILED, 0)
@@ -43,7 +43,7 @@ def test_a_replica_with_an_open_breaker_gets_no_call() -> None:
     assert fleet.begin_call([], 0.5) is None
 
 
-def test_an_open_breaker_allows_one_trial_and_another_when_it_is_abandoned() -> None:
+def test_open_breaker_allows_one_trial_at_a_time() -> None:
     fleet = always_first()
     for _ in range(FAILURES_TO_OPEN):
         fleet.replica(A).breaker.record(Event.FAILED, 0)

@@ -1,4 +1,4 @@
-"""What one worker admits and sheds, and that its bookkeeping comes out even."""
+"""What one worker admits and sheds, and that its accounting stays exact."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +12,8 @@ from proxy.capacity.worker_capacity import CallLoad, Capacity, CapacityLimits, H
 from proxy.refusals import ShedError
 
 
-def full(capacity: Capacity, workspace: str, key: str, take: Callable[[CallLoad], None]) -> list[CallLoad]:
-    """The calls of one key that got in and could take, until one was shed."""
+def admit_until_shed(capacity: Capacity, workspace: str, key: str, take: Callable[[CallLoad], None]) -> list[CallLoad]:
+    """Admit calls of one key, each taking with `take`, until one is shed; returns those admitted."""
     loads: list[CallLoad] = []
     while True:
         load = capacity.enter()
@@ -38,7 +38,7 @@ def hold(load: CallLoad) -> None:
     load.hold(1)
 
 
-def test_each_bound_sheds_and_what_was_given_back_is_free_again() -> None:
+def test_each_limit_sheds_and_released_capacity_is_reused() -> None:
     capacity = Capacity(CapacityLimits(max_in_flight=2, max_parked=1, max_held_bytes=10))
     one, other = capacity.enter(), capacity.enter()
     with pytest.raises(ShedError):
@@ -62,14 +62,14 @@ def test_each_bound_sheds_and_what_was_given_back_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("take", [nothing, park, hold])
-def test_a_workspace_gets_its_share_and_leaves_room_for_the_next(take: Callable[[CallLoad], None]) -> None:
-    """Three quarters of 1000 for the first, of what that leaves for the second, and so on."""
+def test_workspace_leaves_capacity_to_the_next_workspace(take: Callable[[CallLoad], None]) -> None:
+    """The first workspace gets three quarters of 1000, the next three quarters of the rest, and so on."""
     capacity = Capacity(CapacityLimits(2000 if take is not nothing else 1000, 1000, 1000))
     got = []
     for workspace in range(4):
         before = capacity.in_flight
         key = 0
-        while full(capacity, f"w{workspace}", f"k{workspace}-{key}", take):
+        while admit_until_shed(capacity, f"w{workspace}", f"k{workspace}-{key}", take):
             key += 1
         got.append(capacity.in_flight - before)
     assert 735 <= got[0] <= 750
@@ -77,34 +77,34 @@ def test_a_workspace_gets_its_share_and_leaves_room_for_the_next(take: Callable[
     assert all(later >= 1 for later in got)
 
 
-def test_a_key_leaves_room_for_the_other_keys_of_its_workspace() -> None:
+def test_key_leaves_capacity_to_other_keys_of_its_workspace() -> None:
     capacity = Capacity(CapacityLimits(max_in_flight=1000))
-    first = len(full(capacity, "w", "first", nothing))
-    second = len(full(capacity, "w", "second", nothing))
+    first = len(admit_until_shed(capacity, "w", "first", nothing))
+    second = len(admit_until_shed(capacity, "w", "second", nothing))
     assert 680 <= first <= 700
     assert second >= 10
     assert set(capacity.taken_sheds()) == {("in_flight", "key")}
 
 
-def test_what_a_workspace_gives_back_goes_to_whoever_has_less() -> None:
+def test_released_capacity_goes_to_the_workspace_with_less() -> None:
     capacity = Capacity(CapacityLimits(max_in_flight=1000))
-    greedy = full(capacity, "greedy", "g", nothing)
-    modest = full(capacity, "modest", "m", nothing)
+    greedy = admit_until_shed(capacity, "greedy", "g", nothing)
+    modest = admit_until_shed(capacity, "modest", "m", nothing)
     for load in greedy[:200]:
         load.leave()
-    assert len(full(capacity, "modest", "m", nothing)) > 100
+    assert len(admit_until_shed(capacity, "modest", "m", nothing)) > 100
     assert len(modest) < 1000 - len(greedy)
 
 
-def test_a_large_piece_is_bounded_like_many_small_ones() -> None:
+def test_one_large_piece_counts_like_many_small_ones() -> None:
     for piece in (1, 50, 250):
         capacity = Capacity(CapacityLimits(max_held_bytes=1000))
-        while full(capacity, "w1", f"k{capacity.in_flight}", lambda load, piece=piece: load.hold(piece)):  # type: ignore[misc]
+        while admit_until_shed(capacity, "w1", f"k{capacity.in_flight}", lambda load, piece=piece: load.hold(piece)):  # type: ignore[misc]
             pass
         assert 750 - piece < capacity.held_bytes <= 750
 
 
-def test_a_body_that_is_alone_may_have_what_is_free_whatever_the_share() -> None:
+def test_only_body_of_a_workspace_may_exceed_its_share() -> None:
     capacity = Capacity(CapacityLimits(max_held_bytes=1000, workspace_share=0.1))
     one, other = capacity.enter(), capacity.enter()
     one.claim("w1", "k1")
@@ -116,7 +116,7 @@ def test_a_body_that_is_alone_may_have_what_is_free_whatever_the_share() -> None
     assert other.held_bytes == 0
 
 
-def test_a_body_that_has_no_room_is_refused_before_it_comes() -> None:
+def test_declared_body_without_room_is_refused_before_it_arrives() -> None:
     capacity = Capacity(CapacityLimits(max_held_bytes=1000))
     one, other = capacity.enter(), capacity.enter()
     one.claim("w1", "k1")
@@ -128,7 +128,7 @@ def test_a_body_that_has_no_room_is_refused_before_it_comes() -> None:
     assert (capacity.held_bytes, other.held_bytes) == (600, 0)
 
 
-def test_a_workspace_above_its_share_may_end_what_it_has_and_send_an_empty_body() -> None:
+def test_workspace_above_its_share_may_release_and_send_an_empty_body() -> None:
     capacity = Capacity(CapacityLimits(max_held_bytes=1000))
     one, another, other = (capacity.enter() for _ in range(3))
     one.claim("w1", "k1")
@@ -141,8 +141,8 @@ def test_a_workspace_above_its_share_may_end_what_it_has_and_send_an_empty_body(
     another.hold(100)
 
 
-class Books(RuleBasedStateMachine):
-    """Whatever calls do and in whatever order, the books are the sum of what they have, and in the end empty."""
+class CapacityMachine(RuleBasedStateMachine):
+    """For any sequence of operations the totals are the sum over the calls, and zero at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Books(RuleBasedStateMachine):
         self.parked: list[CallLoad] = []
 
     @rule(workspace=st.sampled_from("abc"), key=st.sampled_from("xyz"), known=st.booleans())
-    def come(self, workspace: str, key: str, known: bool) -> None:
+    def enter(self, workspace: str, key: str, known: bool) -> None:
         try:
             load = self.capacity.enter()
         except ShedError:
@@ -199,20 +199,20 @@ class Books(RuleBasedStateMachine):
         call[0].leave()
 
     @invariant()
-    def the_books_are_the_sum_of_the_calls(self) -> None:
+    def totals_are_the_sum_of_the_calls(self) -> None:
         capacity = self.capacity
         assert capacity.in_flight == len(self.calls) <= 12
         assert capacity.parked == len(self.parked) <= 4
         assert capacity.held_bytes == sum(load.held_bytes for load, _, _ in self.calls) <= 1000
         of_workspaces = [(load, workspace) for load, workspace, _ in self.calls]
         of_keys = [(load, key) for load, _, key in self.calls]
-        for books, calls in ((capacity.workspaces, of_workspaces), (capacity.keys, of_keys)):
+        for totals, calls in ((capacity.workspaces, of_workspaces), (capacity.keys, of_keys)):
             names = {name for _, name in calls if name}
-            assert set(books) == names, "books of who has no call are forgotten"
+            assert set(totals) == names, "a workspace or key without calls is removed"
             for name in names:
-                mine = [load for load, whose in calls if whose == name]
-                parked = sum(load in self.parked for load in mine)
-                assert books[name] == Holdings(len(mine), parked, sum(load.held_bytes for load in mine))
+                loads = [load for load, owner in calls if owner == name]
+                parked = sum(load in self.parked for load in loads)
+                assert totals[name] == Holdings(len(loads), parked, sum(load.held_bytes for load in loads))
 
     def teardown(self) -> None:
         for call in list(self.calls):
@@ -223,20 +223,20 @@ class Books(RuleBasedStateMachine):
         assert capacity.unknown == Holdings()
 
 
-TestBooks = Books.TestCase
+TestCapacity = CapacityMachine.TestCase
 
 
 STEPS = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.integers(0, 400))
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_nobody_is_let_in_because_nobody_was_checked(steps: list[tuple[str, str, int]]) -> None:
-    """The short cut while there is plenty decides as the whole rule does."""
-    short, whole = (Capacity(CapacityLimits(max_in_flight=20, max_held_bytes=1000)) for _ in range(2))
-    whole.ample_in_flight = whole.ample_held_bytes = 0
+def test_shortcut_below_ample_load_decides_like_the_full_rule(steps: list[tuple[str, str, int]]) -> None:
+    """Far below its limits the worker skips the shares; that must not change a decision."""
+    shortcut, full_rule = (Capacity(CapacityLimits(max_in_flight=20, max_held_bytes=1000)) for _ in range(2))
+    full_rule.ample_in_flight = full_rule.ample_held_bytes = 0
     for workspace, key, size_bytes in steps:
         decided = []
-        for capacity in (short, whole):
+        for capacity in (shortcut, full_rule):
             try:
                 load = capacity.enter()
                 load.claim(workspace, workspace + key)

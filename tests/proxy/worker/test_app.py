@@ -1,4 +1,4 @@
-"""What a worker does to its own process."""
+"""How a worker tunes its process's memory allocator."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def own_kib():
 
 keep_room()
 burst = [bytes(1500) for _ in range(20_000)]
-what_stays = burst[::50]
+kept = burst[::50]
 open_kib = own_kib()
 burst.clear()
 kept_kib = own_kib()
@@ -42,14 +42,14 @@ ON_GLIBC = pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, rea
 
 
 def run(script: str) -> list[int]:
-    """The numbers that a fresh process prints."""
+    """The numbers that `script` prints in a new process."""
     argv = [sys.executable, "-c", script]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
     return [int(word) for word in done.stdout.split()]
 
 
 @ON_GLIBC
-def test_what_a_burst_leaves_free_within_the_heap_is_given_back() -> None:
+def test_memory_freed_after_a_burst_is_returned_to_the_system() -> None:
     by_itself_kib, when_asked_kib = run(_GIVEN_BACK_AFTER_A_BURST)
     taken_kib = 20_000 * 1500 // 1024
     assert by_itself_kib < taken_kib / 10
@@ -57,7 +57,7 @@ def test_what_a_burst_leaves_free_within_the_heap_is_given_back() -> None:
 
 
 @ON_GLIBC
-def test_bodies_that_come_and_go_do_not_fault_their_pages_in_again() -> None:
+def test_repeated_bodies_reuse_their_memory_pages() -> None:
     (faults,) = run(_FAULTS_OF_TWENTY_ROUNDS)
     a_round = 4_000_000 // 4096
     assert faults < a_round
