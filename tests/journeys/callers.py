@@ -22,7 +22,7 @@ BULKY, BULK = 0.3, 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CallRecord:
     """What the caller of one call knows. `status` is 0 without an answer; `tokens` is None unless it was complete."""
 
     request_id: str
@@ -36,12 +36,12 @@ class Told:
     tokens: Tokens | None = None
     partial: bool = False
     """Some of the answer's text arrived."""
-    broke: str = ""
+    broken_by: str = ""
     """How a broken answer broke."""
 
 
 @dataclass(slots=True)
-class _Heard:
+class _AnswerSoFar:
     """One answer while it is received."""
 
     status: int = 0
@@ -60,79 +60,79 @@ class Callers:
     slug: str
     keys: dict[str, str]
     """API keys by external entity id."""
-    chance: random.Random
-    told: list[Told] = field(default_factory=list)
+    rng: random.Random
+    records: list[CallRecord] = field(default_factory=list)
     _made: int = 0
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
 
     def start(self, count: int) -> None:
         self._stopping = False
-        self._tasks = [asyncio.create_task(self._call_on_and_on()) for _ in range(count)]
+        self._tasks = [asyncio.create_task(self._call_until_stopped()) for _ in range(count)]
 
     async def stop(self) -> None:
         """Return when the last answer has ended."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
-    async def _call_on_and_on(self) -> None:
+    async def _call_until_stopped(self) -> None:
         while not self._stopping:
-            bulk = {"metadata": {"bulk": "x" * BULK}} if self.chance.random() < BULKY else {}
-            told = await self.call(self.chance.choice(list(self.keys)), self._question(), **bulk)
-            await asyncio.sleep(self.chance.uniform(0.1, 0.3) if not told.status else self.chance.uniform(0, 0.1))
+            bulk = {"metadata": {"bulk": "x" * BULK}} if self.rng.random() < BULKY else {}
+            record = await self.call(self.rng.choice(list(self.keys)), self._question(), **bulk)
+            await asyncio.sleep(self.rng.uniform(0.1, 0.3) if not record.status else self.rng.uniform(0, 0.1))
 
     def _question(self) -> Question:
-        chance = self.chance
-        tokens = Tokens(
-            input=chance.randint(10, 4000), output=chance.randint(1, 2000), cached_input=chance.randint(0, 10)
-        )
-        pause_ms = chance.choice((0, 5, 20, 100))
-        return Question(tokens, chance.randint(1, 8), pause_ms)
+        rng = self.rng
+        tokens = Tokens(input=rng.randint(10, 4000), output=rng.randint(1, 2000), cached_input=rng.randint(0, 10))
+        pause_ms = rng.choice((0, 5, 20, 100))
+        return Question(tokens, rng.randint(1, 8), pause_ms)
 
-    async def call(self, entity: str, question: Question, **more: Any) -> Told:
+    async def call(self, entity: str, question: Question, **more: Any) -> CallRecord:
         """Make one call, plain or streamed at random, and record it."""
         self._made += 1
         request_id = f"call-{self._made:06d}"
-        streamed = self.chance.random() < 0.6
+        streamed = self.rng.random() < 0.6
         body: dict[str, Any] = {"model": self.slug, "messages": [{"role": "user", "content": question.text()}]} | more
         if streamed:
             body["stream"] = True
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 body["stream_options"] = {"include_usage": True}
-        heard, broke = _Heard(), ""
+        received, broken_by = _AnswerSoFar(), ""
         try:
-            await self._ask({"Authorization": f"Bearer {self.keys[entity]}", "X-Request-Id": request_id}, body, heard)
+            await self._ask(
+                {"Authorization": f"Bearer {self.keys[entity]}", "X-Request-Id": request_id}, body, received
+            )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            broke = type(error).__name__
-        told = Told(
-            *(request_id, entity, question.tokens, streamed, heard.status, time.time()),
-            code=heard.code,
-            tokens=heard.tokens if heard.complete else None,
-            partial=bool(heard.text),
-            broke=broke,
+            broken_by = type(error).__name__
+        record = CallRecord(
+            *(request_id, entity, question.tokens, streamed, received.status, time.time()),
+            code=received.code,
+            tokens=received.tokens if received.complete else None,
+            partial=bool(received.text),
+            broken_by=broken_by,
         )
-        self.told.append(told)
-        return told
+        self.records.append(record)
+        return record
 
-    async def _ask(self, headers: dict[str, str], body: dict[str, Any], heard: _Heard) -> None:
+    async def _ask(self, headers: dict[str, str], body: dict[str, Any], received: _AnswerSoFar) -> None:
         url = self.proxy() + "/v1/chat/completions"
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with self.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
             if answer.status != 200:
-                heard.status = answer.status
-                heard.code = (await answer.json(content_type=None)).get("error_code", "")
+                received.status = answer.status
+                received.code = (await answer.json(content_type=None)).get("error_code", "")
                 return
-            heard.status = 200
+            received.status = 200
             if body.get("stream"):
-                await _hear_stream(answer, heard)
+                await _read_stream(answer, received)
             else:
-                whole = await answer.json()
-                heard.tokens = _reported(whole["usage"])
-                heard.text = whole["choices"][0]["message"]["content"]
-                heard.complete = True
+                body_read = await answer.json()
+                received.tokens = _reported(body_read["usage"])
+                received.text = body_read["choices"][0]["message"]["content"]
+                received.complete = True
 
 
-async def _hear_stream(answer: aiohttp.ClientResponse, heard: _Heard) -> None:
+async def _read_stream(answer: aiohttp.ClientResponse, received: _AnswerSoFar) -> None:
     """Read a stream. It is complete if `[DONE]` and the end of the body came."""
     done = False
     async for line in answer.content:
@@ -143,12 +143,12 @@ async def _hear_stream(answer: aiohttp.ClientResponse, heard: _Heard) -> None:
             continue
         chunk = json.loads(line[len(b"data: ") :])
         for choice in chunk["choices"]:
-            heard.text += choice["delta"].get("content") or ""
+            received.text += choice["delta"].get("content") or ""
         if chunk.get("usage"):
-            heard.tokens = _reported(chunk["usage"])
-    heard.complete = done
-    if heard.complete and heard.tokens is None:
-        heard.tokens = tokens_in(heard.text)
+            received.tokens = _reported(chunk["usage"])
+    received.complete = done
+    if received.complete and received.tokens is None:
+        received.tokens = tokens_in(received.text)
 
 
 def _reported(usage: dict[str, Any]) -> Tokens:

@@ -22,16 +22,16 @@ from typing import Any
 
 import aiohttp
 
-from tests.journeys.books import (
-    REDIS_MAY_FORGET_S,
+from tests.journeys.billing_faults import (
+    REDIS_MAY_LOSE_S,
     Death,
     Requests,
     faults_of_events,
-    may_be_forgotten,
+    tokens_redis_may_lose,
     usage_by_entity,
 )
 from tests.journeys.callers import Callers
-from tests.journeys.product import Desk, Product, kill, models
+from tests.journeys.product import OperatorClient, Product, kill, models
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 from tests.waiting import eventually
@@ -42,11 +42,11 @@ WORKERS = 2
 PLENTY = 1_000_000_000
 TIGHT_PER_MINUTE = 100
 DRAIN_S = 60.0
-FELT_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
+SETTLEMENT_DELAY_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
 """How long settlements may be delayed after a blow, in seconds. Blows that are not listed end at once."""
 HOLDBACK_S = 2.0
-SPARING_REDIS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
-SPARING_NOTHING = (*SPARING_REDIS, "redis", "redis", "all", "all", "all twice", "stop cut short")
+WITHOUT_REDIS_KILLS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
+ALL_KINDS = (*WITHOUT_REDIS_KILLS, "redis", "redis", "all", "all", "all twice", "stop cut short")
 
 Say = Callable[[str], None]
 
@@ -62,25 +62,25 @@ class Plan:
 
 
 @dataclass
-class Stand:
+class Rig:
     """A product, its callers, and the operator's HTTP client."""
 
     product: Product
-    desk: Desk
+    operator: OperatorClient
     callers: Callers
     groups: dict[str, str]
     """Group ids by external entity id."""
     upstream: ScriptedUpstream
     began: str
-    may_be_kept: int = 0
+    unreturned_reservations: int = 0
     """Requests refused while Redis was away, whose worker died before it could return their reservations."""
 
     async def items(self) -> list[Any]:
         """All billing events there are."""
-        page = await self.desk.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
+        page = await self.operator.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
         items = list(page["items"])
         while page["pagination"]["has_more"]:
-            page = await self.desk.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
+            page = await self.operator.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
             items += page["items"]
         return items
 
@@ -95,7 +95,7 @@ class Stand:
     async def _used(self, type: str, groups: dict[str, str]) -> dict[str, int]:
         used: dict[str, int] = {}
         for entity, group_id in groups.items():
-            items = (await self.desk.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
+            items = (await self.operator.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
             (used[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
         return used
 
@@ -124,11 +124,11 @@ class Stand:
             with contextlib.suppress(aiohttp.ClientError, AssertionError):
                 return await look()
 
-        return await eventually(look_or_fail, lambda: f"{what}\n{self.product.last_words()}", within_s, 0.1)
+        return await eventually(look_or_fail, lambda: f"{what}\n{self.product.log_tail()}", within_s, 0.1)
 
 
 @contextlib.asynccontextmanager
-async def standing(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Stand]:
+async def running_rig(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
     """Start the product with one tree of groups, a key for each leaf, and callers that do not call yet."""
     upstream = ScriptedUpstream(default=answer_question)
     product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
@@ -136,60 +136,62 @@ async def standing(directory: Path, seed: int, settings: dict[str, str] | None =
         await upstream.start()
         try:
             await asyncio.to_thread(product.start)
-            made = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
-            desk = Desk(session, product, made["api_key"])
-            groups, keys = await _tree(desk, upstream.url)
+            created = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
+            operator = OperatorClient(session, product, created["api_key"])
+            groups, keys = await _create_groups(operator, upstream.url)
             callers = Callers(session, lambda: product.proxy, SLUG, keys, random.Random(seed))
             began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
-            yield Stand(product, desk, callers, groups, upstream, began)
+            yield Rig(product, operator, callers, groups, upstream, began)
         finally:
             await asyncio.to_thread(product.kill)
             await upstream.stop()
 
 
-async def _tree(desk: Desk, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
+async def _create_groups(operator: OperatorClient, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
     """Create a parent and three children, one of which is often refused. Group ids and keys by entity."""
-    await desk.endpoint(SLUG, await desk.model("chaos", upstream_url))
+    await operator.endpoint(SLUG, await operator.model("chaos", upstream_url))
     daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
-    root = await desk.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
+    root = await operator.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
     limits = {"even": daily, "odd": daily, "tight": [*daily, ("REQUEST", "MINUTE", TIGHT_PER_MINUTE)]}
-    groups = {name: await desk.group(name, models(SLUG, *own), parent_group_id=root) for name, own in limits.items()}
-    return groups | {"root": root}, {name: await desk.key(group) for name, group in groups.items()}
+    groups = {
+        name: await operator.group(name, models(SLUG, *own), parent_group_id=root) for name, own in limits.items()
+    }
+    return groups | {"root": root}, {name: await operator.key(group) for name, group in groups.items()}
 
 
 @dataclass
-class Storm:
+class FaultInjector:
     """Kills at random, as the seed decides, and records what it did."""
 
-    stand: Stand
+    rig: Rig
     plan: Plan
-    chance: random.Random
+    rng: random.Random
     say: Say
     done: Counter[str] = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
-    felt: list[tuple[float, float]] = field(default_factory=list)
+    disturbances: list[tuple[float, float]] = field(default_factory=list)
     """When each disturbance that delayed settlements began and ended."""
 
-    async def rage(self, seconds: float, blows: Sequence[str]) -> None:
+    async def inject(self, seconds: float, kinds: Sequence[str]) -> None:
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
-            await asyncio.sleep(self.chance.uniform(*self.plan.pause_s))
-            blow = self.chance.choice(blows)
-            self.done[blow] += 1
+            await asyncio.sleep(self.rng.uniform(*self.plan.pause_s))
+            kind = self.rng.choice(kinds)
+            self.done[kind] += 1
             began = time.time()
-            self.say(f"{blow} (calls so far: {len(self.stand.callers.told)})")
-            await getattr(self, "_" + blow.replace(" ", "_"))()
-            self.felt.append((began, time.time() + FELT_S.get(blow, 1.0)))
+            self.say(f"{kind} (calls so far: {len(self.rig.callers.records)})")
+            await getattr(self, "_" + kind.replace(" ", "_"))()
+            self.disturbances.append((began, time.time() + SETTLEMENT_DELAY_S.get(kind, 1.0)))
 
     def _kill_one(self, named: str) -> None:
         """Kill one process, if it is there: it may be dead and not back yet."""
-        for pid in self.stand.product.processes(named)[:1]:
+        for pid in self.rig.product.processes(named)[:1]:
             with contextlib.suppress(ProcessLookupError):
                 kill(pid)
 
     async def _worker(self) -> None:
-        workers = self.stand.product.processes("proxy.worker")
-        for pid in self.chance.sample(workers, min(len(workers), self.chance.choice((1, 1, 2)))):
+        workers = self.rig.product.processes("proxy.worker")
+        for pid in self.rng.sample(workers, min(len(workers), self.rng.choice((1, 1, 2)))):
             with contextlib.suppress(ProcessLookupError):
                 kill(pid)
 
@@ -200,60 +202,60 @@ class Storm:
         self._kill_one("-m control --")
 
     async def _redis(self) -> None:
-        self._redis_dies()
+        self._record_redis_death()
         self._kill_one("redis-server")
 
     async def _freeze(self) -> None:
         """Stop Redis for a moment; a worker that waits for it may be killed meanwhile."""
-        with _still(self.stand.product.processes("redis-server")):
-            await asyncio.sleep(self.chance.choice((0.03, 0.3, 1.5)))
-            if self.chance.random() < 0.3:
-                self.stand.may_be_kept += CALLERS
+        with _paused(self.rig.product.processes("redis-server")):
+            await asyncio.sleep(self.rng.choice((0.03, 0.3, 1.5)))
+            if self.rng.random() < 0.3:
+                self.rig.unreturned_reservations += CALLERS
                 await self._worker()
-            await asyncio.sleep(self.chance.choice((0.03, 0.3)))
+            await asyncio.sleep(self.rng.choice((0.03, 0.3)))
 
     async def _stall(self) -> None:
         """Stop one of our processes for a moment."""
-        named = self.chance.choice(("proxy.worker", "-m proxy --", "-m control --"))
-        with _still(self.stand.product.processes(named)[: self.chance.choice((1, 2))]):
-            await asyncio.sleep(self.chance.choice((0.1, 0.5, 2.0)))
+        named = self.rng.choice(("proxy.worker", "-m proxy --", "-m control --"))
+        with _paused(self.rig.product.processes(named)[: self.rng.choice((1, 2))]):
+            await asyncio.sleep(self.rng.choice((0.1, 0.5, 2.0)))
 
     async def _restart(self) -> None:
         """Stop in order and start again: nothing may be lost."""
-        assert await asyncio.to_thread(self.stand.product.stop) == 0
-        await asyncio.to_thread(self.stand.product.start)
+        assert await asyncio.to_thread(self.rig.product.stop) == 0
+        await asyncio.to_thread(self.rig.product.start)
 
     async def _all(self) -> None:
-        self._redis_dies()
-        await asyncio.to_thread(self.stand.product.kill)
-        await asyncio.to_thread(self.stand.product.start)
+        self._record_redis_death()
+        await asyncio.to_thread(self.rig.product.kill)
+        await asyncio.to_thread(self.rig.product.start)
 
     async def _all_twice(self) -> None:
         """Kill everything, and once more while it starts."""
-        self._redis_dies()
-        product = self.stand.product
+        self._record_redis_death()
+        product = self.rig.product
         await asyncio.to_thread(product.kill)
         product.launch()
-        await asyncio.sleep(self.chance.uniform(0, 3))
-        self._redis_dies()
+        await asyncio.sleep(self.rng.uniform(0, 3))
+        self._record_redis_death()
         await self._all()
 
     async def _stop_cut_short(self) -> None:
-        self.stand.product.up.terminate()
-        await asyncio.sleep(self.chance.uniform(0, 1.5))
+        self.rig.product.up.terminate()
+        await asyncio.sleep(self.rng.uniform(0, 1.5))
         await self._all()
 
-    def _redis_dies(self) -> None:
+    def _record_redis_death(self) -> None:
         """Record a death of Redis. A disturbance before it may have delayed settlements; count from its beginning."""
         now = since = time.time()
-        for began, over in reversed(self.felt):
-            if over >= since - REDIS_MAY_FORGET_S:
+        for began, ended in reversed(self.disturbances):
+            if ended >= since - REDIS_MAY_LOSE_S:
                 since = min(since, began)
         self.deaths.append(Death(now, since))
 
 
 @contextlib.contextmanager
-def _still(pids: Sequence[int]) -> Iterator[None]:
+def _paused(pids: Sequence[int]) -> Iterator[None]:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -267,53 +269,54 @@ def _still(pids: Sequence[int]) -> Iterator[None]:
 
 async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
     """Run the plan; return the faults."""
-    async with standing(directory, plan.seed, plan.settings) as stand:
-        storm = Storm(stand, plan, random.Random(plan.seed + 1), say)
+    async with running_rig(directory, plan.seed, plan.settings) as rig:
+        injector = FaultInjector(rig, plan, random.Random(plan.seed + 1), say)
         faults: list[str] = []
-        for blows in (SPARING_REDIS, SPARING_NOTHING):
-            stand.callers.start(CALLERS)
-            await storm.rage(plan.seconds / 2, blows)
-            await stand.callers.stop()
-            faults += await verdict(stand, storm.deaths, say)
-            storm.felt.clear()  # all is settled by now
+        for kinds in (WITHOUT_REDIS_KILLS, ALL_KINDS):
+            rig.callers.start(CALLERS)
+            await injector.inject(plan.seconds / 2, kinds)
+            await rig.callers.stop()
+            faults += await verdict(rig, injector.deaths, say)
+            injector.disturbances.clear()  # all is settled by now
         say("once more from the disk: a replay doubles nothing")
-        await storm._all()
-        faults += await verdict(stand, storm.deaths, say)
-        say(summary(stand, storm))
+        await injector._all()
+        faults += await verdict(rig, injector.deaths, say)
+        say(summary(rig, injector))
         return faults
 
 
-async def verdict(stand: Stand, deaths: Sequence[Death], say: Say = print) -> list[str]:
+async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[str]:
     """The faults in events and counters, once all events and settlements have arrived."""
-    told = stand.callers.told
-    await stand.until(stand.drained, "all events are shipped")
+    records = rig.callers.records
+    await rig.until(rig.drained, "all events are shipped")
     await asyncio.sleep(HOLDBACK_S + 1)
-    items = await stand.until(stand.items, "events")
-    faults = faults_of_events(told, items)
+    items = await rig.until(rig.items, "events")
+    faults = faults_of_events(records, items)
     due = usage_by_entity(items)
     due["root"] = sum(due.values())
-    slack = may_be_forgotten(items, told, deaths) if deaths else 0
+    slack = tokens_redis_may_lose(items, records, deaths) if deaths else 0
 
     async def settled() -> bool:
-        return not _faults_of_usage(due, await stand.usage(), slack) and not await faults_of_requests()
+        return not _faults_of_usage(due, await rig.usage(), slack) and not await faults_of_requests()
 
     async def faults_of_requests() -> list[str]:
-        return _faults_of_requests(stand, items, await stand.requests(), may_lack=bool(deaths))
+        return _faults_of_requests(rig, items, await rig.requests(), may_lack=bool(deaths))
 
     with contextlib.suppress(AssertionError):
-        await stand.until(settled, "settlements arrive", 15)
-    used = await stand.usage()
+        await rig.until(settled, "settlements arrive", 15)
+    used = await rig.usage()
     say(f"{len(items)} events, {len(faults)} faults in them; {report(due, used, slack)}")
     return faults + _faults_of_usage(due, used, slack) + await faults_of_requests()
 
 
-def _faults_of_requests(stand: Stand, items: list[Any], used: dict[str, int], *, may_lack: bool) -> list[str]:
+def _faults_of_requests(rig: Rig, items: list[Any], used: dict[str, int], *, may_lack: bool) -> list[str]:
     """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
-    due = {entity: Requests.of(entity, stand.callers.told, items) for entity in used}
+    due = {entity: Requests.of(entity, rig.callers.records, items) for entity in used}
     return [
         f"{entity} made {due[entity]} requests, its usage says {requests}"
         for entity, requests in used.items()
-        if requests > due[entity].most + stand.may_be_kept or (requests < due[entity].least and not may_lack)
+        if requests > due[entity].maximum + rig.unreturned_reservations
+        or (requests < due[entity].minimum and not may_lack)
     ]
 
 
@@ -326,15 +329,15 @@ def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> l
     ]
 
 
-def summary(stand: Stand, storm: Storm) -> str:
-    told = stand.callers.told
-    ends = Counter(call.code or call.broke or ("answered" if call.tokens else "cut") for call in told)
-    return f"{len(told)} calls: {dict(ends)}; blows: {dict(storm.done)}"
+def summary(rig: Rig, injector: FaultInjector) -> str:
+    records = rig.callers.records
+    ends = Counter(call.code or call.broken_by or ("answered" if call.tokens else "cut") for call in records)
+    return f"{len(records)} calls: {dict(ends)}; kills and pauses: {dict(injector.done)}"
 
 
 def report(due: dict[str, int], used: dict[str, int], slack: int) -> str:
     lacking = sum(due.get(entity, 0) - tokens for entity, tokens in used.items())
-    return f"usage lacks {lacking} of {due['root']} tokens; Redis may have forgotten {slack}"
+    return f"usage lacks {lacking} of {due['root']} tokens; Redis may have lost {slack}"
 
 
 def main() -> int:
@@ -342,16 +345,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the product")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     started = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
 
-    say(f"seed {asked.seed}")
+    say(f"seed {options.seed}")
     directory = Path(tempfile.mkdtemp(prefix="tollgate-chaos-"))
-    settings = dict(one.split("=", 1) for one in asked.set)
-    faults = asyncio.run(run(directory, Plan(asked.minutes * 60, asked.seed, settings=settings), say))
+    settings = dict(one.split("=", 1) for one in options.set)
+    faults = asyncio.run(run(directory, Plan(options.minutes * 60, options.seed, settings=settings), say))
     for fault in faults:
         say("FAULT " + fault)
     if faults:

@@ -12,7 +12,7 @@ import aiohttp
 import openai
 import pytest
 
-from tests.journeys.product import Desk, Product
+from tests.journeys.product import OperatorClient, Product
 from tests.upstream import ScriptedUpstream, Usage, chat
 from tests.waiting import eventually
 
@@ -31,7 +31,7 @@ class Stage:
     """What a journey works with: the operator's HTTP client, an upstream, and names that no other journey uses."""
 
     product: Product
-    desk: Desk
+    operator: OperatorClient
     session: aiohttp.ClientSession
     upstream: ScriptedUpstream
     name: str
@@ -59,11 +59,11 @@ class Stage:
 
     async def key_without_limits(self) -> str:
         """Create an endpoint that leads to the upstream, and a group that may call it. Return a key of the group."""
-        await self.desk.endpoint(self.slug, await self.desk.model(self.name, self.upstream.url))
-        return await self.desk.key(await self.desk.group(self.name, [{"slug": self.slug}]))
+        await self.operator.endpoint(self.slug, await self.operator.model(self.name, self.upstream.url))
+        return await self.operator.key(await self.operator.group(self.name, [{"slug": self.slug}]))
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str) -> Any:
-        return await eventually(look, lambda: f"{what}\n{self.product.last_words()}", every_s=0.05)
+        return await eventually(look, lambda: f"{what}\n{self.product.log_tail()}", every_s=0.05)
 
     async def refuses_connections(self) -> bool:
         try:
@@ -73,7 +73,7 @@ class Stage:
         writer.close()
         return False
 
-    async def is_whole(self) -> bool:
+    async def all_parts_ready(self) -> bool:
         """Whether all parts run and are ready: for a while after a kill they are not."""
         try:
             async with self.session.get(self.product.admin + "/readyz") as answer:
@@ -86,7 +86,7 @@ class Stage:
     async def control_is_back(self) -> None:
         async def back() -> bool:
             try:
-                await self.desk.call("GET", "/v1/gateway/groups")
+                await self.operator.call("GET", "/v1/gateway/groups")
             except aiohttp.ClientConnectionError:
                 return False
             return True
@@ -97,7 +97,7 @@ class Stage:
         """All events of one group, once there are at least `count`."""
 
         async def look() -> list[Any] | None:
-            events = await self.desk.events(entity, self.began)
+            events = await self.operator.events(entity, self.began)
             return events if len(events) >= count else None
 
         return list(await self.until(look, f"{count} events of {entity}"))
@@ -109,7 +109,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     try:
         product.start()
         yield Workspace(product)
-        assert product.stop() == 0, product.last_words()
+        assert product.stop() == 0, product.log_tail()
     finally:
         product.kill()
 
@@ -141,8 +141,8 @@ def stage(
 
 def stage_of(workspace: Workspace, session: aiohttp.ClientSession, upstream: ScriptedUpstream, name: str) -> Stage:
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    desk = Desk(session, workspace.product, workspace.api_key)
-    return Stage(workspace.product, desk, session, upstream, name, began)
+    operator = OperatorClient(session, workspace.product, workspace.api_key)
+    return Stage(workspace.product, operator, session, upstream, name, began)
 
 
 @pytest.fixture
@@ -161,4 +161,4 @@ async def killable_stage(stage: Stage) -> AsyncIterator[Stage]:
             product.environment = environment
         if not product.is_running:
             product.start()
-        await stage.until(stage.is_whole, "the product is whole again")
+        await stage.until(stage.all_parts_ready, "the product is whole again")

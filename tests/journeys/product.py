@@ -89,7 +89,7 @@ class Product:
     def start(self) -> str:
         """Start it and return its `ready` line. A second start uses the ports of the first."""
         line = ready_line(self.launch())
-        assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.last_words()}"
+        assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.log_tail()}"
         urls = dict(word.split("=", 1) for word in line.split()[1:])
         self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
         named = (("proxy", self.proxy), ("control", self.control), ("admin", self.admin))
@@ -127,7 +127,7 @@ class Product:
         """The pids of all running processes of this `up` whose command line contains `named`."""
         return [pid for pid in _pids() if _group(pid) == self.up.pid and named in _command_line(pid)]
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
 
@@ -166,7 +166,7 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-class Desk:
+class OperatorClient:
     """The operator's HTTP client, with one workspace key."""
 
     def __init__(self, session: aiohttp.ClientSession, product: Product, api_key: str) -> None:
@@ -221,6 +221,8 @@ class Desk:
 
 def models(slug: str, *limits: tuple[str, str, int]) -> list[Any]:
     """A group's `models` with one slug and these limits: (type, unit, threshold)."""
-    told = [{"type": type, "unit": unit, "threshold": threshold} for type, unit, threshold in limits]
-    rates = [limit for limit in told if limit["unit"] != "DAY"]
-    return [{"slug": slug, "rate_limits": rates, "usage_limits": [limit for limit in told if limit["unit"] == "DAY"]}]
+    all_limits = [{"type": type, "unit": unit, "threshold": threshold} for type, unit, threshold in limits]
+    rates = [limit for limit in all_limits if limit["unit"] != "DAY"]
+    return [
+        {"slug": slug, "rate_limits": rates, "usage_limits": [limit for limit in all_limits if limit["unit"] == "DAY"]}
+    ]

@@ -17,7 +17,7 @@ DOMAIN = "hooks.example.com"
 
 
 @dataclass(frozen=True)
-class Told:
+class ReceivedMessage:
     """One message as received."""
 
     headers: Mapping[str, str]
@@ -42,8 +42,8 @@ class Receiver:
 
     name: str
     status: int | None = 200
-    hold_s: float = 0.0
-    told: list[Told] = field(default_factory=list)
+    response_delay_s: float = 0.0
+    messages: list[ReceivedMessage] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -61,17 +61,17 @@ class Receiver:
     @property
     def events(self) -> list[Any]:
         """The events of all messages, repeated as often as they came."""
-        return [event for one in self.told for event in one.events]
+        return [event for one in self.messages for event in one.events]
 
-    def by_id(self) -> dict[str, list[Told]]:
+    def by_id(self) -> dict[str, list[ReceivedMessage]]:
         found = defaultdict(list)
-        for one in self.told:
+        for one in self.messages:
             found[one.id].append(one)
         return found
 
     async def start(self, ca: ThrowawayCa) -> None:
         app = web.Application()
-        app.router.add_post("/in", self._take)
+        app.router.add_post("/in", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=ca.server_context(self.host)).start()
@@ -81,12 +81,12 @@ class Receiver:
         await self._runner.cleanup()
         await asyncio.sleep(0.2)  # asyncio lets go of TLS connections whose peer was killed only in later rounds
 
-    async def _take(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.told.append(Told(headers, await request.read()))
+        self.messages.append(ReceivedMessage(headers, await request.read()))
         if self.status is None:
             await asyncio.Event().wait()
-        await asyncio.sleep(self.hold_s)
+        await asyncio.sleep(self.response_delay_s)
         return web.Response(status=self.status or 200)
 
 

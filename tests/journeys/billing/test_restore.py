@@ -17,7 +17,7 @@ import pytest
 
 from runtime.child_process import free_ports
 from tests.journeys.conftest import Stage
-from tests.journeys.product import Desk, Product, ended, models, spawn
+from tests.journeys.product import OperatorClient, Product, ended, models, spawn
 from tests.redis_server import private_redis
 from tests.upstream import ScriptedUpstream
 
@@ -30,7 +30,7 @@ def back_up(database: Path, copy: Path) -> None:
         source.backup(target)
 
 
-def put_back(copy: Path, database: Path) -> None:
+def restore(copy: Path, database: Path) -> None:
     """Replace the database by the copy, with control stopped, and remove the write-ahead log of the old one."""
     for suffix in ("-wal", "-shm"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
@@ -38,30 +38,30 @@ def put_back(copy: Path, database: Path) -> None:
     database.write_bytes(copy.read_bytes())
 
 
-class LostHour:
+class RestoreScenario:
     """What happens before and after a backup. `answered`: answered calls by key prefix; each is one event."""
 
     def __init__(self, stage: Stage, copy: Path) -> None:
         self.stage = stage
         self.copy = copy
-        self.group = self.live = self.revoked = self.minted = ""
+        self.group = self.kept = self.revoked = self.created_after_backup = ""
         self.answered: Counter[str] = Counter()
 
-    async def pass_by(self, database: Path) -> None:
-        stage, desk = self.stage, self.stage.desk
-        await desk.endpoint(stage.slug, await desk.model(stage.name, stage.upstream.url))
-        self.group = await desk.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
-        self.live, self.revoked = await desk.key(self.group), await desk.key(self.group)
-        await self.call(self.live, 2)
+    async def back_up_between_changes(self, database: Path) -> None:
+        stage, operator = self.stage, self.stage.operator
+        await operator.endpoint(stage.slug, await operator.model(stage.name, stage.upstream.url))
+        self.group = await operator.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
+        self.kept, self.revoked = await operator.key(self.group), await operator.key(self.group)
+        await self.call(self.kept, 2)
         await self.call(self.revoked, 1)
-        await desk.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
+        await operator.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
         await self.until_refused(self.revoked)
         await stage.events_of(stage.name, self.answered.total())
         back_up(database, self.copy)
-        self.minted = await desk.key(self.group)
-        await self.call(self.minted, 4)
-        await self.call(self.live, 3)
-        await desk.call(
+        self.created_after_backup = await operator.key(self.group)
+        await self.call(self.created_after_backup, 4)
+        await self.call(self.kept, 3)
+        await operator.call(
             "PATCH", f"/v1/gateway/groups/{self.group}", {"models": models(stage.slug, ("REQUEST", "DAY", 7))}
         )
         await stage.events_of(stage.name, self.answered.total())
@@ -86,11 +86,11 @@ class LostHour:
 
         await self.stage.until(refused, "the key is refused")
 
-    async def assert_the_backup_counts_and_no_event_is_lost(self) -> None:
+    async def assert_backup_applies_and_no_event_is_lost(self) -> None:
         stage = self.stage
-        await self.until_refused(self.minted)
+        await self.until_refused(self.created_after_backup)
         assert await self.status_of(self.revoked) == 403
-        assert await self.status_of(self.live) == 200, "the limit that came after the backup binds no more"
+        assert await self.status_of(self.kept) == 200, "the limit that came after the backup binds no more"
         events = await stage.events_of(stage.name, self.answered.total())
         keys = [event["idempotencyKey"] for event in events]
         assert len(keys) == len(set(keys))
@@ -100,14 +100,14 @@ class LostHour:
 async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, tmp_path: Path) -> None:
     product = killable_stage.product
     database = product.data / "control.db"
-    hour = LostHour(killable_stage, tmp_path / "backup.db")
-    await hour.pass_by(database)
-    assert product.stop() == 0, product.last_words()
-    put_back(hour.copy, database)
+    scenario = RestoreScenario(killable_stage, tmp_path / "backup.db")
+    await scenario.back_up_between_changes(database)
+    assert product.stop() == 0, product.log_tail()
+    restore(scenario.copy, database)
     product.start()
-    await hour.assert_the_backup_counts_and_no_event_is_lost()
-    used = await killable_stage.desk.call("GET", f"/v1/gateway/groups/{hour.group}/usage")
-    assert used["items"][0]["current_usage"] == hour.answered.total(), (
+    await scenario.assert_backup_applies_and_no_event_is_lost()
+    used = await killable_stage.operator.call("GET", f"/v1/gateway/groups/{scenario.group}/usage")
+    assert used["items"][0]["current_usage"] == scenario.answered.total(), (
         "the counters were not restored, and nothing is counted twice"
     )
     assert "its database was restored or replaced" in product.log.read_text()
@@ -150,7 +150,7 @@ class Planes:
     def command(self, *arguments: str) -> Any:
         return self._product.command(*arguments)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
     def stop_all(self) -> None:
@@ -161,23 +161,25 @@ class Planes:
 @contextlib.contextmanager
 def planes(folder: Path) -> Iterator[Planes]:
     with private_redis() as redis:
-        found = Planes(folder, redis.url)
+        running = Planes(folder, redis.url)
         try:
-            yield found
+            yield running
         finally:
-            found.stop_all()
+            running.stop_all()
 
 
 @pytest.fixture
-async def apart(tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream) -> AsyncIterator[Stage]:
+async def separate_planes(
+    tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream
+) -> AsyncIterator[Stage]:
     """A stage on two planes that run separately."""
-    with planes(tmp_path) as found:
-        made = Product(found.data).command("workspace", "create", "acme", "--prefix", "acme")
-        found.start_control()
-        found.start_proxy()
+    with planes(tmp_path) as running:
+        workspace = Product(running.data).command("workspace", "create", "acme", "--prefix", "acme")
+        running.start_control()
+        running.start_proxy()
         began = "2000-01-01T00:00:00Z"
-        stage = Stage(found, Desk(session, found, made["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # as much of a product as a stage needs
-        await stage.until(lambda: is_ready(session, found.admin), "the proxy is ready")
+        stage = Stage(running, OperatorClient(session, running, workspace["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # as much of a product as a stage needs
+        await stage.until(lambda: is_ready(session, running.admin), "the proxy is ready")
         yield stage
 
 
@@ -203,17 +205,17 @@ def create_workspaces(running: Planes, names: list[str]) -> None:
     subprocess.run([sys.executable, "-c", CREATE_WORKSPACES, *names], env=environment, check=True, timeout=60)
 
 
-async def test_running_proxy_reloads_all_policy_after_a_restore(apart: Stage, tmp_path: Path) -> None:
+async def test_running_proxy_reloads_all_policy_after_a_restore(separate_planes: Stage, tmp_path: Path) -> None:
     """The restored database may be behind the proxy's revision, at it, or beyond it by another way."""
-    running: Any = apart.product
+    running: Any = separate_planes.product
     database = running.data / "control.db"
     for written_since in (0, 1, 2, 12):
-        apart.name = f"written-{written_since}"
-        hour = LostHour(apart, tmp_path / f"backup-{written_since}.db")
-        await hour.pass_by(database)
+        separate_planes.name = f"written-{written_since}"
+        scenario = RestoreScenario(separate_planes, tmp_path / f"backup-{written_since}.db")
+        await scenario.back_up_between_changes(database)
         running.stop("control")
-        put_back(hour.copy, database)
+        restore(scenario.copy, database)
         create_workspaces(running, [f"new-{written_since}-{number}" for number in range(written_since)])
         running.start_control()
-        await apart.control_is_back()
-        await hour.assert_the_backup_counts_and_no_event_is_lost()
+        await separate_planes.control_is_back()
+        await scenario.assert_backup_applies_and_no_event_is_lost()

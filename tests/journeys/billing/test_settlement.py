@@ -14,14 +14,14 @@ import aiohttp
 import pytest
 
 from policy.billing import Tokens
-from tests.journeys.books import REDIS_MAY_FORGET_S, Event
+from tests.journeys.billing_faults import REDIS_MAY_LOSE_S, Event
 from tests.journeys.conftest import Stage
 from tests.journeys.product import kill, models
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import Question, answer_question
 from tests.waiting import eventually
 
-TIGHT, PLENTY = 1_000_000, 1_000_000_000
+TIGHT, NEVER_REACHED = 1_000_000, 1_000_000_000
 BYTES_PER_TOKEN = 4
 
 
@@ -35,7 +35,7 @@ class Account:
 
 
 @dataclass
-class Till:
+class SettlementScenario:
     """Two accounts below one parent, one tight by the minute and one by the day."""
 
     stage: Stage
@@ -45,45 +45,47 @@ class Till:
     calls: int = 0
     """How many calls each account has made."""
 
-    def request(self, account: Account, mood: str, tokens: Tokens, **more: Any) -> Any:
+    def request(self, account: Account, ending: str, tokens: Tokens, **more: Any) -> Any:
         self.calls += account is self.accounts[0]
         body = {"model": self.stage.slug, "messages": [{"role": "user", "content": Question(tokens, 3, 0).text()}]}
-        data = json.dumps(body | {"user": mood} | more).encode()
+        data = json.dumps(body | {"user": ending} | more).encode()
         headers = {
             "Authorization": f"Bearer {account.key}",
             "Content-Type": "application/json",
-            "X-Request-Id": f"{mood.replace(' ', '-')}-{self.calls}",
+            "X-Request-Id": f"{ending.replace(' ', '-')}-{self.calls}",
         }
         url = self.stage.product.proxy + "/v1/chat/completions"
         return self.stage.session.post(url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
-    async def ask(self, mood: str, tokens: Tokens, **more: Any) -> list[int]:
+    async def ask(self, ending: str, tokens: Tokens, **more: Any) -> list[int]:
         """Make one call with each account. The statuses; 0 if the answer broke off."""
         statuses = []
         for account in self.accounts:
             try:
-                async with self.request(account, mood, tokens, **more) as answer:
+                async with self.request(account, ending, tokens, **more) as answer:
                     await answer.read()
                     statuses.append(answer.status)
             except aiohttp.ClientError:
                 statuses.append(0)
         return statuses
 
-    async def leave_before_the_first_byte(self) -> None:
-        held = self.upstream.gate.waiting
+    async def disconnect_before_the_first_byte(self) -> None:
+        waiting_before = self.upstream.gate.waiting
 
         async def wait(account: Account) -> None:
             async with self.request(account, "waits", Tokens(input=9, output=9, cached_input=0)):
                 raise AssertionError("answered")
 
         waiting = [asyncio.create_task(wait(account)) for account in self.accounts]
-        await self.stage.until(lambda: self._held(held + len(waiting)), "the upstream has the calls")
+        await self.stage.until(
+            lambda: self._waiting_at_the_gate(waiting_before + len(waiting)), "the upstream has the calls"
+        )
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
 
     @contextlib.asynccontextmanager
-    async def part_of_an_answer(self) -> AsyncIterator[list[aiohttp.ClientResponse]]:
+    async def partly_read_streams(self) -> AsyncIterator[list[aiohttp.ClientResponse]]:
         """Open one stream for each account and read its first piece."""
         async with contextlib.AsyncExitStack() as stack:
             answers = []
@@ -96,7 +98,7 @@ class Till:
             for answer in answers:
                 answer.close()
 
-    async def _held(self, count: int) -> bool:
+    async def _waiting_at_the_gate(self, count: int) -> bool:
         return self.upstream.gate.waiting == count
 
     async def check(self) -> dict[str, list[Event]]:
@@ -118,11 +120,11 @@ class Till:
         return events
 
     async def _has_used(self, group_id: str, due: dict[str, int]) -> bool:
-        status, answer = await self.stage.desk.ask("GET", f"/v1/gateway/groups/{group_id}/usage")
+        status, answer = await self.stage.operator.ask("GET", f"/v1/gateway/groups/{group_id}/usage")
         return status == 200 and {item["type"]: item["current_usage"] for item in answer["items"]} == due
 
     async def _used_and_reserved(self, account: Account) -> int:
-        """What is used and reserved of the tightest TOKEN limit, told by one more call of known cost."""
+        """What is used and reserved of the tightest TOKEN limit, as shown by one more call of known cost."""
         body = {"model": self.stage.slug, "messages": [{"role": "user", "content": "1/1/0/1/0"}], "max_tokens": 1}
         data = json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}
@@ -134,85 +136,93 @@ class Till:
             return TIGHT - int(answer.headers["x-ratelimit-remaining-tokens"]) - own
 
 
-async def opened(stage: Stage, upstream: ScriptedUpstream) -> Till:
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, upstream.url))
-    root = await stage.desk.group(
-        stage.name, models(stage.slug, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING"
+async def create_scenario(stage: Stage, upstream: ScriptedUpstream) -> SettlementScenario:
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, upstream.url))
+    root = await stage.operator.group(
+        stage.name, models(stage.slug, ("TOKEN", "DAY", 2 * NEVER_REACHED)), limit_enforcement="CASCADING"
     )
-    daily = ("REQUEST", "DAY", PLENTY)
+    daily = ("REQUEST", "DAY", NEVER_REACHED)
     limits = {
-        "by-minute": [daily, ("TOKEN", "DAY", PLENTY), ("TOKEN", "MINUTE", TIGHT)],
-        "by-day": [daily, ("TOKEN", "DAY", TIGHT), ("TOKEN", "MINUTE", PLENTY)],
+        "by-minute": [daily, ("TOKEN", "DAY", NEVER_REACHED), ("TOKEN", "MINUTE", TIGHT)],
+        "by-day": [daily, ("TOKEN", "DAY", TIGHT), ("TOKEN", "MINUTE", NEVER_REACHED)],
     }
     accounts = []
     for name, own in limits.items():
         entity = f"{stage.name}-{name}"
-        group = await stage.desk.group(entity, models(stage.slug, *own), parent_group_id=root)
-        accounts.append(Account(entity, group, await stage.desk.key(group)))
-    return Till(stage, upstream, root, accounts)
+        group = await stage.operator.group(entity, models(stage.slug, *own), parent_group_id=root)
+        accounts.append(Account(entity, group, await stage.operator.key(group)))
+    return SettlementScenario(stage, upstream, root, accounts)
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[ScriptedUpstream]:
+async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
     async with ScriptedUpstream(default=answer_question) as upstream:
         upstream.gate.close()
         yield upstream
 
 
-async def test_each_call_is_settled_once_for_every_kind_of_ending(stage: Stage, asked: ScriptedUpstream) -> None:
-    till = await opened(stage, asked)
-    assert await till.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
-    assert await till.ask("", Tokens(input=3000, output=400, cached_input=0), stream=True) == [200, 200]
-    assert await till.ask(
+async def test_each_call_is_settled_once_for_every_kind_of_ending(
+    stage: Stage, question_upstream: ScriptedUpstream
+) -> None:
+    scenario = await create_scenario(stage, question_upstream)
+    assert await scenario.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
+    assert await scenario.ask("", Tokens(input=3000, output=400, cached_input=0), stream=True) == [200, 200]
+    assert await scenario.ask(
         "", Tokens(input=5000, output=600, cached_input=0), stream=True, stream_options={"include_usage": True}
     ) == [200, 200]
-    assert await till.ask("refuses", Tokens(input=7, output=7, cached_input=0)) == [500, 500]
-    assert await till.ask("hangs up", Tokens(input=7, output=7, cached_input=0)) == [502, 502]
-    assert await till.ask("cuts", Tokens(input=7, output=7, cached_input=0), stream=True) == [0, 0]
-    await till.leave_before_the_first_byte()
-    async with till.part_of_an_answer() as answers:
+    assert await scenario.ask("refuses", Tokens(input=7, output=7, cached_input=0)) == [500, 500]
+    assert await scenario.ask("hangs up", Tokens(input=7, output=7, cached_input=0)) == [502, 502]
+    assert await scenario.ask("cuts", Tokens(input=7, output=7, cached_input=0), stream=True) == [0, 0]
+    await scenario.disconnect_before_the_first_byte()
+    async with scenario.partly_read_streams() as answers:
         for answer in answers:
             answer.close()
-    for events in (await till.check()).values():
-        told = {event.request_id: event.tokens for event in events}
-        reported = {id: told.pop(id) for id in ("-1", "-2", "-3")}
+    for events in (await scenario.check()).values():
+        tokens_by_request = {event.request_id: event.tokens for event in events}
+        reported = {id: tokens_by_request.pop(id) for id in ("-1", "-2", "-3")}
         assert list(reported.values()) == [
             Tokens(input=1000, output=200, cached_input=100),
             Tokens(input=3000, output=400, cached_input=0),
             Tokens(input=5000, output=600, cached_input=0),
         ]
-        assert {id for id, tokens in told.items() if tokens.total} == {"cuts-6", "stops-8"}, "counted, and no other"
+        assert {id for id, tokens in tokens_by_request.items() if tokens.total} == {"cuts-6", "stops-8"}, (
+            "counted, and no other"
+        )
 
 
-async def test_calls_of_a_killed_worker_are_settled_at_once(killable_stage: Stage, asked: ScriptedUpstream) -> None:
-    till = await opened(killable_stage, asked)
-    async with till.part_of_an_answer():
+async def test_calls_of_a_killed_worker_are_settled_at_once(
+    killable_stage: Stage, question_upstream: ScriptedUpstream
+) -> None:
+    scenario = await create_scenario(killable_stage, question_upstream)
+    async with scenario.partly_read_streams():
         for worker in killable_stage.product.processes("proxy.worker"):
             kill(worker)
-        await till.check()
+        await scenario.check()
 
 
 async def test_journaled_settlements_are_applied_after_all_processes_were_killed(
-    killable_stage: Stage, asked: ScriptedUpstream
+    killable_stage: Stage, question_upstream: ScriptedUpstream
 ) -> None:
-    till = await opened(killable_stage, asked)
-    assert await till.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
-    async with till.part_of_an_answer():
-        await asyncio.sleep(REDIS_MAY_FORGET_S)
+    scenario = await create_scenario(killable_stage, question_upstream)
+    assert await scenario.ask("", Tokens(input=1000, output=200, cached_input=100)) == [200, 200]
+    async with scenario.partly_read_streams():
+        await asyncio.sleep(REDIS_MAY_LOSE_S)
         killable_stage.product.kill()
     killable_stage.product.start()
-    await till.check()
+    await scenario.check()
 
 
-async def test_settlements_are_applied_after_redis_restarts(killable_stage: Stage, asked: ScriptedUpstream) -> None:
-    till = await opened(killable_stage, asked)
-    async with till.part_of_an_answer() as answers:
-        await asyncio.sleep(REDIS_MAY_FORGET_S)
+async def test_settlements_are_applied_after_redis_restarts(
+    killable_stage: Stage, question_upstream: ScriptedUpstream
+) -> None:
+    scenario = await create_scenario(killable_stage, question_upstream)
+    async with scenario.partly_read_streams() as answers:
+        await asyncio.sleep(REDIS_MAY_LOSE_S)
         (redis,) = killable_stage.product.processes("redis-server")
         kill(redis)
-        asked.gate.open()
+        question_upstream.gate.open()
         for answer in answers:
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
         await eventually(lambda: killable_stage.product.processes("redis-server") not in ([], [redis]), "a new Redis")
-    await till.check()
+    await scenario.check()

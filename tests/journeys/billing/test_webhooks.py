@@ -27,7 +27,7 @@ RETRY_FOR_S = 4
 
 
 @dataclass
-class Play:
+class WebhookScenario:
     """A stage, and a customer with webhook receivers."""
 
     stage: Stage
@@ -38,25 +38,25 @@ class Play:
         await asyncio.gather(*(self.stage.ask(self.key, **more) for _ in range(count)))
 
     async def webhook(self, receiver: Receiver) -> Any:
-        return await self.stage.desk.call("POST", PATH, {"url": receiver.url})
+        return await self.stage.operator.call("POST", PATH, {"url": receiver.url})
 
     async def listed(self, count: int) -> dict[str, Any]:
         """The listed events by idempotency key, once there are `count`."""
 
         async def look() -> Any:
-            events = await self.stage.desk.events(self.stage.name, self.stage.began, 1000)
+            events = await self.stage.operator.events(self.stage.name, self.stage.began, 1000)
             return events if len(events) >= count else None
 
         return {one["idempotencyKey"]: one for one in await self.stage.until(look, f"{count} events")}
 
     async def deliveries(self, webhook: Any, **query: str) -> list[Any]:
-        return list((await self.stage.desk.call("GET", f"{PATH}/{webhook['id']}/deliveries", **query))["items"])
+        return list((await self.stage.operator.call("GET", f"{PATH}/{webhook['id']}/deliveries", **query))["items"])
 
     async def until(self, receiver: Receiver, events: int) -> None:
         """Return once `receiver` has got so many distinct events."""
         await eventually(
             lambda: len({one["idempotencyKey"] for one in receiver.events}) >= events,
-            lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.last_words()}",
+            lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.log_tail()}",
         )
 
     async def until_status(self, webhook: Any, status: str) -> Any:
@@ -69,16 +69,16 @@ class Play:
 
 
 @asynccontextmanager
-async def playing(
+async def webhook_scenario(
     directory: Path, upstream: ScriptedUpstream, names: tuple[str, ...], **settings: str
-) -> AsyncIterator[Play]:
+) -> AsyncIterator[WebhookScenario]:
     customer = await Customer.with_receivers(directory, *names)
     product = Product(directory / "data", settings={**customer.settings, **SETTINGS, **settings})
     async with aiohttp.ClientSession() as session:
         try:
             await asyncio.to_thread(product.start)
             stage = stage_of(await asyncio.to_thread(Workspace, product), session, upstream, "own")
-            yield Play(stage, customer, await stage.key_without_limits())
+            yield WebhookScenario(stage, customer, await stage.key_without_limits())
         finally:
             await asyncio.to_thread(product.kill)
             await customer.stop()
@@ -88,88 +88,94 @@ async def test_long_integers_in_metadata_reach_the_receiver_unchanged(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     exact = '{"order":340282366920938463463374607431768211456,"deep":[-98765432109876543210]}'
-    async with playing(tmp_path, upstream, ("books",)) as play:
-        (books,) = play.customer.receivers
-        made = await play.webhook(books)
-        await play.call(1, extra_headers={"x-request-metadata": exact})
-        await play.call(1, extra_body={"metadata": json.loads(exact)})
-        await play.until(books, 2)
-        bodies = b"".join(message.body for message in books.told)
+    async with webhook_scenario(tmp_path, upstream, ("hook",)) as scenario:
+        (receiver,) = scenario.customer.receivers
+        created = await scenario.webhook(receiver)
+        await scenario.call(1, extra_headers={"x-request-metadata": exact})
+        await scenario.call(1, extra_body={"metadata": json.loads(exact)})
+        await scenario.until(receiver, 2)
+        bodies = b"".join(message.body for message in receiver.messages)
         assert bodies.count(f'"requestMetadata":{exact}'.encode()) == 2
-        assert all(message.verified(made["secret"]) for message in books.told)
+        assert all(message.verified(created["secret"]) for message in receiver.messages)
 
 
 async def test_each_call_is_delivered_and_signed_by_rotating_secrets(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
-    async with playing(tmp_path, upstream, ("books",)) as play:
-        (books,) = play.customer.receivers
-        made = await play.webhook(books)
-        await play.call(3, metadata={"invoice": "é-7"}, extra_headers={"x-request-metadata": '{"trace": [1, null]}'})
-        await play.call(1, metadata={"invoice": "8"})
-        await play.call(1)
-        await play.until(books, 5)
-        listed = await play.listed(5)
-        for message in books.told:
-            assert message.verified(made["secret"])["type"] == "API_BILLING_USAGE"
-        told = {one["idempotencyKey"]: one for one in books.events}
-        metadata = [one.pop("requestMetadata") for one in told.values()]
-        assert told == listed
+    async with webhook_scenario(tmp_path, upstream, ("hook",)) as scenario:
+        (receiver,) = scenario.customer.receivers
+        created = await scenario.webhook(receiver)
+        await scenario.call(
+            3, metadata={"invoice": "é-7"}, extra_headers={"x-request-metadata": '{"trace": [1, null]}'}
+        )
+        await scenario.call(1, metadata={"invoice": "8"})
+        await scenario.call(1)
+        await scenario.until(receiver, 5)
+        listed = await scenario.listed(5)
+        for message in receiver.messages:
+            assert message.verified(created["secret"])["type"] == "API_BILLING_USAGE"
+        delivered = {one["idempotencyKey"]: one for one in receiver.events}
+        metadata = [one.pop("requestMetadata") for one in delivered.values()]
+        assert delivered == listed
         assert sorted(map(str, metadata)) == sorted(map(str, [{"trace": [1, None]}] * 3 + [{"invoice": "8"}, None]))
 
-        one = f"{PATH}/{made['id']}"
-        rotated = await play.stage.desk.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 600})
-        await play.call()
-        await play.until(books, 6)
-        books.told[-1].verified(made["secret"])
-        books.told[-1].verified(rotated["secret"])
-        final = await play.stage.desk.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 0})
-        ping = await play.stage.desk.call("POST", f"{one}/test")
-        await eventually(lambda: ping["id"] in books.by_id(), lambda: "the ping never came")
-        assert books.told[-1].verified(final["secret"])["type"] == "TEST"
-        for old in (made["secret"], rotated["secret"]):
+        one = f"{PATH}/{created['id']}"
+        rotated = await scenario.stage.operator.call(
+            "PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 600}
+        )
+        await scenario.call()
+        await scenario.until(receiver, 6)
+        receiver.messages[-1].verified(created["secret"])
+        receiver.messages[-1].verified(rotated["secret"])
+        final = await scenario.stage.operator.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 0})
+        ping = await scenario.stage.operator.call("POST", f"{one}/test")
+        await eventually(lambda: ping["id"] in receiver.by_id(), lambda: "the ping never came")
+        assert receiver.messages[-1].verified(final["secret"])["type"] == "TEST"
+        for old in (created["secret"], rotated["secret"]):
             with pytest.raises(WebhookVerificationError):
-                books.told[-1].verified(old)
+                receiver.messages[-1].verified(old)
 
-        await play.stage.desk.call("PATCH", one, {"enabled": False})
-        await play.call(2)
-        await play.listed(8)
-        await play.stage.desk.call("PATCH", one, {"enabled": True})
-        await play.call()
-        await play.until(books, 7)
-        assert len({event["idempotencyKey"] for event in books.events}) == 7, "told of calls while it was off"
-        log = await play.deliveries(made)
+        await scenario.stage.operator.call("PATCH", one, {"enabled": False})
+        await scenario.call(2)
+        await scenario.listed(8)
+        await scenario.stage.operator.call("PATCH", one, {"enabled": True})
+        await scenario.call()
+        await scenario.until(receiver, 7)
+        assert len({event["idempotencyKey"] for event in receiver.events}) == 7, (
+            "received calls made while it was disabled"
+        )
+        log = await scenario.deliveries(created)
         assert {entry["status"] for entry in log} == {"DELIVERED"}
-        assert {entry["id"] for entry in log} == set(books.by_id())
+        assert {entry["id"] for entry in log} == set(receiver.by_id())
 
 
 async def test_dead_receiver_delays_no_other_and_can_be_redelivered_later(
     tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     settings = {"TOLLGATE_WEBHOOK_RETRY_FOR_S": str(RETRY_FOR_S)}
-    async with playing(tmp_path, upstream, ("hangs", "fails", "well"), **settings) as play:
-        hangs, fails, well = play.customer.receivers
+    async with webhook_scenario(tmp_path, upstream, ("hangs", "fails", "works"), **settings) as scenario:
+        hangs, fails, working = scenario.customer.receivers
         hangs.status, fails.status = None, 500
-        dead = [await play.webhook(one) for one in (hangs, fails)]
-        await play.webhook(well)
-        await play.call()
-        await play.until(well, 1)
-        await play.call(40)
-        await play.until(well, 41)
+        dead = [await scenario.webhook(one) for one in (hangs, fails)]
+        await scenario.webhook(working)
+        await scenario.call()
+        await scenario.until(working, 1)
+        await scenario.call(40)
+        await scenario.until(working, 41)
         for webhook in dead:
-            given_up = await play.until_status(webhook, "DEAD")
+            given_up = await scenario.until_status(webhook, "DEAD")
             assert given_up["attempt_count"] >= 2
             assert given_up["attempts"][-1]["error"] in ("no answer in time", "answered 500")
-        assert "is given up after" in play.stage.product.log.read_text()
+        assert "is given up after" in scenario.stage.product.log.read_text()
 
         fails.status = 200
         webhook = dead[1]
-        given_up = await play.until_status(webhook, "DEAD")
+        given_up = await scenario.until_status(webhook, "DEAD")
         before = fails.by_id()[given_up["id"]]
-        await play.stage.desk.call("POST", f"{PATH}/{webhook['id']}/deliveries/{given_up['id']}/redeliver")
+        await scenario.stage.operator.call("POST", f"{PATH}/{webhook['id']}/deliveries/{given_up['id']}/redeliver")
         await eventually(lambda: len(fails.by_id()[given_up["id"]]) > len(before), lambda: "it was not delivered again")
         assert {one.body for one in fails.by_id()[given_up["id"]]} == {before[0].body}
-        fails.told[-1].verified(webhook["secret"])
+        fails.messages[-1].verified(webhook["secret"])
 
 
 @contextmanager
@@ -208,30 +214,32 @@ async def test_every_event_is_delivered_when_control_is_killed(
 
     So may what a busy machine answered too late: the log of a delivery tells of each such attempt.
     """
-    kills, most_under_way = 3, 4
-    async with playing(tmp_path, upstream, ("books",), **database) as play:
-        (books,) = play.customer.receivers
-        books.hold_s = 0.3
-        product = play.stage.product
-        webhook = await play.webhook(books)
+    kills, most_in_flight = 3, 4
+    async with webhook_scenario(tmp_path, upstream, ("hook",), **database) as scenario:
+        (receiver,) = scenario.customer.receivers
+        receiver.response_delay_s = 0.3
+        product = scenario.stage.product
+        webhook = await scenario.webhook(receiver)
         with another_control(product):
             calls = 0
             for _ in range(kills):
-                before = len(books.told)
+                before = len(receiver.messages)
                 for _ in range(8):
-                    await play.call(5)
+                    await scenario.call(5)
                     calls += 5
-                await eventually(lambda: len(books.told) > before + 1, lambda: "nothing is under way")  # noqa: B023
+                await eventually(lambda: len(receiver.messages) > before + 1, lambda: "nothing is under way")  # noqa: B023
                 for pid in product.processes("-m control --"):
                     kill(pid)
-                await play.stage.control_is_back()
-            await play.until(books, calls)
-            listed = await play.listed(calls)
-            attempts = [attempt for one in await play.deliveries(webhook, limit="100") for attempt in one["attempts"]]
-    assert {one["idempotencyKey"] for one in books.events} == set(listed)
-    again = {id: told for id, told in books.by_id().items() if len(told) > 1}
+                await scenario.stage.control_is_back()
+            await scenario.until(receiver, calls)
+            listed = await scenario.listed(calls)
+            attempts = [
+                attempt for one in await scenario.deliveries(webhook, limit="100") for attempt in one["attempts"]
+            ]
+    assert {one["idempotencyKey"] for one in receiver.events} == set(listed)
+    repeated = {id: copies for id, copies in receiver.by_id().items() if len(copies) > 1}
     too_late = sum(attempt["status_code"] is None for attempt in attempts)
-    assert sum(len(told) - 1 for told in again.values()) <= kills * most_under_way + too_late
-    assert all(len({one.body for one in told}) == 1 for told in again.values())
-    keys = [one["idempotencyKey"] for told in books.by_id().values() for one in told[0].events]
+    assert sum(len(copies) - 1 for copies in repeated.values()) <= kills * most_in_flight + too_late
+    assert all(len({one.body for one in copies}) == 1 for copies in repeated.values())
+    keys = [one["idempotencyKey"] for copies in receiver.by_id().values() for one in copies[0].events]
     assert len(keys) == len(set(keys)), "an event is in two messages"

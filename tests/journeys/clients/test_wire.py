@@ -91,9 +91,9 @@ async def test_413_names_the_bodys_size_and_the_limit(stage: Stage) -> None:
     head = message(stage, key).partition(b"Content-Length")[0]
     async with connected(stage) as (reader, writer):
         writer.write(head + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (MAX_BYTES + 1))
-        told = await reader.readuntil(b"}")
-        assert told.startswith(b"HTTP/1.1 413 "), "no 100 Continue before it"
-        assert b"payload size of 100000001 bytes exceeds maximum size of 100000000 bytes" in told
+        answer = await reader.readuntil(b"}")
+        assert answer.startswith(b"HTTP/1.1 413 "), "no 100 Continue before it"
+        assert b"payload size of 100000001 bytes exceeds maximum size of 100000000 bytes" in answer
 
     async with connected(stage) as (reader, writer):
         writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -106,26 +106,26 @@ async def test_413_names_the_bodys_size_and_the_limit(stage: Stage) -> None:
                 await writer.drain()
         except ConnectionError:
             pass  # it has said what it had to say
-        told = await asyncio.wait_for(answered, 30)
-        assert told.startswith(b"HTTP/1.1 413 ")
-        assert b"bytes exceeds maximum size of 100000000 bytes" in told
+        answer = await asyncio.wait_for(answered, 30)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"bytes exceeds maximum size of 100000000 bytes" in answer
     assert not stage.upstream.received
 
 
 async def test_parked_call_is_answered_once_a_replica_is_running(stage: Stage) -> None:
-    model = await stage.desk.model(stage.name, stage.upstream.url)
+    model = await stage.operator.model(stage.name, stage.upstream.url)
     path = f"/v1/models/{model}/deployments"
-    [deployment] = (await stage.desk.call("GET", path))["items"]
+    [deployment] = (await stage.operator.call("GET", path))["items"]
     replicas = f"{path}/{deployment['id']}/replicas"
-    assert (await stage.desk.call("PUT", replicas, {"replicas": []}))["status"] == "SCALED_TO_ZERO"
-    await stage.desk.endpoint(stage.slug, model)
-    key = await stage.desk.key(await stage.desk.group(stage.name, [{"slug": stage.slug}]))
+    assert (await stage.operator.call("PUT", replicas, {"replicas": []}))["status"] == "SCALED_TO_ZERO"
+    await stage.operator.endpoint(stage.slug, model)
+    key = await stage.operator.key(await stage.operator.group(stage.name, [{"slug": stage.slug}]))
     parked = asyncio.ensure_future(stage.ask(key))
     leaves = asyncio.ensure_future(stage.ask(key, metadata={"who": "leaves"}))
     done, _ = await asyncio.wait([parked, leaves], timeout=1.0)
     assert not done, "held, not answered 503"
     leaves.cancel()
-    await stage.desk.call("PUT", replicas, {"replicas": [stage.upstream.url]})
+    await stage.operator.call("PUT", replicas, {"replicas": [stage.upstream.url]})
     answer = await asyncio.wait_for(parked, 30)
     assert answer.choices[0].message.content == "This is upstream."
     assert len(stage.upstream.received) == 1, "who left is not sent"

@@ -32,26 +32,26 @@ REQUESTS, TOKENS = ("REQUEST", "MINUTE"), ("TOKEN", "MINUTE")
 class Answer:
     """One answer, and the times between which it was decided."""
 
-    asked_s: float
-    heard_s: float
+    sent_s: float
+    received_s: float
     status: int
     headers: Any
-    said: Any
+    body: Any
 
     def wait_s(self, of: "Answer", window_s: float) -> set[int]:
         """The waits, in whole seconds, that are right for a window that began with the answer `of`."""
-        longest, shortest = window_s - (self.asked_s - of.heard_s), window_s - (self.heard_s - of.asked_s)
+        longest, shortest = window_s - (self.sent_s - of.received_s), window_s - (self.received_s - of.sent_s)
         return set(range(math.ceil(shortest), math.ceil(longest) + 1))
 
 
 async def ask(stage: Stage, key: str, content: str = "10/5/0/1/0") -> Answer:
     """Make one call on a connection of its own, so that the kernel spreads calls over the workers."""
-    asked_s = time.time()
+    sent_s = time.time()
     body = {"model": stage.slug, "messages": [{"role": "user", "content": content}]}
     headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
     async with stage.session.post(stage.product.proxy + "/v1/chat/completions", json=body, headers=headers) as answer:
-        said = await answer.json()
-        return Answer(asked_s, time.time(), answer.status, answer.headers, said)
+        body = await answer.json()
+        return Answer(sent_s, time.time(), answer.status, answer.headers, body)
 
 
 async def statuses(stage: Stage, key: str, calls: int) -> list[int]:
@@ -59,22 +59,22 @@ async def statuses(stage: Stage, key: str, calls: int) -> list[int]:
 
 
 @pytest.fixture
-async def counted() -> AsyncIterator[ScriptedUpstream]:
+async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
     async with ScriptedUpstream(default=answer_question) as upstream:
         yield upstream
 
 
 @pytest.fixture
-async def set_up(stage: Stage, counted: ScriptedUpstream) -> Stage:
+async def stage_with_endpoint(stage: Stage, question_upstream: ScriptedUpstream) -> Stage:
     """A stage with an endpoint whose upstream answers questions."""
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
     return stage
 
 
 async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, int]) -> None:
     """Change the limits. Return when the headers of all workers show the new ones."""
-    await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", {"models": models(stage.slug, *limits)})
-    told = {f"x-ratelimit-limit-{type.lower()}s": str(threshold) for type, _, threshold in limits}
+    await stage.operator.call("PATCH", f"/v1/gateway/groups/{group}", {"models": models(stage.slug, *limits)})
+    expected = {f"x-ratelimit-limit-{type.lower()}s": str(threshold) for type, _, threshold in limits}
     in_a_row = 0
 
     async def shown_to_all() -> bool:
@@ -82,16 +82,16 @@ async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, in
         nonlocal in_a_row
         headers = {name.lower(): value for name, value in (await ask(stage, key)).headers.items()}
         shown = {name: value for name, value in headers.items() if name.startswith("x-ratelimit-limit-")}
-        in_a_row = in_a_row + 1 if shown == told else 0
+        in_a_row = in_a_row + 1 if shown == expected else 0
         return in_a_row == 8
 
-    await stage.until(shown_to_all, f"eight answers in a row show {told}")
+    await stage.until(shown_to_all, f"eight answers in a row show {expected}")
 
 
-async def test_changed_limits_apply_to_the_current_window(set_up: Stage) -> None:
-    stage = set_up
-    group = await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 50)))
-    key = await stage.desk.key(group)
+async def test_changed_limits_apply_to_the_current_window(stage_with_endpoint: Stage) -> None:
+    stage = stage_with_endpoint
+    group = await stage.operator.group(stage.name, models(stage.slug, (*REQUESTS, 50)))
+    key = await stage.operator.key(group)
     assert await statuses(stage, key, 20) == [200] * 20
     await change(stage, key, group, (*REQUESTS, 10))
     assert await statuses(stage, key, 5) == [429] * 5, "lowered below what is used: refused until enough has left"
@@ -107,21 +107,21 @@ async def test_changed_limits_apply_to_the_current_window(set_up: Stage) -> None
     assert await statuses(stage, key, 5) == [429] * 5
 
 
-async def test_added_limit_applies_to_later_calls(set_up: Stage) -> None:
-    stage = set_up
-    parent = await stage.desk.group(stage.name, models(stage.slug), limit_enforcement="CASCADING")
-    child = await stage.desk.group(f"{stage.name}-child", models(stage.slug), parent_group_id=parent)
-    key = await stage.desk.key(child)
+async def test_added_limit_applies_to_later_calls(stage_with_endpoint: Stage) -> None:
+    stage = stage_with_endpoint
+    parent = await stage.operator.group(stage.name, models(stage.slug), limit_enforcement="CASCADING")
+    child = await stage.operator.group(f"{stage.name}-child", models(stage.slug), parent_group_id=parent)
+    key = await stage.operator.key(child)
     assert await statuses(stage, key, 10) == [200] * 10
     await change(stage, key, parent, (*REQUESTS, 30))
     left = int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
     assert await statuses(stage, key, 40) == [200] * left + [429] * (40 - left)
 
 
-async def test_retry_after_is_exact_to_the_second(set_up: Stage) -> None:
-    stage = set_up
-    key = await stage.desk.key(
-        await stage.desk.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
+async def test_retry_after_is_exact_to_the_second(stage_with_endpoint: Stage) -> None:
+    stage = stage_with_endpoint
+    key = await stage.operator.key(
+        await stage.operator.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
     )
     first = await ask(stage, key)
     await asyncio.sleep(1.6)  # so that waits counted from the first and from the second call differ in seconds
@@ -142,17 +142,17 @@ def seconds(span: str) -> int:
     return 60 * int(minutes or 0) + math.ceil(float(rest[:-1]))
 
 
-async def test_caller_that_waits_for_retry_after_is_admitted(set_up: Stage) -> None:
-    stage = set_up
-    key = await stage.desk.key(await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "SECOND", 3))))
+async def test_caller_that_waits_for_retry_after_is_admitted(stage_with_endpoint: Stage) -> None:
+    stage = stage_with_endpoint
+    key = await stage.operator.key(await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "SECOND", 3))))
     for _ in range(3):
         answers = await asyncio.gather(*(ask(stage, key) for _ in range(12)))
         refused = [answer for answer in answers if answer.status == 429]
         assert len(refused) >= 12 - 3 - 3, "12 calls may last longer than a second, not two"
         waits_s = [int(answer.headers["retry-after"]) for answer in refused]
         assert set(waits_s) <= {1, 2}
-        last = max(refused, key=lambda answer: answer.heard_s)
-        await asyncio.sleep(last.heard_s + int(last.headers["retry-after"]) - time.time())
+        last = max(refused, key=lambda answer: answer.received_s)
+        await asyncio.sleep(last.received_s + int(last.headers["retry-after"]) - time.time())
         assert (await ask(stage, key)).status == 200
         await asyncio.sleep(1.01)  # that call leaves the window
 
@@ -169,7 +169,9 @@ async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterato
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-async def test_daily_limit_resets_at_midnight_by_redis_clock(tmp_path: Path, counted: ScriptedUpstream) -> None:
+async def test_daily_limit_resets_at_midnight_by_redis_clock(
+    tmp_path: Path, question_upstream: ScriptedUpstream
+) -> None:
     """Only Redis has the stepped clock: it is a minute before midnight there, whatever the proxy's clock says."""
     clock, shims = SteppedClock(tmp_path), tmp_path / "bin"
     shims.mkdir()
@@ -178,15 +180,15 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(tmp_path: Path, cou
     shim.write_text(f'#!/bin/sh\nexec env {given} {REDIS_BINARIES[0]} "$@"\n')
     shim.chmod(0o755)
     async with own_product(tmp_path, {"PATH": f"{shims}:{os.environ['PATH']}"}) as stage:
-        await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, counted.url))
-        group = await stage.desk.group("own", models(stage.slug, ("REQUEST", "DAY", 2), ("TOKEN", "DAY", 10_000)))
-        key = await stage.desk.key(group)
+        await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
+        group = await stage.operator.group("own", models(stage.slug, ("REQUEST", "DAY", 2), ("TOKEN", "DAY", 10_000)))
+        key = await stage.operator.key(group)
         now_s = time.time()
         clock.step(int(DAY_S - now_s % DAY_S) - 60)
         midnight_s = (now_s + clock.offset_s) // DAY_S * DAY_S + DAY_S - clock.offset_s
         assert await statuses(stage, key, 3) == [200, 200, 429]
         refused = await ask(stage, key)
-        left = range(math.ceil(midnight_s - refused.heard_s), math.ceil(midnight_s - refused.asked_s) + 1)
+        left = range(math.ceil(midnight_s - refused.received_s), math.ceil(midnight_s - refused.sent_s) + 1)
         assert int(refused.headers["retry-after"]) in left
         assert seconds(refused.headers["x-ratelimit-reset-requests"]) in left
         before = await usage(stage, group)
@@ -200,36 +202,40 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(tmp_path: Path, cou
 
 
 async def usage(stage: Stage, group: str) -> list[Any]:
-    return list((await stage.desk.call("GET", f"/v1/gateway/groups/{group}/usage"))["items"])
+    return list((await stage.operator.call("GET", f"/v1/gateway/groups/{group}/usage"))["items"])
 
 
 async def used(stage: Stage, group: str, due: dict[str, int]) -> bool:
     return {item["type"]: item["current_usage"] for item in await usage(stage, group)} == due
 
 
-async def test_model_api_calls_count_against_the_workspaces_tier(tmp_path: Path, counted: ScriptedUpstream) -> None:
+async def test_model_api_calls_count_against_the_workspaces_tier(
+    tmp_path: Path, question_upstream: ScriptedUpstream
+) -> None:
     """The tier counts over all groups, changes live, and is not charged for a call that a group's limit refuses."""
-    async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": counted.url}) as stage:
-        secret = await stage.desk.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})
+    async with own_product(tmp_path, {"TOLLGATE_MODEL_API_BASE_URL": question_upstream.url}) as stage:
+        secret = await stage.operator.call("POST", "/v1/secrets", {"name": "model-api", "value": "sk-upstream"})
         target = {"provider": "PLATFORM_MODEL_API", "secret_id": secret["id"], "target_model": "m"}
-        await stage.desk.call("POST", "/v1/gateway/endpoints", {"slug": stage.slug, "targets": [target]})
+        await stage.operator.call("POST", "/v1/gateway/endpoints", {"slug": stage.slug, "targets": [target]})
         roomy = [
-            await stage.desk.key(await stage.desk.group(name, models(stage.slug, (*REQUESTS, 1000))))
+            await stage.operator.key(await stage.operator.group(name, models(stage.slug, (*REQUESTS, 1000))))
             for name in ("blue", "green")
         ]
-        strict = await stage.desk.key(await stage.desk.group("strict", models(stage.slug, (*REQUESTS, 1))))
+        strict = await stage.operator.key(await stage.operator.group("strict", models(stage.slug, (*REQUESTS, 1))))
         assert await statuses(stage, strict, 10) == [200] + [429] * 9
-        told = [await ask(stage, key) for key in roomy * 8]
-        assert [answer.status for answer in told] == [200] * 14 + [429] * 2, "of 15 a minute, one is the strict one's"
-        assert "15 REQUEST per MINUTE" in told[-1].said["error"]
-        assert told[-1].headers["x-ratelimit-limit-requests"] == "15"
-        assert int(told[-1].headers["retry-after"]) <= 61
+        answers = [await ask(stage, key) for key in roomy * 8]
+        assert [answer.status for answer in answers] == [200] * 14 + [429] * 2, (
+            "of 15 a minute, one is the strict one's"
+        )
+        assert "15 REQUEST per MINUTE" in answers[-1].body["error"]
+        assert answers[-1].headers["x-ratelimit-limit-requests"] == "15"
+        assert int(answers[-1].headers["retry-after"]) <= 61
         stage.product.command("workspace", "set", "acme", "--tier", "verified")
         await stage.until(lambda: passes(stage, roomy[0]), "the higher tier")
         assert (await ask(stage, roomy[0], "600000/1/0/1/0")).status == 200
         refused = await ask(stage, roomy[1])
         assert (refused.status, refused.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
-        assert "500000 TOKEN per MINUTE" in refused.said["error"]
+        assert "500000 TOKEN per MINUTE" in refused.body["error"]
 
 
 async def passes(stage: Stage, key: str) -> bool:

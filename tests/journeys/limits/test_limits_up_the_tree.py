@@ -12,13 +12,13 @@ from tests.journeys.product import models
 
 async def tree(stage: Stage, mode: str, parent: list[Any], *children: list[Any]) -> list[str]:
     """A parent and its children that may all call the slug; a key of each child."""
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
-    root = await stage.desk.group(stage.name, parent, limit_enforcement=mode)
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
+    root = await stage.operator.group(stage.name, parent, limit_enforcement=mode)
     groups = [
-        await stage.desk.group(f"{stage.name}-{number}", entry, parent_group_id=root)
+        await stage.operator.group(f"{stage.name}-{number}", entry, parent_group_id=root)
         for number, entry in enumerate(children)
     ]
-    return [await stage.desk.key(group) for group in groups]
+    return [await stage.operator.key(group) for group in groups]
 
 
 async def outcomes(stage: Stage, *keys: str) -> list[int]:
@@ -50,10 +50,10 @@ async def test_refusal_has_limit_and_retry_time_and_names_no_other_group(stage: 
     assert await outcomes(stage, key, key) == [200, 200]
     with pytest.raises(openai.RateLimitError) as refused:
         await stage.ask(key)
-    headers, told = refused.value.response.headers, refused.value.response.json()
-    assert told["error_code"] == "RATE_LIMITED"
+    headers, body = refused.value.response.headers, refused.value.response.json()
+    assert body["error_code"] == "RATE_LIMITED"
     for word in ("REQUEST", "MINUTE", "2", stage.slug):
-        assert word in told["error"]
+        assert word in body["error"]
     assert 1 <= int(headers["retry-after"]) <= 60
     assert headers["x-ratelimit-limit-requests"] == "2"
     assert headers["x-ratelimit-remaining-requests"] == "0"
@@ -82,10 +82,10 @@ async def test_usage_of_the_day_equals_the_settled_tokens(stage: Stage) -> None:
     day = ("TOKEN", "DAY", 1000)
     keys = await tree(stage, "CASCADING", models(stage.slug, day), [{"slug": stage.slug}], [{"slug": stage.slug}])
     assert await outcomes(stage, *keys) == [200, 200]
-    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=f"{stage.name}-0"))["items"]
+    groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=f"{stage.name}-0"))["items"]
 
     async def look() -> Any:
-        (entry,) = (await stage.desk.call("GET", f"/v1/gateway/groups/{groups[0]['id']}/usage"))["items"]
+        (entry,) = (await stage.operator.call("GET", f"/v1/gateway/groups/{groups[0]['id']}/usage"))["items"]
         return entry if entry["current_usage"] == 60 else None
 
     entry = await stage.until(look, "60 tokens in the day's usage")
@@ -95,13 +95,13 @@ async def test_usage_of_the_day_equals_the_settled_tokens(stage: Stage) -> None:
 
 
 async def test_changed_threshold_applies_to_the_current_window(stage: Stage) -> None:
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
-    group = await stage.desk.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 1)))
-    key = await stage.desk.key(group)
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
+    group = await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 1)))
+    key = await stage.operator.key(group)
     assert await outcomes(stage, key) == [200]
     assert await outcomes(stage, key) == [429]
     raised = {"models": models(stage.slug, ("REQUEST", "MINUTE", 2))}
-    await stage.desk.call("PATCH", f"/v1/gateway/groups/{group}", raised)
+    await stage.operator.call("PATCH", f"/v1/gateway/groups/{group}", raised)
 
     async def passes() -> bool:
         return await outcomes(stage, key) == [200]

@@ -30,11 +30,11 @@ HANGS_S = 5.0
 """A call that takes longer hangs, however busy the machine is."""
 SHARES_KNOWN_S = 4.0
 """Within this time after a start, workers know how many they are."""
-PLENTY = 1_000_000_000
+NEVER_REACHED = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Told:
+class CallResult:
     began_s: float
     ended_s: float
     status: int
@@ -47,24 +47,24 @@ class Load:
 
     stage: Stage
     key: str
-    told: list[Told] = field(default_factory=list)
+    results: list[CallResult] = field(default_factory=list)
     _stopping: bool = False
 
     @contextlib.asynccontextmanager
-    async def going_on(self) -> AsyncIterator[None]:
-        callers = [asyncio.create_task(self._call_on()) for _ in range(CALLERS)]
+    async def running(self) -> AsyncIterator[None]:
+        callers = [asyncio.create_task(self._call_until_stopped()) for _ in range(CALLERS)]
         try:
             yield
         finally:
             self._stopping = True
             await asyncio.gather(*callers)
 
-    async def _call_on(self) -> None:
+    async def _call_until_stopped(self) -> None:
         while not self._stopping:
             await self.call()
             await asyncio.sleep(0.01)
 
-    async def call(self) -> Told:
+    async def call(self) -> CallResult:
         """Make one call on a connection of its own, so that the kernel spreads calls over the workers."""
         began_s = time.monotonic()
         headers = {"Authorization": f"Bearer {self.key}", "Connection": "close"}
@@ -73,12 +73,12 @@ class Load:
         timeout = aiohttp.ClientTimeout(total=HANGS_S)
         async with self.stage.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
             code = (await answer.json()).get("error_code", "")
-        told = Told(began_s, time.monotonic(), answer.status, code)
-        self.told.append(told)
-        return told
+        result = CallResult(began_s, time.monotonic(), answer.status, code)
+        self.results.append(result)
+        return result
 
     def since(self, moment_s: float) -> Counter[tuple[int, str]]:
-        return Counter((one.status, one.code) for one in self.told if one.began_s >= moment_s)
+        return Counter((result.status, result.code) for result in self.results if result.began_s >= moment_s)
 
     async def answered_again(self) -> None:
         """Call until all workers admit calls. After that each of 50 calls must be answered."""
@@ -91,7 +91,7 @@ class Load:
             assert (await self.call()).status == 200
 
 
-def running(directory: Path, mode: str) -> Iterator[Workspace]:
+def product_with_mode(directory: Path, mode: str) -> Iterator[Workspace]:
     product = Product(directory / "data", settings={"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode})
     try:
         product.start()
@@ -101,48 +101,51 @@ def running(directory: Path, mode: str) -> Iterator[Workspace]:
 
 
 @pytest.fixture(scope="module")
-def product_that_refuses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    yield from running(tmp_path_factory.mktemp("closed"), "closed")
+def closed_product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    yield from product_with_mode(tmp_path_factory.mktemp("closed"), "closed")
 
 
 @pytest.fixture(scope="module")
-def product_that_shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    yield from running(tmp_path_factory.mktemp("local"), "local")
+def local_product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    yield from product_with_mode(tmp_path_factory.mktemp("local"), "local")
 
 
 @pytest.fixture
-async def answering() -> AsyncIterator[ScriptedUpstream]:
+async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
     async with ScriptedUpstream(default=answer_question) as upstream:
         yield upstream
 
 
 @pytest.fixture
 async def closed(
-    product_that_refuses: Workspace,
+    closed_product: Workspace,
     session: aiohttp.ClientSession,
-    answering: ScriptedUpstream,
+    question_upstream: ScriptedUpstream,
     numbers: Iterator[int],
 ) -> Stage:
     """A stage of the product with TOLLGATE_LIMITS_ON_REDIS_LOSS=closed."""
-    return await with_endpoint(stage_of(product_that_refuses, session, answering, f"lost-{next(numbers)}"))
+    return await with_endpoint(stage_of(closed_product, session, question_upstream, f"lost-{next(numbers)}"))
 
 
 @pytest.fixture
 async def local(
-    product_that_shares: Workspace, session: aiohttp.ClientSession, answering: ScriptedUpstream, numbers: Iterator[int]
+    local_product: Workspace,
+    session: aiohttp.ClientSession,
+    question_upstream: ScriptedUpstream,
+    numbers: Iterator[int],
 ) -> Stage:
     """A stage of the product with TOLLGATE_LIMITS_ON_REDIS_LOSS=local."""
-    return await with_endpoint(stage_of(product_that_shares, session, answering, f"lost-{next(numbers)}"))
+    return await with_endpoint(stage_of(local_product, session, question_upstream, f"lost-{next(numbers)}"))
 
 
 async def with_endpoint(stage: Stage) -> Stage:
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
     return stage
 
 
 async def load_with(stage: Stage, name: str, *limits: tuple[str, str, int]) -> Load:
-    group = await stage.desk.group(f"{stage.name}-{name}", models(stage.slug, *limits))
-    load = Load(stage, await stage.desk.key(group))
+    group = await stage.operator.group(f"{stage.name}-{name}", models(stage.slug, *limits))
+    load = Load(stage, await stage.operator.key(group))
 
     async def known() -> bool:
         return (await load.call()).status == 200
@@ -152,7 +155,7 @@ async def load_with(stage: Stage, name: str, *limits: tuple[str, str, int]) -> L
 
 
 @contextlib.contextmanager
-def standing_still(stage: Stage) -> Any:
+def redis_paused(stage: Stage) -> Any:
     (redis,) = stage.product.processes("redis-server")
     os.kill(redis, signal.SIGSTOP)
     try:
@@ -166,8 +169,8 @@ async def health(stage: Stage, path: str) -> int:
         return answer.status
 
 
-async def told_of(stage: Stage, ready: int) -> bool:
-    assert await health(stage, "/healthz") == 200, "alive, whatever Redis does"
+async def readyz_is(stage: Stage, ready: int) -> bool:
+    assert await health(stage, "/healthz") == 200, "liveness does not depend on Redis"
     return await health(stage, "/readyz") == ready
 
 
@@ -180,7 +183,7 @@ def away(request: pytest.FixtureRequest) -> str:
 async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
     """Redis is away: stopped, or killed and not started again."""
     if how == "stopped":
-        with standing_still(stage):
+        with redis_paused(stage):
             yield
         return
 
@@ -195,32 +198,32 @@ async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
 
 async def test_closed_mode_answers_503_until_redis_is_back(closed: Stage, away: str) -> None:
     stage = closed
-    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED), ("TOKEN", "MINUTE", NEVER_REACHED))
     workers = stage.product.processes("proxy.worker")
     free = await load_with(stage, "free")
-    async with load.going_on():
-        await stage.until(lambda: told_of(stage, 200), "ready")
+    async with load.running():
+        await stage.until(lambda: readyz_is(stage, 200), "ready")
         async with redis_away(stage, away):
-            await stage.until(lambda: told_of(stage, 503), "not ready")
+            await stage.until(lambda: readyz_is(stage, 503), "not ready")
             lost_s = time.monotonic()
             await asyncio.sleep(AWAY_S)
             assert set(load.since(lost_s)) == {(503, "LIMITS_UNAVAILABLE")}
-            assert (await free.call()).status == 200, "without limits nobody needs Redis"
-            assert await told_of(stage, 503)
+            assert (await free.call()).status == 200, "calls without limits need no Redis"
+            assert await readyz_is(stage, 503)
         await load.answered_again()
-        await stage.until(lambda: told_of(stage, 200), "ready again")
-    answered = load.since(0)[200, ""] + len(free.told)
+        await stage.until(lambda: readyz_is(stage, 200), "ready again")
+    answered = load.since(0)[200, ""] + len(free.results)
     assert len(stage.upstream.received) == answered, "a call went upstream past its limits"
     assert {code for _, code in load.since(0)} == {"", "LIMITS_UNAVAILABLE"}
-    assert stage.product.processes("proxy.worker") == workers, "nobody was restarted for it"
+    assert stage.product.processes("proxy.worker") == workers, "a worker was restarted"
 
 
 async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage) -> None:
     stage = closed
-    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY))
-    async with load.going_on():
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED))
+    async with load.running():
         for _ in range(5):
-            with standing_still(stage):
+            with redis_paused(stage):
                 await asyncio.sleep(0.1)
             over_s = time.monotonic()
             await stage.until(lambda: _three_answered(load), "answers")
@@ -241,9 +244,9 @@ async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
     """Served and remaining calls add up to the limit, whatever Redis runs late. After two seconds the workers have
     closed their connections."""
     stage = closed
-    load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", PLENTY))
+    load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", NEVER_REACHED))
     for _ in range(2):
-        with standing_still(stage):
+        with redis_paused(stage):
             waiting = asyncio.gather(*(load.call() for _ in range(callers)))
             await asyncio.sleep(stopped_s)
         await waiting
@@ -253,20 +256,20 @@ async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
         await load.call()
         return load.since(0)[200, ""] == 50
 
-    await stage.until(all_served, "what was not served is there to be served")
+    await stage.until(all_served, "the whole limit is served")
     assert {(await load.call()).status for _ in range(10)} == {429}
     assert len(stage.upstream.received) == 50
 
 
 async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stage) -> None:
     stage = local
-    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "MINUTE", PLENTY))
-    tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", PLENTY))
-    used = len(tight.told)
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED), ("TOKEN", "MINUTE", NEVER_REACHED))
+    tight = await load_with(stage, "tight", ("REQUEST", "MINUTE", 21), ("REQUEST", "DAY", NEVER_REACHED))
+    used = len(tight.results)
     workers = stage.product.processes("proxy.worker")
     await asyncio.sleep(SHARES_KNOWN_S)
-    async with load.going_on():
-        with standing_still(stage):
+    async with load.running():
+        with redis_paused(stage):
             lost_s = time.monotonic()
             await asyncio.gather(*(tight.call() for _ in range(80)))
             admitted = tight.since(lost_s)[200, ""]
@@ -274,14 +277,14 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
             assert admitted >= 21 - 2 * used, "less than the shares that were left"
             assert set(tight.since(lost_s)) == {(200, ""), (429, "RATE_LIMITED")}
             await asyncio.sleep(AWAY_S)
-            assert await told_of(stage, 200), "it decides, so it is ready"
+            assert await readyz_is(stage, 200), "workers decide by their shares, so the machine is ready"
         await load.answered_again()
-    assert {status for status, _ in load.since(0)} == {200}, "nobody with room noticed"
+    assert {status for status, _ in load.since(0)} == {200}, "a call below its limits was refused"
     assert stage.product.processes("proxy.worker") == workers
     async with stage.session.get(stage.product.admin + "/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    (alone,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
-    assert float(alone.split()[1]) >= 80
+    (decisions,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
+    assert float(decisions.split()[1]) >= 80
 
     async def full() -> bool:
         return (await tight.call()).status == 429
@@ -292,22 +295,22 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
 async def test_local_mode_answers_503_from_workers_without_a_share(local: Stage) -> None:
     """It answers 503, the machine is not ready, and both end with the loss."""
     stage = local
-    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", PLENTY), ("TOKEN", "DAY", PLENTY))
-    await stage.until(lambda: told_of(stage, 200), "ready")
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED), ("TOKEN", "DAY", NEVER_REACHED))
+    await stage.until(lambda: readyz_is(stage, 200), "ready")
     async with redis_away(stage, "killed"):
         old = stage.product.processes("proxy.worker")
         for pid in old:
             kill(pid)
         await eventually(lambda: len(set(stage.product.processes("proxy.worker")) - set(old)) == 2, "two new workers")
-        await stage.until(lambda: told_of(stage, 503), "not ready")
-        await stage.until(lambda: _refused(load), "503, and not left to hang")
+        await stage.until(lambda: readyz_is(stage, 503), "not ready")
+        await stage.until(lambda: _refused(load), "a 503, not a hang")
     await load.answered_again()
-    await stage.until(lambda: told_of(stage, 200), "ready again")
+    await stage.until(lambda: readyz_is(stage, 200), "ready again")
 
 
 async def _refused(load: Load) -> bool:
     try:
-        told = await load.call()
+        result = await load.call()
     except (aiohttp.ClientError, TimeoutError):  # it was in a dead worker's queue, or its new worker still starts
         return False
-    return (told.status, told.code) == (503, "LIMITS_UNAVAILABLE")
+    return (result.status, result.code) == (503, "LIMITS_UNAVAILABLE")

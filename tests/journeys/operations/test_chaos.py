@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from policy.billing import Tokens
-from tests.journeys.books import Death, Requests, faults_of_events, may_be_forgotten, usage_by_entity
-from tests.journeys.callers import Told
+from tests.journeys.billing_faults import Death, Requests, faults_of_events, tokens_redis_may_lose, usage_by_entity
+from tests.journeys.callers import CallRecord
 from tests.journeys.chaos import Plan, run
 from tests.postgres_server import MISSING, find_binaries, running_postgres
 
@@ -22,9 +22,9 @@ def seed() -> int:
 
 
 async def chaos(directory: Path, plan: Plan) -> None:
-    said: list[str] = []
-    faults = await run(directory, plan, said.append)
-    assert not faults, "\n".join([f"seed {plan.seed}", *faults[:20], *said])
+    output: list[str] = []
+    faults = await run(directory, plan, output.append)
+    assert not faults, "\n".join([f"seed {plan.seed}", *faults[:20], *output])
 
 
 @pytest.mark.timeout(240)
@@ -51,9 +51,9 @@ async def test_every_call_is_billed_correctly_in_a_long_run_on_postgresql(tmp_pa
 # The books themselves: each kind of fault is found.
 
 
-def told(**changes: Any) -> Told:
+def call_record(**changes: Any) -> CallRecord:
     known: dict[str, Any] = {"status": 200, "tokens": COST, "partial": True, "streamed": True} | changes
-    return Told("r-1", "even", COST, ended_at_s=100.0, **known)
+    return CallRecord("r-1", "even", COST, ended_at_s=100.0, **known)
 
 
 def event(**changes: Any) -> dict[str, Any]:
@@ -62,64 +62,67 @@ def event(**changes: Any) -> dict[str, Any]:
     return known | {"tokens": tokens} | changes
 
 
-def nothing() -> dict[str, Any]:
+def empty_event() -> dict[str, Any]:
     return event(tokens={"inputTokens": 0, "outputTokens": 0, "cachedInputTokens": 0})
 
 
-BROKEN = told(tokens=None)
-UNHEARD = told(tokens=None, partial=False)
-REFUSED = told(status=429, code="RATE_LIMITED", tokens=None, partial=False)
+CUT = call_record(tokens=None)
+UNANSWERED = call_record(tokens=None, partial=False)
+REFUSED = call_record(status=429, code="RATE_LIMITED", tokens=None, partial=False)
 
 
 @pytest.mark.parametrize(
     ("call", "events"),
     [
-        (told(), [event()]),
-        (BROKEN, [event()]),
-        (UNHEARD, []),
-        (UNHEARD, [nothing()]),
+        (call_record(), [event()]),
+        (CUT, [event()]),
+        (UNANSWERED, []),
+        (UNANSWERED, [empty_event()]),
         (REFUSED, []),
-        (told(status=503, code="NO_REPLICA", tokens=None, partial=False), [nothing()]),
+        (call_record(status=503, code="NO_REPLICA", tokens=None, partial=False), [empty_event()]),
     ],
 )
-def test_correct_billing_has_no_fault(call: Told, events: list[dict[str, Any]]) -> None:
+def test_correct_billing_has_no_fault(call: CallRecord, events: list[dict[str, Any]]) -> None:
     assert faults_of_events([call], events) == []
 
 
 @pytest.mark.parametrize(
     ("call", "events"),
     [
-        (told(), []),
-        (told(), [nothing()]),
-        (told(), [event(), event(idempotencyKey="01K")]),
-        (told(), [event(), event()]),
-        (told(), [event(externalEntityId="odd")]),
-        (told(tokens=Tokens(input=100, output=21, cached_input=3)), [event()]),
-        (told(), [event(), event(idempotencyKey="01K", requestId="r-2")]),
-        (BROKEN, []),
-        (BROKEN, [nothing()]),
-        (told(tokens=None, partial=False, streamed=False), [event(tokens=event()["tokens"] | {"outputTokens": 21})]),
-        (BROKEN, [event(), event(idempotencyKey="01K")]),
-        (REFUSED, [nothing()]),
-        (told(status=503, code="METERING_UNAVAILABLE", tokens=None, partial=False), [nothing()]),
-        (told(status=503, code="NO_REPLICA", tokens=None, partial=False), [event()]),
-        (told(status=502, code="INTERNAL_GATEWAY_ERROR", tokens=None, partial=False), []),
+        (call_record(), []),
+        (call_record(), [empty_event()]),
+        (call_record(), [event(), event(idempotencyKey="01K")]),
+        (call_record(), [event(), event()]),
+        (call_record(), [event(externalEntityId="odd")]),
+        (call_record(tokens=Tokens(input=100, output=21, cached_input=3)), [event()]),
+        (call_record(), [event(), event(idempotencyKey="01K", requestId="r-2")]),
+        (CUT, []),
+        (CUT, [empty_event()]),
+        (
+            call_record(tokens=None, partial=False, streamed=False),
+            [event(tokens=event()["tokens"] | {"outputTokens": 21})],
+        ),
+        (CUT, [event(), event(idempotencyKey="01K")]),
+        (REFUSED, [empty_event()]),
+        (call_record(status=503, code="METERING_UNAVAILABLE", tokens=None, partial=False), [empty_event()]),
+        (call_record(status=503, code="NO_REPLICA", tokens=None, partial=False), [event()]),
+        (call_record(status=502, code="INTERNAL_GATEWAY_ERROR", tokens=None, partial=False), []),
     ],
 )
-def test_each_kind_of_wrong_billing_is_found(call: Told, events: list[dict[str, Any]]) -> None:
+def test_each_kind_of_wrong_billing_is_found(call: CallRecord, events: list[dict[str, Any]]) -> None:
     assert faults_of_events([call], events)
 
 
 def test_only_settlements_shortly_before_redis_died_may_be_lost() -> None:
     assert usage_by_entity([event(), event()]) == {"even": 240}
-    assert may_be_forgotten([event()], [told()], [Death(101, 101)]) == 120
-    assert may_be_forgotten([event()], [told()], [Death(110, 109)]) == 0
+    assert tokens_redis_may_lose([event()], [call_record()], [Death(101, 101)]) == 120
+    assert tokens_redis_may_lose([event()], [call_record()], [Death(110, 109)]) == 0
 
 
 def test_only_dispatched_calls_and_those_of_dead_workers_count_as_requests() -> None:
-    late = told(status=503, code="LIMITS_UNAVAILABLE", tokens=None, partial=False)
-    assert Requests.of("even", [told()], [event()]) == Requests(1, 1)
+    late = call_record(status=503, code="LIMITS_UNAVAILABLE", tokens=None, partial=False)
+    assert Requests.of("even", [call_record()], [event()]) == Requests(1, 1)
     assert Requests.of("even", [late], []) == Requests(0, 0)
-    assert Requests.of("even", [told(status=0, tokens=None, partial=False)], []) == Requests(0, 1)
-    assert Requests.of("even", [UNHEARD], [nothing()]) == Requests(0, 1)
-    assert Requests.of("odd", [told()], [event()]) == Requests(0, 0)
+    assert Requests.of("even", [call_record(status=0, tokens=None, partial=False)], []) == Requests(0, 1)
+    assert Requests.of("even", [UNANSWERED], [empty_event()]) == Requests(0, 1)
+    assert Requests.of("odd", [call_record()], [event()]) == Requests(0, 0)

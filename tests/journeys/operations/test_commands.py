@@ -6,9 +6,11 @@ from tests.journeys.product import models
 
 async def test_snapshot_show_prints_the_target_and_limits_of_a_slug(stage: Stage) -> None:
     product, minute = stage.product, ("REQUEST", "MINUTE", 7)
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
-    root = await stage.desk.group(stage.name, models(stage.slug, minute), limit_enforcement="CASCADING")
-    key = await stage.desk.key(await stage.desk.group(f"{stage.name}-0", [{"slug": stage.slug}], parent_group_id=root))
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
+    root = await stage.operator.group(stage.name, models(stage.slug, minute), limit_enforcement="CASCADING")
+    key = await stage.operator.key(
+        await stage.operator.group(f"{stage.name}-0", [{"slug": stage.slug}], parent_group_id=root)
+    )
     await stage.ask(key)  # from here on the replica has it all
     prefix, _, secret = key.partition(".")
     shown = product.run("snapshot", "show", "--slug", stage.slug, "--key-prefix", prefix, "--data", str(product.data))

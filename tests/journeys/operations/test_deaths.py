@@ -71,10 +71,10 @@ async def test_calls_are_served_without_control_and_billed_later(killable_stage:
 
 async def test_calls_get_503_until_a_killed_redis_is_back_with_its_counts(killable_stage: Stage) -> None:
     stage = killable_stage
-    await stage.desk.endpoint(stage.slug, await stage.desk.model(stage.name, stage.upstream.url))
+    await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
     limit = {"type": "REQUEST", "unit": "MINUTE", "threshold": 3}
     entry = {"slug": stage.slug, "rate_limits": [limit], "usage_limits": []}
-    key = await stage.desk.key(await stage.desk.group(stage.name, [entry]))
+    key = await stage.operator.key(await stage.operator.group(stage.name, [entry]))
     await stage.ask(key)
     await stage.ask(key)
     await asyncio.sleep(1.1)  # appendfsync everysec

@@ -13,13 +13,13 @@ LIVE_S = 1.0
 
 async def test_changed_target_of_a_slug_applies_within_a_second(stage: Stage) -> None:
     key = await stage.key_without_limits()
-    endpoints = (await stage.desk.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
+    endpoints = (await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
     (endpoint,) = [entry for entry in endpoints if entry["slug"] == stage.slug]
     assert (await stage.ask(key)).choices[0].message.content == "This is upstream."
     async with ScriptedUpstream(default=chat(("This is elsewhere.",))) as other:
-        model = await stage.desk.model("other", other.url)
+        model = await stage.operator.model("other", other.url)
         targets = {"targets": [{"provider": "PLATFORM", "model_id": model}]}
-        await stage.desk.call("PATCH", f"/v1/gateway/endpoints/{endpoint['id']}", targets)
+        await stage.operator.call("PATCH", f"/v1/gateway/endpoints/{endpoint['id']}", targets)
         changed = time.monotonic()
 
         async def answers() -> bool:
@@ -32,8 +32,8 @@ async def test_changed_target_of_a_slug_applies_within_a_second(stage: Stage) ->
 async def test_revoked_key_is_refused_within_a_second(stage: Stage) -> None:
     key = await stage.key_without_limits()
     await stage.ask(key)
-    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
-    await stage.desk.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}/api_keys/{key.split('.')[0]}")
+    groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
+    await stage.operator.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}/api_keys/{key.split('.')[0]}")
     revoked = time.monotonic()
 
     async def refused() -> bool:
@@ -55,11 +55,11 @@ async def test_new_key_is_accepted_at_once(stage: Stage) -> None:
 
 async def test_deleting_a_group_revokes_its_descendants_keys(stage: Stage) -> None:
     await stage.key_without_limits()
-    groups = (await stage.desk.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
-    child = await stage.desk.group(f"{stage.name}-child", [{"slug": stage.slug}], parent_group_id=groups[0]["id"])
-    key = await stage.desk.key(child)
+    groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
+    child = await stage.operator.group(f"{stage.name}-child", [{"slug": stage.slug}], parent_group_id=groups[0]["id"])
+    key = await stage.operator.key(child)
     await stage.ask(key)
-    await stage.desk.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}")
+    await stage.operator.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}")
 
     async def refused() -> bool:
         try:
@@ -100,13 +100,13 @@ async def test_suspended_workspace_gets_402(stage: Stage) -> None:
 async def test_unknown_and_forbidden_slugs_get_the_same_404(stage: Stage) -> None:
     key = await stage.key_without_limits()
     hidden = f"{stage.slug}-hidden"
-    await stage.desk.endpoint(hidden, await stage.desk.model("hidden", stage.upstream.url))
-    told = []
+    await stage.operator.endpoint(hidden, await stage.operator.model("hidden", stage.upstream.url))
+    errors = []
     for slug in (hidden, f"{stage.slug}-unknown"):
         with pytest.raises(openai.NotFoundError) as refused:
             await stage.ask(key, model=slug)
-        told.append(refused.value.response.json()["error"].replace(slug, "…"))
-    assert told[0] == told[1]
+        errors.append(refused.value.response.json()["error"].replace(slug, "…"))
+    assert errors[0] == errors[1]
     assert not stage.upstream.received
 
 
@@ -130,7 +130,7 @@ async def test_each_kind_of_key_is_refused_on_the_other_plane(stage: Stage) -> N
     """A workspace key calls no slug, and a federated key manages nothing."""
     key = await stage.key_without_limits()
     with pytest.raises(openai.PermissionDeniedError):
-        await stage.ask(stage.desk.api_key)
+        await stage.ask(stage.operator.api_key)
     async with stage.session.get(
         stage.product.control + "/v1/gateway/events", headers={"Authorization": f"Bearer {key}"}
     ) as answer:
@@ -141,11 +141,11 @@ async def test_invalid_body_is_400_and_unknown_path_is_404(stage: Stage) -> None
     key = await stage.key_without_limits()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     for body in (b"", b"{", b"[]", b"null", b"{}", b'{"model": 5}', b'{"model": null}', b"\xff\xfe", b'{"model": "a"'):
-        status, told = await stage.post(headers, body)
+        status, answer = await stage.post(headers, body)
         assert status == 400, body
-        assert set(told) == {"error", "error_code"}, body
+        assert set(answer) == {"error", "error_code"}, body
     for path in ("/v1/nothing", "/", "/v1/chat/completions/more", "/v1//chat/completions", "/%00"):
-        status, told = await stage.post(headers, b'{"model": "a"}', path)
+        status, answer = await stage.post(headers, b'{"model": "a"}', path)
         assert status == 404, path
-        assert "error" in told, path
+        assert "error" in answer, path
     assert not stage.upstream.received

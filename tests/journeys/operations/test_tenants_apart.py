@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of
-from tests.journeys.product import Desk, Product
+from tests.journeys.product import OperatorClient, Product
 from tests.upstream import ScriptedUpstream
 
 SETTINGS = {"TOLLGATE_MAX_IN_FLIGHT": "100", "TOLLGATE_MAX_PARKED": "20"}
@@ -39,13 +39,13 @@ async def parked(
 ) -> tuple[Stage, str, str]:
     """A stage, and the slug and a key of the other workspace, whose calls are parked."""
     stage = stage_of(small, session, upstream, f"tenant-{next(numbers)}")
-    desk, slug = Desk(session, small.product, greedy), f"greedy/{stage.name}"
-    model = await desk.model(stage.name, upstream.url)
+    operator, slug = OperatorClient(session, small.product, greedy), f"greedy/{stage.name}"
+    model = await operator.model(stage.name, upstream.url)
     path = f"/v1/models/{model}/deployments"
-    [deployment] = (await desk.call("GET", path))["items"]
-    await desk.call("PUT", f"{path}/{deployment['id']}/replicas", {"replicas": []})
-    await desk.endpoint(slug, model)
-    return stage, slug, await desk.key(await desk.group(stage.name, [{"slug": slug}]))
+    [deployment] = (await operator.call("GET", path))["items"]
+    await operator.call("PUT", f"{path}/{deployment['id']}/replicas", {"replicas": []})
+    await operator.endpoint(slug, model)
+    return stage, slug, await operator.key(await operator.group(stage.name, [{"slug": slug}]))
 
 
 async def metric(stage: Stage, name: str) -> float:

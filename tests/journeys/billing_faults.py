@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.billing import Tokens
-from tests.journeys.callers import Told
+from tests.journeys.callers import CallRecord
 
 NOTHING = Tokens(input=0, output=0, cached_input=0)
 REFUSED_BEFORE_DISPATCH = frozenset(
     ("RATE_LIMITED", "LIMITS_UNAVAILABLE", "METERING_UNAVAILABLE", "POLICY_UNAVAILABLE", "CAPACITY_EXHAUSTED")
 )
-OURS_TO_MEND = frozenset(("INTERNAL_GATEWAY_ERROR",))
-REDIS_MAY_FORGET_S = 2.0
+GATEWAY_BUGS = frozenset(("INTERNAL_GATEWAY_ERROR",))
+REDIS_MAY_LOSE_S = 2.0
 """With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf). A SIGKILL
 loses that much."""
 
@@ -43,25 +43,25 @@ class Event:
         return cls(item["idempotencyKey"], item["requestId"], item["externalEntityId"], tokens, item["timestamp"])
 
 
-def faults_of_events(told: Sequence[Told], items: Sequence[Mapping[str, Any]]) -> list[str]:
+def faults_of_events(records: Sequence[CallRecord], items: Sequence[Mapping[str, Any]]) -> list[str]:
     """All faults in the events."""
     events = [Event.of(item) for item in items]
     by_request: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_request[event.request_id].append(event)
-    calls = {call.request_id: call for call in told}
-    faults = [f"{key} is in the list twice" for key in _doubles(event.key for event in events)]
-    faults += [f"an event of {id}, which nobody called" for id in by_request if id not in calls]
-    for call in told:
+    calls = {call.request_id: call for call in records}
+    faults = [f"{key} is in the list twice" for key in _duplicates(event.key for event in events)]
+    faults += [f"an event of {id}, a call that no caller made" for id in by_request if id not in calls]
+    for call in records:
         faults += (f"{call.request_id}: {fault} ({call})" for fault in _of_call(call, by_request[call.request_id]))
     return faults
 
 
-def _of_call(call: Told, events: Sequence[Event]) -> Iterator[str]:
+def _of_call(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
     if len(events) > 1:
         yield f"{len(events)} events: {events}"
     if any(event.entity != call.entity for event in events):
-        yield "billed to another"
+        yield "billed to another entity"
     if call.tokens is not None:
         yield from _of_answered(call, events)
     elif call.status not in (0, 200):
@@ -73,16 +73,18 @@ def _of_call(call: Told, events: Sequence[Event]) -> Iterator[str]:
         yield from (f"billed {event.tokens}" for event in events if event.tokens not in (NOTHING, call.asked))
 
 
-def _of_answered(call: Told, events: Sequence[Event]) -> Iterator[str]:
+def _of_answered(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
     if call.tokens != call.asked:
-        yield f"told {call.tokens}"
+        yield f"the answer reported {call.tokens}"
     if not events:
         yield "answered, and there is no event"
-    yield from (f"told {call.tokens}, billed {event.tokens}" for event in events if event.tokens != call.tokens)
+    yield from (
+        f"the answer reported {call.tokens}, billed {event.tokens}" for event in events if event.tokens != call.tokens
+    )
 
 
-def _of_refused(call: Told, events: Sequence[Event]) -> Iterator[str]:
-    if call.code in OURS_TO_MEND:
+def _of_refused(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
+    if call.code in GATEWAY_BUGS:
         yield "a bug answered"
     if events and (call.code in REFUSED_BEFORE_DISPATCH or call.status < 500):
         yield "refused, and there is an event"
@@ -102,20 +104,22 @@ class Requests:
     """The bounds on an entity's counted requests. A dispatched call counts, however it ended; a call refused before
     dispatch does not, unless its worker died before it could return the reservation."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
     @classmethod
-    def of(cls, entity: str, told: Iterable[Told], items: Iterable[Mapping[str, Any]]) -> "Requests":
+    def of(cls, entity: str, records: Iterable[CallRecord], items: Iterable[Mapping[str, Any]]) -> "Requests":
         events = [event for event in map(Event.of, items) if event.entity == entity]
         known = {event.request_id for event in events}
-        unheard = sum(call.entity == entity and not call.status and call.request_id not in known for call in told)
-        return cls(sum(event.tokens != NOTHING for event in events), len(events) + unheard)
+        unanswered = sum(call.entity == entity and not call.status and call.request_id not in known for call in records)
+        return cls(sum(event.tokens != NOTHING for event in events), len(events) + unanswered)
 
 
-def may_be_forgotten(items: Iterable[Mapping[str, Any]], told: Sequence[Told], deaths: Sequence["Death"]) -> int:
+def tokens_redis_may_lose(
+    items: Iterable[Mapping[str, Any]], records: Sequence[CallRecord], deaths: Sequence["Death"]
+) -> int:
     """How many tokens the counters may lack after Redis died: those settled within what a SIGKILL loses."""
-    lost = {call.request_id for call in told if any(death.may_forget(call.ended_at_s) for death in deaths)}
+    lost = {call.request_id for call in records if any(death.may_lose(call.ended_at_s) for death in deaths)}
     return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost)
 
 
@@ -126,10 +130,10 @@ class Death:
     at_s: float
     disturbed_at_s: float
 
-    def may_forget(self, ended_at_s: float) -> bool:
+    def may_lose(self, ended_at_s: float) -> bool:
         """Whether the settlement of a call that ended at `ended_at_s` may be lost."""
-        return self.disturbed_at_s - REDIS_MAY_FORGET_S <= ended_at_s <= self.at_s + 1
+        return self.disturbed_at_s - REDIS_MAY_LOSE_S <= ended_at_s <= self.at_s + 1
 
 
-def _doubles(keys: Iterable[str]) -> list[str]:
+def _duplicates(keys: Iterable[str]) -> list[str]:
     return sorted(key for key, count in Counter(keys).items() if count > 1)
