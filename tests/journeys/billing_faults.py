@@ -1,7 +1,7 @@
-"""Compares what callers saw with the billing events and the counters. Pure; each fault is one sentence.
+"""Compares the callers' records with the billing events and the counters. Does no I/O; each fault is one sentence.
 
-A complete answer has one event with its tokens, a refusal has none, whatever broke off has one at most, and one for
-certain where the caller had some of the answer.
+A complete answer has exactly one event, with its tokens. A refused call has none. A call that was cut off has at most
+one, and exactly one if the caller received part of the answer.
 
 See docs/reference/events-and-webhooks.md#crashes.
 """
@@ -20,8 +20,8 @@ REFUSED_BEFORE_DISPATCH = frozenset(
 )
 GATEWAY_BUGS = frozenset(("INTERNAL_GATEWAY_ERROR",))
 REDIS_MAY_LOSE_S = 2.0
-"""With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf). A SIGKILL
-loses that much."""
+"""With `appendfsync everysec` Redis may postpone a write by two seconds while a sync is slow (redis.conf), so a SIGKILL
+loses at most that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _of_call(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
         yield from _of_refused(call, events)
     elif call.partial:
         if all(event.tokens == NOTHING for event in events):
-            yield "some of an answer arrived, and nothing is billed"
+            yield "part of an answer arrived, but nothing is billed"
     elif not call.streamed:
         yield from (f"billed {event.tokens}" for event in events if event.tokens not in (NOTHING, call.asked))
 
@@ -77,7 +77,7 @@ def _of_answered(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
     if call.tokens != call.asked:
         yield f"the answer reported {call.tokens}"
     if not events:
-        yield "answered, and there is no event"
+        yield "answered, but there is no event"
     yield from (
         f"the answer reported {call.tokens}, billed {event.tokens}" for event in events if event.tokens != call.tokens
     )
@@ -85,9 +85,9 @@ def _of_answered(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
 
 def _of_refused(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
     if call.code in GATEWAY_BUGS:
-        yield "a bug answered"
+        yield "the gateway reported an internal error"
     if events and (call.code in REFUSED_BEFORE_DISPATCH or call.status < 500):
-        yield "refused, and there is an event"
+        yield "refused, but there is an event"
     yield from (f"refused, billed {event.tokens}" for event in events if event.tokens != NOTHING)
 
 
@@ -118,7 +118,7 @@ class Requests:
 def tokens_redis_may_lose(
     items: Iterable[Mapping[str, Any]], records: Sequence[CallRecord], deaths: Sequence["Death"]
 ) -> int:
-    """How many tokens the counters may lack after Redis died: those settled within what a SIGKILL loses."""
+    """How many tokens the counters may lack after Redis died: those settled too late to be on its disk."""
     lost = {call.request_id for call in records if any(death.may_lose(call.ended_at_s) for death in deaths)}
     return sum(event.tokens.total for event in map(Event.of, items) if event.request_id in lost)
 

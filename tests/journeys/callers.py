@@ -1,6 +1,6 @@
-"""Callers that record what they received: status, request id, tokens, or that the answer broke off.
+"""Callers that record what they received: status, request id, tokens, or that the answer was cut off.
 
-What they write down is held against the books by `books.py`. They retry nothing.
+`billing_faults.py` compares their records with the billing events. They retry nothing.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from tests.upstream.questions import Question, tokens_in
 
 TIMEOUT_S = 30.0
 BULKY, BULK = 0.3, 60_000
-"""The share of calls with much metadata, and its bytes. Metadata is journaled, so that journals grow by segments."""
+"""The share of calls with large metadata, and its size in bytes. Metadata is journaled, so journals fill segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What the caller of one call knows. `status` is 0 without an answer; `tokens` is None unless it was complete."""
+    """One call as its caller saw it. `status` is 0 without an answer; `tokens` is None unless it was complete."""
 
     request_id: str
     entity: str
@@ -37,7 +37,7 @@ class CallRecord:
     partial: bool = False
     """Some of the answer's text arrived."""
     broken_by: str = ""
-    """How a broken answer broke."""
+    """The name of the error that cut the answer off."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _AnswerSoFar:
 
 @dataclass
 class Callers:
-    """Concurrent callers that each make one call after the other until `stop`. `proxy` returns the URL."""
+    """Concurrent callers. Each makes one call after the other until `stop`. `proxy` returns the proxy's URL."""
 
     session: aiohttp.ClientSession
     proxy: Callable[[], str]

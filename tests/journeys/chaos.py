@@ -1,7 +1,8 @@
 """The chaos program: kills processes of the real product at random moments under load and accounts for every call.
 
-`python -m tests.journeys.chaos --minutes 10 --seed 7` prints its progress and a verdict; exit 0 only without a fault.
-First Redis is spared, and the day's usage must equal the events to the token; then nothing is.
+`python -m tests.journeys.chaos --minutes 10 --seed 7` prints its progress and a verdict; it exits with 0 only
+if it found no fault. In the first half Redis is not killed, and the day's usage must equal the events to the token. In
+the second half every process may be killed.
 """
 
 import argparse
@@ -43,7 +44,7 @@ PLENTY = 1_000_000_000
 TIGHT_PER_MINUTE = 100
 DRAIN_S = 60.0
 SETTLEMENT_DELAY_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
-"""How long settlements may be delayed after a blow, in seconds. Blows that are not listed end at once."""
+"""How long settlements may be delayed after each kind of disturbance, in seconds; one second if it is not listed."""
 HOLDBACK_S = 2.0
 WITHOUT_REDIS_KILLS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
 ALL_KINDS = (*WITHOUT_REDIS_KILLS, "redis", "redis", "all", "all", "all twice", "stop cut short")
@@ -53,7 +54,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. `seconds`: how long the chaos lasts, without the drains."""
+    """One run. `seconds`: how long processes are killed, without the drains."""
 
     seconds: float
     seed: int
@@ -76,7 +77,7 @@ class Rig:
     """Requests refused while Redis was away, whose worker died before it could return their reservations."""
 
     async def items(self) -> list[Any]:
-        """All billing events there are."""
+        """All billing events."""
         page = await self.operator.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
         items = list(page["items"])
         while page["pagination"]["has_more"]:
@@ -129,7 +130,7 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def running_rig(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
-    """Start the product with one tree of groups, a key for each leaf, and callers that do not call yet."""
+    """Start the product with one tree of groups, a key for each leaf, and idle callers."""
     upstream = ScriptedUpstream(default=answer_question)
     product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
     async with aiohttp.ClientSession() as session:
@@ -148,7 +149,7 @@ async def running_rig(directory: Path, seed: int, settings: dict[str, str] | Non
 
 
 async def _create_groups(operator: OperatorClient, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Create a parent and three children, one of which is often refused. Group ids and keys by entity."""
+    """Create a parent and three children, one of which is often refused. Return group ids and keys by entity."""
     await operator.endpoint(SLUG, await operator.model("chaos", upstream_url))
     daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
     root = await operator.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
@@ -161,7 +162,7 @@ async def _create_groups(operator: OperatorClient, upstream_url: str) -> tuple[d
 
 @dataclass
 class FaultInjector:
-    """Kills at random, as the seed decides, and records what it did."""
+    """Kills and pauses random processes, as the seed decides, and records what it did."""
 
     rig: Rig
     plan: Plan
@@ -184,7 +185,7 @@ class FaultInjector:
             self.disturbances.append((began, time.time() + SETTLEMENT_DELAY_S.get(kind, 1.0)))
 
     def _kill_one(self, named: str) -> None:
-        """Kill one process, if it is there: it may be dead and not back yet."""
+        """Kill one process, if it runs. It may be dead and not restarted yet."""
         for pid in self.rig.product.processes(named)[:1]:
             with contextlib.suppress(ProcessLookupError):
                 kill(pid)
@@ -206,7 +207,7 @@ class FaultInjector:
         self._kill_one("redis-server")
 
     async def _freeze(self) -> None:
-        """Stop Redis for a moment; a worker that waits for it may be killed meanwhile."""
+        """Pause Redis for a moment. Sometimes kill a worker that waits for it."""
         with _paused(self.rig.product.processes("redis-server")):
             await asyncio.sleep(self.rng.choice((0.03, 0.3, 1.5)))
             if self.rng.random() < 0.3:
@@ -215,13 +216,13 @@ class FaultInjector:
             await asyncio.sleep(self.rng.choice((0.03, 0.3)))
 
     async def _stall(self) -> None:
-        """Stop one of our processes for a moment."""
+        """Pause a worker, the supervisor or control for a moment."""
         named = self.rng.choice(("proxy.worker", "-m proxy --", "-m control --"))
         with _paused(self.rig.product.processes(named)[: self.rng.choice((1, 2))]):
             await asyncio.sleep(self.rng.choice((0.1, 0.5, 2.0)))
 
     async def _restart(self) -> None:
-        """Stop in order and start again: nothing may be lost."""
+        """Stop in order and start again. Nothing may be lost."""
         assert await asyncio.to_thread(self.rig.product.stop) == 0
         await asyncio.to_thread(self.rig.product.start)
 
@@ -231,7 +232,7 @@ class FaultInjector:
         await asyncio.to_thread(self.rig.product.start)
 
     async def _all_twice(self) -> None:
-        """Kill everything, and once more while it starts."""
+        """Kill all processes, and kill them again while they start."""
         self._record_redis_death()
         product = self.rig.product
         await asyncio.to_thread(product.kill)
@@ -246,7 +247,7 @@ class FaultInjector:
         await self._all()
 
     def _record_redis_death(self) -> None:
-        """Record a death of Redis. A disturbance before it may have delayed settlements; count from its beginning."""
+        """Record a death of Redis. Settlements that earlier disturbances delayed may be lost with it."""
         now = since = time.time()
         for began, ended in reversed(self.disturbances):
             if ended >= since - REDIS_MAY_LOSE_S:
@@ -277,8 +278,8 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
             await injector.inject(plan.seconds / 2, kinds)
             await rig.callers.stop()
             faults += await verdict(rig, injector.deaths, say)
-            injector.disturbances.clear()  # all is settled by now
-        say("once more from the disk: a replay doubles nothing")
+            injector.disturbances.clear()  # everything is settled by now
+        say("kill and restart all once more: a replay must settle nothing twice")
         await injector._all()
         faults += await verdict(rig, injector.deaths, say)
         say(summary(rig, injector))
@@ -321,7 +322,7 @@ def _faults_of_requests(rig: Rig, items: list[Any], used: dict[str, int], *, may
 
 
 def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
-    """Faults in the counted tokens: never more than billed, and less only by what Redis may have lost."""
+    """Faults in the counted tokens. They never exceed the billed ones; they may lack only what Redis may have lost."""
     return [
         f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
         for entity, tokens in used.items()
@@ -358,7 +359,7 @@ def main() -> int:
     for fault in faults:
         say("FAULT " + fault)
     if faults:
-        say(f"{len(faults)} faults; what the product left is in {directory}")
+        say(f"{len(faults)} faults; the product's files are in {directory}")
         return 1
     shutil.rmtree(directory)
     say("every call accounted for")

@@ -28,7 +28,7 @@ class Workspace:
 
 @dataclass
 class Stage:
-    """What a journey works with: the operator's HTTP client, an upstream, and names that no other journey uses."""
+    """A journey's tools: the operator's HTTP client, an upstream, and names that no other journey uses."""
 
     product: Product
     operator: OperatorClient
@@ -45,7 +45,7 @@ class Stage:
         return openai.AsyncOpenAI(base_url=self.product.proxy + "/v1", api_key=api_key, max_retries=0, timeout=30)
 
     async def ask(self, api_key: str, **changes: Any) -> Any:
-        """Make one plain call of the slug with the stock SDK."""
+        """Make one unstreamed call of the slug with the stock SDK."""
         request: dict[str, Any] = {"model": self.slug, "messages": [{"role": "user", "content": "Hello"}]} | changes
         async with self.client(api_key) as client:
             return await client.chat.completions.create(**request)
@@ -58,7 +58,7 @@ class Stage:
             return answer.status, await answer.text()
 
     async def key_without_limits(self) -> str:
-        """Create an endpoint that leads to the upstream, and a group that may call it. Return a key of the group."""
+        """Create an endpoint for the upstream, and a group that may call it. Return a key of the group."""
         await self.operator.endpoint(self.slug, await self.operator.model(self.name, self.upstream.url))
         return await self.operator.key(await self.operator.group(self.name, [{"slug": self.slug}]))
 
@@ -74,7 +74,7 @@ class Stage:
         return False
 
     async def all_parts_ready(self) -> bool:
-        """Whether all parts run and are ready: for a while after a kill they are not."""
+        """Whether all processes run and the product is ready. For a while after a kill this is False."""
         try:
             async with self.session.get(self.product.admin + "/readyz") as answer:
                 ready = answer.status == 200
@@ -161,4 +161,4 @@ async def killable_stage(stage: Stage) -> AsyncIterator[Stage]:
             product.environment = environment
         if not product.is_running:
             product.start()
-        await stage.until(stage.all_parts_ready, "the product is whole again")
+        await stage.until(stage.all_parts_ready, "all processes run again")

@@ -1,6 +1,6 @@
-"""Installs a wheel of this tree into a virtual environment that has nothing else, as `pip install` would.
+"""Installs a wheel of this tree into an otherwise empty virtual environment, as `pip install` would.
 
-Its dependencies are those of this interpreter, linked one by one, so that what only the tests need cannot be imported.
+Only the wheel's own dependencies are linked from this interpreter, so packages for tests cannot be imported.
 Nothing is downloaded.
 """
 
@@ -33,7 +33,7 @@ def install(to: Path) -> Path:
 
 
 def build_wheel(to: Path) -> Path:
-    """Build in a copy of the tree: a build leaves directories behind."""
+    """Build in a copy of the tree, because a build leaves directories behind."""
     copy = to / "source"
     copy.mkdir()
     for name in SOURCES:
@@ -46,7 +46,7 @@ def build_wheel(to: Path) -> Path:
 
 
 def required_by(name: str) -> set[str]:
-    """The names of the distribution and of all that it requires on this machine."""
+    """The names of the distribution and of everything that it requires on this machine."""
     seen: set[tuple[str, str]] = set()
     front = {(name, "")}
     while front:

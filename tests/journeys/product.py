@@ -1,6 +1,6 @@
 """The product driver of all journeys: starts `tollgate` commands, finds and kills their processes, calls the HTTP API.
 
-It imports nothing of the product but `tie_to_parent`: journeys see what an operator sees.
+It imports only `tie_to_parent` from the product: journeys see what an operator sees.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Product:
         return self._up is not None and self._up.poll() is None
 
     def launch(self) -> subprocess.Popen[str]:
-        """Start it and do not wait until it is ready."""
+        """Start it without waiting until it is ready."""
         words = ("up", "--data", str(self.data), "--workers", str(self.workers), *self.ports)
         self._up = spawn(words, self.environment, self.log)
         return self._up
@@ -112,7 +112,7 @@ class Product:
         return ended(self.up, within_s)
 
     def command(self, *arguments: str) -> Any:
-        """Run a `tollgate` command on this data directory. Return the JSON it prints; a list, if many lines."""
+        """Run a `tollgate` command on this data directory. Return the printed JSON; several lines become a list."""
         done = self.run(*arguments, "--data", str(self.data))
         assert done.returncode == 0, done.stderr
         values = [json.loads(line) for line in done.stdout.splitlines()]
@@ -151,7 +151,7 @@ def _pids() -> list[int]:
 
 
 def _group(pid: int) -> int:
-    """The process group of `pid`; 0 if the process is gone or a zombie."""
+    """The process group of `pid`; 0 if the process has ended or is a zombie."""
     try:
         state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except (FileNotFoundError, ProcessLookupError):
@@ -182,7 +182,7 @@ class OperatorClient:
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         status, answer = await self.ask(method, path, body, **query)
-        while status == 429:  # a key may ask a hundred times a second
+        while status == 429:  # a key may make a hundred requests a second
             await asyncio.sleep(answer["retry_after"])
             status, answer = await self.ask(method, path, body, **query)
         assert status == 200, f"{method} {path}: {status} {answer}"

@@ -32,13 +32,13 @@ class ReceivedMessage:
         return list(orjson.loads(self.body)["data"]["events"])
 
     def verified(self, secret: str) -> Any:
-        """The message. WebhookVerificationError if it has no signature by this secret."""
+        """Return the parsed message. Raises WebhookVerificationError unless it is signed with this secret."""
         return Webhook(secret).verify(self.body, dict(self.headers))
 
 
 @dataclass
 class Receiver:
-    """One receiver: what it received, and how it answers. With `status` None it never answers."""
+    """A receiver that records its messages. With `status` None it never answers."""
 
     name: str
     status: int | None = 200
@@ -60,7 +60,7 @@ class Receiver:
 
     @property
     def events(self) -> list[Any]:
-        """The events of all messages, repeated as often as they came."""
+        """The events of all messages, including repeated ones."""
         return [event for one in self.messages for event in one.events]
 
     def by_id(self) -> dict[str, list[ReceivedMessage]]:
@@ -79,7 +79,7 @@ class Receiver:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
-        await asyncio.sleep(0.2)  # asyncio lets go of TLS connections whose peer was killed only in later rounds
+        await asyncio.sleep(0.2)  # asyncio closes TLS connections of a killed peer only in later loop iterations
 
     async def _receive(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}

@@ -1,6 +1,6 @@
 """A wall clock that a test can step, for the whole product: a preloaded library adds the offset in a file.
 
-Only `CLOCK_REALTIME` moves, as when an operator or NTP sets the clock; what measures durations does not.
+Only `CLOCK_REALTIME` moves, as when an operator or NTP sets the clock. Monotonic clocks do not.
 """
 
 import mmap

@@ -79,7 +79,7 @@ class RestoreScenario:
         return 200
 
     async def until_refused(self, key: str) -> None:
-        """Call until the proxy knows that the key is gone."""
+        """Call until the proxy refuses the key."""
 
         async def refused() -> bool:
             return await self.status_of(key) == 403
@@ -90,7 +90,7 @@ class RestoreScenario:
         stage = self.stage
         await self.until_refused(self.created_after_backup)
         assert await self.status_of(self.revoked) == 403
-        assert await self.status_of(self.kept) == 200, "the limit that came after the backup binds no more"
+        assert await self.status_of(self.kept) == 200, "the limit set after the backup no longer applies"
         events = await stage.events_of(stage.name, self.answered.total())
         keys = [event["idempotencyKey"] for event in events]
         assert len(keys) == len(set(keys))
@@ -114,7 +114,7 @@ async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, t
 
 
 class Planes:
-    """`tollgate control` and `tollgate proxy` as on two machines, with what a stage needs of a product."""
+    """`tollgate control` and `tollgate proxy` as on two machines, with the members of `Product` that a stage needs."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.data = folder / "control"
@@ -178,7 +178,7 @@ async def separate_planes(
         running.start_control()
         running.start_proxy()
         began = "2000-01-01T00:00:00Z"
-        stage = Stage(running, OperatorClient(session, running, workspace["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # as much of a product as a stage needs
+        stage = Stage(running, OperatorClient(session, running, workspace["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # has the members that a stage needs
         await stage.until(lambda: is_ready(session, running.admin), "the proxy is ready")
         yield stage
 
@@ -200,13 +200,13 @@ for name in sys.argv[1:]:
 
 
 def create_workspaces(running: Planes, names: list[str]) -> None:
-    """Run `tollgate workspace create` for each name, in one process: most of a command's time is its start."""
+    """Run `tollgate workspace create` for each name, in one process, because starting is most of a command's time."""
     environment = Product(running.data).environment | {"TOLLGATE_DATA": str(running.data)}
     subprocess.run([sys.executable, "-c", CREATE_WORKSPACES, *names], env=environment, check=True, timeout=60)
 
 
 async def test_running_proxy_reloads_all_policy_after_a_restore(separate_planes: Stage, tmp_path: Path) -> None:
-    """The restored database may be behind the proxy's revision, at it, or beyond it by another way."""
+    """The restored database may be behind the proxy's revision, at it, or past it with different changes."""
     running: Any = separate_planes.product
     database = running.data / "control.db"
     for written_since in (0, 1, 2, 12):

@@ -1,4 +1,4 @@
-"""A call is settled once, however it ends: usage equals the events' tokens, and nothing stays reserved.
+"""A call is settled once, however it ends: usage equals the events' tokens, and no reservation remains.
 
 The whole product over two workers. Duplicated and reordered batches: tests/contracts/redis/test_admission_machine.py.
 """
@@ -36,7 +36,7 @@ class Account:
 
 @dataclass
 class SettlementScenario:
-    """Two accounts below one parent, one tight by the minute and one by the day."""
+    """Two accounts below one parent. One has a tight limit per minute, the other per day."""
 
     stage: Stage
     upstream: ScriptedUpstream
@@ -58,7 +58,7 @@ class SettlementScenario:
         return self.stage.session.post(url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
     async def ask(self, ending: str, tokens: Tokens, **more: Any) -> list[int]:
-        """Make one call with each account. The statuses; 0 if the answer broke off."""
+        """Make one call with each account. Return the statuses; 0 for an answer that was cut off."""
         statuses = []
         for account in self.accounts:
             try:
@@ -102,7 +102,7 @@ class SettlementScenario:
         return self.upstream.gate.waiting == count
 
     async def check(self) -> dict[str, list[Event]]:
-        """Check all that must hold once everything is settled. Return the events by account."""
+        """Check events, usage and reservations once everything is settled. Return the events by account."""
         found = {account.entity: await self._check(account) for account in self.accounts}
         due = sum(event.tokens.total for events in found.values() for event in events)
         await self.stage.until(lambda: self._has_used(self.root, {"TOKEN": due}), f"the parent has used {due}")
@@ -124,7 +124,7 @@ class SettlementScenario:
         return status == 200 and {item["type"]: item["current_usage"] for item in answer["items"]} == due
 
     async def _used_and_reserved(self, account: Account) -> int:
-        """What is used and reserved of the tightest TOKEN limit, as shown by one more call of known cost."""
+        """The used and reserved tokens of the tightest TOKEN limit, read from one more call of known cost."""
         body = {"model": self.stage.slug, "messages": [{"role": "user", "content": "1/1/0/1/0"}], "max_tokens": 1}
         data = json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {account.key}", "Content-Type": "application/json"}
@@ -186,7 +186,7 @@ async def test_each_call_is_settled_once_for_every_kind_of_ending(
             Tokens(input=5000, output=600, cached_input=0),
         ]
         assert {id for id, tokens in tokens_by_request.items() if tokens.total} == {"cuts-6", "stops-8"}, (
-            "counted, and no other"
+            "only calls with delivered text are billed"
         )
 
 

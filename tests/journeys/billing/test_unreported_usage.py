@@ -1,4 +1,4 @@
-"""Delivered output is billed, whoever cuts the stream and whatever usage is reported."""
+"""Delivered output is billed, even if the stream is cut off or its reported usage is invalid."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def dictating_upstream() -> AsyncIterator[ScriptedUpstream]:
 
 
 async def key_for(stage: Stage, upstream: ScriptedUpstream, *limits: tuple[str, str, int]) -> tuple[str, str]:
-    """Create a group that may call the slug. Its id and a key."""
+    """Create a group that may call the slug. Return its id and a key."""
     await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, upstream.url))
     group = await stage.operator.group(stage.name, models(stage.slug, *limits))
     return group, await stage.operator.key(group)
@@ -47,7 +47,7 @@ async def status_of(stage: Stage, key: str, dictation: dict[str, Any], **more: A
 
 
 async def read_sentences(answer: aiohttp.ClientResponse, sentences: int) -> None:
-    """Read until so many sentences have come."""
+    """Read until this many sentences have arrived."""
     count = 0
     while count < sentences:
         line = await answer.content.readline()
@@ -56,7 +56,7 @@ async def read_sentences(answer: aiohttp.ClientResponse, sentences: int) -> None
 
 
 async def disconnect_after(stage: Stage, key: str, sentences: int, **more: Any) -> None:
-    """Read all of the answer's text, and leave before its usage comes."""
+    """Read all of the answer's text, and disconnect before its usage arrives."""
     dictation = {
         "text": SENTENCE,
         "times": sentences,
@@ -72,10 +72,10 @@ async def disconnect_after(stage: Stage, key: str, sentences: int, **more: Any) 
 async def test_disconnecting_before_usage_is_billed_by_delivered_text(
     stage: Stage, dictating_upstream: ScriptedUpstream
 ) -> None:
-    """A day's 5 000 tokens buy about 5 000, not 150 000 words."""
+    """Answers with few tokens per byte must not lower the estimate: 5 000 tokens buy about 5 000 words, not 150 000."""
     group, key = await key_for(stage, dictating_upstream, ("TOKEN", "DAY", 5000))
     short_answer = {"text": "a", "times": 1, "usage": '{"prompt_tokens":1,"completion_tokens":1}'}
-    for _ in range(40):  # more than 16 in each of the two workers, as likely as not
+    for _ in range(40):  # probably more than 16 in each of the two workers
         assert await status_of(stage, key, short_answer) == 200
     sentences = 300
     await disconnect_after(stage, key, sentences)
@@ -90,7 +90,7 @@ async def test_disconnecting_before_usage_is_billed_by_delivered_text(
             answer.close()
         disconnects += 1
         events = await stage.events_of(stage.name, 41 + disconnects)
-        assert disconnects < 4, "the day's limit never came"
+        assert disconnects < 4, "the day's limit was never reached"
         spent = sum(event["tokens"]["inputTokens"] + event["tokens"]["outputTokens"] for event in events)
 
         async def usage_is_settled(due: int = spent) -> bool:
@@ -140,7 +140,7 @@ async def test_stream_of_a_killed_worker_is_billed_by_its_last_progress(
     dictation = {"text": SENTENCE, "times": sentences, "stop": True}
     async with post_call(stage, key, dictation, stream=True) as answer:
         await read_sentences(answer, sentences)
-        await asyncio.sleep(2.5)  # more than the second after which all of it has been noted
+        await asyncio.sleep(2.5)  # progress is journaled every second
         for worker in stage.product.processes("proxy.worker"):
             kill(worker)
     (event,) = await stage.events_of(stage.name, 1)

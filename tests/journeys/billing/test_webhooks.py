@@ -1,4 +1,4 @@
-"""Webhooks through the whole product: receivers get each event, whatever dies meanwhile."""
+"""Webhooks through the whole product: receivers get each event, even if processes are killed."""
 
 import asyncio
 import base64
@@ -53,14 +53,14 @@ class WebhookScenario:
         return list((await self.stage.operator.call("GET", f"{PATH}/{webhook['id']}/deliveries", **query))["items"])
 
     async def until(self, receiver: Receiver, events: int) -> None:
-        """Return once `receiver` has got so many distinct events."""
+        """Return once `receiver` has received this many distinct events."""
         await eventually(
             lambda: len({one["idempotencyKey"] for one in receiver.events}) >= events,
             lambda: f"{receiver.name}: {len(receiver.events)} of {events}\n{self.stage.product.log_tail()}",
         )
 
     async def until_status(self, webhook: Any, status: str) -> Any:
-        """A delivery of the webhook, once one has this status."""
+        """Wait for a delivery of the webhook with this status, and return it."""
 
         async def look() -> Any:
             return next(iter(await self.deliveries(webhook, status=status)), None)
@@ -129,7 +129,7 @@ async def test_each_call_is_delivered_and_signed_by_rotating_secrets(
         receiver.messages[-1].verified(rotated["secret"])
         final = await scenario.stage.operator.call("PATCH", one, {"rotate_secret": True, "secret_overlap_seconds": 0})
         ping = await scenario.stage.operator.call("POST", f"{one}/test")
-        await eventually(lambda: ping["id"] in receiver.by_id(), lambda: "the ping never came")
+        await eventually(lambda: ping["id"] in receiver.by_id(), lambda: "the test message never arrived")
         assert receiver.messages[-1].verified(final["secret"])["type"] == "TEST"
         for old in (created["secret"], rotated["secret"]):
             with pytest.raises(WebhookVerificationError):
@@ -193,7 +193,7 @@ def another_control(product: Product) -> Iterator[None]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, str]]:
-    """The settings that name a database, and those that two processes must share."""
+    """The settings for a database, and those that both processes must share."""
     shared = {
         "TOLLGATE_SECRET_KEY": base64.b64encode(b"k" * 32).decode(),
         "TOLLGATE_INTERNAL_TOKEN": "the-internal-token-of-this-journey",
@@ -210,9 +210,9 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
 async def test_every_event_is_delivered_when_control_is_killed(
     tmp_path: Path, upstream: ScriptedUpstream, database: dict[str, str]
 ) -> None:
-    """Under way at a kill are four messages at most; those may come twice, with one id and the same bytes.
+    """At most four messages are in flight at a kill. Those may arrive twice, with the same id and bytes.
 
-    So may what a busy machine answered too late: the log of a delivery tells of each such attempt.
+    A message answered after its timeout may also arrive twice; the delivery's log records each such attempt.
     """
     kills, most_in_flight = 3, 4
     async with webhook_scenario(tmp_path, upstream, ("hook",), **database) as scenario:
@@ -227,7 +227,7 @@ async def test_every_event_is_delivered_when_control_is_killed(
                 for _ in range(8):
                     await scenario.call(5)
                     calls += 5
-                await eventually(lambda: len(receiver.messages) > before + 1, lambda: "nothing is under way")  # noqa: B023
+                await eventually(lambda: len(receiver.messages) > before + 1, lambda: "no message is in flight")  # noqa: B023
                 for pid in product.processes("-m control --"):
                     kill(pid)
                 await scenario.stage.control_is_back()

@@ -31,7 +31,7 @@ async def test_stream_is_passed_on_unbuffered_and_metered_without_requested_usag
             model=stage.slug, messages=[{"role": "user", "content": "Hello"}], stream=True
         )
         async for chunk in stream:
-            stage.upstream.gate.open()  # the first piece is here while upstream waits: nothing held it back
+            stage.upstream.gate.open()  # the first piece has arrived while the upstream waits, so nothing buffered it
             assert chunk.model == stage.slug
             assert chunk.choices, "the usage chunk that the caller had not asked for"
             assert chunk.usage is None

@@ -1,6 +1,6 @@
-"""Both stock SDKs against each vendor through the whole product: a translation is not noticed.
+"""Both stock SDKs against each vendor through the whole product: the SDKs do not notice a translation.
 
-And what must never be told: the vendors' credentials and hosts, in no answer, no metric and no line of any log.
+No answer, metric or log line contains a vendor's credential or host.
 """
 
 import json
@@ -34,12 +34,12 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "str
 
 @dataclass
 class VendorScenario:
-    """A product whose vendors are `vendors`, a slug for each, and a key that may call all of them."""
+    """A product with three vendors, all served by `vendors`, a slug for each, and a key that may call all of them."""
 
     stage: Stage
     vendors: ScriptedUpstream
     billed_calls: list[tuple[str, str]]
-    """Who called, and when."""
+    """The entity and start time of each answered call."""
     keys: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -261,7 +261,7 @@ async def test_each_answer_is_billed_by_the_vendors_usage(scenario: VendorScenar
 
 
 async def test_logs_and_metrics_contain_no_credential_and_no_vendor_host(scenario: VendorScenario) -> None:
-    """The last of this module: by now every vendor has answered, refused and failed."""
+    """Must be the module's last test: by now every vendor has answered and failed."""
     product = scenario.stage.product
     async with scenario.stage.session.get(product.admin + "/metrics") as answer:
         metrics = await answer.text()

@@ -35,7 +35,7 @@ async def connected(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 
 def ask_twice(stage: Stage, key: str) -> tuple[list[int], set[Any]]:
-    """Make two calls with the standard library's client. Their statuses and the local addresses they came from."""
+    """Make two calls with the standard library's client. Return their statuses and their local addresses."""
     at, statuses, sockets = urlsplit(stage.product.proxy), [], set()
     connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=30)
     for stream in (False, True):
@@ -105,7 +105,7 @@ async def test_413_names_the_bodys_size_and_the_limit(stage: Stage) -> None:
                 writer.write(piece)
                 await writer.drain()
         except ConnectionError:
-            pass  # it has said what it had to say
+            pass  # the proxy closed the connection after its answer
         answer = await asyncio.wait_for(answered, 30)
         assert answer.startswith(b"HTTP/1.1 413 ")
         assert b"bytes exceeds maximum size of 100000000 bytes" in answer

@@ -1,6 +1,6 @@
-"""Limits that change, and limits over time: the running window, exact waits, midnight by Redis' clock, tiers.
+"""Limits that change, and limits over time: the current window, exact retry times, midnight by Redis' clock, tiers.
 
-The whole product over two workers; the windows' own edges: tests/contracts/redis/test_counters.py.
+The whole product over two workers. Window boundaries: tests/contracts/redis/test_counters.py.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Answer:
     body: Any
 
     def wait_s(self, of: "Answer", window_s: float) -> set[int]:
-        """The waits, in whole seconds, that are right for a window that began with the answer `of`."""
+        """The correct waits, in whole seconds, for a window that began with the answer `of`."""
         longest, shortest = window_s - (self.sent_s - of.received_s), window_s - (self.received_s - of.sent_s)
         return set(range(math.ceil(shortest), math.ceil(longest) + 1))
 
@@ -78,7 +78,7 @@ async def change(stage: Stage, key: str, group: str, *limits: tuple[str, str, in
     in_a_row = 0
 
     async def shown_to_all() -> bool:
-        """Each look is a call that counts."""
+        """Each check is a call that counts."""
         nonlocal in_a_row
         headers = {name.lower(): value for name, value in (await ask(stage, key)).headers.items()}
         shown = {name: value for name, value in headers.items() if name.startswith("x-ratelimit-limit-")}
@@ -94,15 +94,17 @@ async def test_changed_limits_apply_to_the_current_window(stage_with_endpoint: S
     key = await stage.operator.key(group)
     assert await statuses(stage, key, 20) == [200] * 20
     await change(stage, key, group, (*REQUESTS, 10))
-    assert await statuses(stage, key, 5) == [429] * 5, "lowered below what is used: refused until enough has left"
+    assert await statuses(stage, key, 5) == [429] * 5, (
+        "lowered below the usage: refused until enough calls have left the window"
+    )
     await change(stage, key, group, (*REQUESTS, 80))
     used = 80 - int((await ask(stage, key)).headers["x-ratelimit-remaining-requests"])
     assert 20 < used < 80, "what was admitted before still counts"
     assert await statuses(stage, key, 80) == [200] * (80 - used) + [429] * used
     await change(stage, key, group)
-    assert await statuses(stage, key, 10) == [200] * 10, "removed: nothing binds"
+    assert await statuses(stage, key, 10) == [200] * 10, "removed: no limit applies"
     await change(stage, key, group, (*REQUESTS, 80))
-    assert await statuses(stage, key, 5) == [429] * 5, "put back: its window has not passed"
+    assert await statuses(stage, key, 5) == [429] * 5, "added again: its window has not passed"
     await change(stage, key, group, (*REQUESTS, 80), (*TOKENS, 100))
     assert await statuses(stage, key, 5) == [429] * 5
 
@@ -124,7 +126,7 @@ async def test_retry_after_is_exact_to_the_second(stage_with_endpoint: Stage) ->
         await stage.operator.group(stage.name, models(stage.slug, (*REQUESTS, 2), (*TOKENS, 10_000)))
     )
     first = await ask(stage, key)
-    await asyncio.sleep(1.6)  # so that waits counted from the first and from the second call differ in seconds
+    await asyncio.sleep(1.6)  # so that waits from the first and from the second call differ
     second = await ask(stage, key)
     refused = await ask(stage, key)
     assert [answer.status for answer in (first, second, refused)] == [200, 200, 429]
@@ -163,7 +165,7 @@ async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterato
     async with aiohttp.ClientSession() as session:
         try:
             await asyncio.to_thread(product.start)
-            yield stage_of(Workspace(product), session, None, "own")  # type: ignore[arg-type]  # its upstream is apart
+            yield stage_of(Workspace(product), session, None, "own")  # type: ignore[arg-type]  # this journey has its own upstream
         finally:
             await asyncio.to_thread(product.kill)
 
@@ -194,7 +196,7 @@ async def test_daily_limit_resets_at_midnight_by_redis_clock(
         before = await usage(stage, group)
         await stage.until(lambda: used(stage, group, {"REQUEST": 2, "TOKEN": 30}), "settled before midnight")
         clock.step(math.ceil(midnight_s - time.time()))
-        await asyncio.sleep(1.01)  # for as long a worker may refuse by itself
+        await asyncio.sleep(1.01)  # a worker may refuse without Redis for up to a second
         await stage.until(lambda: used(stage, group, {"REQUEST": 0, "TOKEN": 0}), "a new day")
         assert await statuses(stage, key, 3) == [200, 200, 429]
         after = await usage(stage, group)

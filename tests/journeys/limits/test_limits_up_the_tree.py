@@ -1,4 +1,4 @@
-"""Limits over two workers and up the tree: never one too many, and the whole threshold is usable."""
+"""Limits over two workers and up the tree: no call above the threshold passes, and all of it is usable."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from tests.journeys.product import models
 
 
 async def tree(stage: Stage, mode: str, parent: list[Any], *children: list[Any]) -> list[str]:
-    """A parent and its children that may all call the slug; a key of each child."""
+    """Create a parent and children that may call the slug. Return a key of each child."""
     await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, stage.upstream.url))
     root = await stage.operator.group(stage.name, parent, limit_enforcement=mode)
     groups = [
@@ -66,7 +66,7 @@ async def test_independent_children_each_have_the_whole_inherited_limit(stage: S
 
 
 async def test_call_that_crosses_a_token_limit_is_admitted(stage: Stage) -> None:
-    """30 tokens a call against 40 a minute: used 0, then 30 are below it; 60 are not."""
+    """30 tokens per call against 40 per minute: a use of 0 and of 30 is below the limit; 60 is not."""
     (key,) = await tree(stage, "CASCADING", models(stage.slug, ("TOKEN", "MINUTE", 40)), [{"slug": stage.slug}])
 
     async def call_once_settled() -> bool:

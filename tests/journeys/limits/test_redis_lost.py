@@ -1,5 +1,6 @@
-"""Redis is away for seconds under load: nothing hangs, nothing is restarted, and the limits
-hold as the operator has chosen: refused (`closed`), or by each worker's share (`local`).
+"""Redis is unavailable for seconds under load. No call hangs and no process restarts.
+
+Calls with limits are refused (`closed`), or each worker enforces its share (`local`), as the operator has chosen.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from tests.waiting import eventually
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
 CALLERS = 8
 AWAY_S = 4.0
-"""Longer than every deadline of the proxy for Redis: nothing may change in this time."""
+"""Longer than every deadline of the proxy for Redis."""
 HANGS_S = 5.0
 """A call that takes longer hangs, however busy the machine is."""
 SHARES_KNOWN_S = 4.0
-"""Within this time after a start, workers know how many they are."""
+"""Within this time after a start, workers know their shares."""
 NEVER_REACHED = 1_000_000_000
 
 
@@ -181,13 +182,13 @@ def away(request: pytest.FixtureRequest) -> str:
 
 @contextlib.asynccontextmanager
 async def redis_away(stage: Stage, how: str) -> AsyncIterator[None]:
-    """Redis is away: stopped, or killed and not started again."""
+    """Make Redis unavailable: stopped, or killed and not restarted."""
     if how == "stopped":
         with redis_paused(stage):
             yield
         return
 
-    os.kill(stage.product.up.pid, signal.SIGSTOP)  # it would start another
+    os.kill(stage.product.up.pid, signal.SIGSTOP)  # it would restart Redis
     try:
         for pid in stage.product.processes("redis-server"):
             kill(pid)
@@ -228,7 +229,7 @@ async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage
             over_s = time.monotonic()
             await stage.until(lambda: _three_answered(load), "answers")
             recovered_s = time.monotonic()
-            await asyncio.sleep(0.3)  # in which no call may be refused
+            await asyncio.sleep(0.3)  # no call may be refused during this time
             assert set(load.since(recovered_s)) == {(200, "")}
             assert recovered_s - over_s < 1, "the breaker stayed open"
 
@@ -241,8 +242,8 @@ async def _three_answered(load: Load) -> bool:
 async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
     closed: Stage, callers: int, stopped_s: float
 ) -> None:
-    """Served and remaining calls add up to the limit, whatever Redis runs late. After two seconds the workers have
-    closed their connections."""
+    """Served and remaining calls add up to the limit, even if Redis runs commands late. After two seconds the workers
+    have closed their connections."""
     stage = closed
     load = await load_with(stage, "daily", ("REQUEST", "DAY", 50), ("TOKEN", "DAY", NEVER_REACHED))
     for _ in range(2):
@@ -289,11 +290,11 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
     async def full() -> bool:
         return (await tight.call()).status == 429
 
-    await stage.until(full, "Redis knows what was admitted without it")
+    await stage.until(full, "Redis has counted the calls admitted without it")
 
 
 async def test_local_mode_answers_503_from_workers_without_a_share(local: Stage) -> None:
-    """It answers 503, the machine is not ready, and both end with the loss."""
+    """The machine is not ready. Both end when Redis is back."""
     stage = local
     load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED), ("TOKEN", "DAY", NEVER_REACHED))
     await stage.until(lambda: readyz_is(stage, 200), "ready")
@@ -311,6 +312,9 @@ async def test_local_mode_answers_503_from_workers_without_a_share(local: Stage)
 async def _refused(load: Load) -> bool:
     try:
         result = await load.call()
-    except (aiohttp.ClientError, TimeoutError):  # it was in a dead worker's queue, or its new worker still starts
+    except (
+        aiohttp.ClientError,
+        TimeoutError,
+    ):  # the call was queued for a dead worker, or the new worker is still starting
         return False
     return (result.status, result.code) == (503, "LIMITS_UNAVAILABLE")

@@ -1,4 +1,4 @@
-"""Processes are killed at random moments under load, and every call is billed as its caller was told, once."""
+"""Processes are killed at random moments under load, and every call is billed once, as its caller saw it."""
 
 import os
 import random
@@ -48,7 +48,7 @@ async def test_every_call_is_billed_correctly_in_a_long_run_on_postgresql(tmp_pa
         await chaos(tmp_path, Plan(float(os.environ.get("TOLLGATE_CHAOS_SECONDS", "300")), seed(), settings=settings))
 
 
-# The books themselves: each kind of fault is found.
+# billing_faults.py itself: each kind of fault is found.
 
 
 def call_record(**changes: Any) -> CallRecord:

@@ -11,7 +11,7 @@ async def test_snapshot_show_prints_the_target_and_limits_of_a_slug(stage: Stage
     key = await stage.operator.key(
         await stage.operator.group(f"{stage.name}-0", [{"slug": stage.slug}], parent_group_id=root)
     )
-    await stage.ask(key)  # from here on the replica has it all
+    await stage.ask(key)  # the replica is now up to date
     prefix, _, secret = key.partition(".")
     shown = product.run("snapshot", "show", "--slug", stage.slug, "--key-prefix", prefix, "--data", str(product.data))
     assert shown.returncode == 0, shown.stderr

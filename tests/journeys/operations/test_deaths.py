@@ -1,4 +1,4 @@
-"""Whatever process dies, it comes back or leaves nothing behind, and no call is lost or billed twice."""
+"""A killed process is restarted or leaves nothing behind, and no call is lost or billed twice."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ async def test_killed_worker_is_replaced_and_no_event_is_lost_or_duplicated(kill
             await stage.ask(key)
             answered += 1
         except openai.APIConnectionError:
-            continue  # it was in that worker's hands, or in its queue
+            continue  # the killed worker was serving the call or had it queued
     events = await stage.events_of(stage.name, answered)
     assert len({event["idempotencyKey"] for event in events}) == len(events)
     assert answered <= len(events) <= len(stage.upstream.received)
@@ -35,7 +35,7 @@ async def test_killed_worker_is_replaced_and_no_event_is_lost_or_duplicated(kill
 
 
 async def test_open_call_of_a_killed_worker_is_billed_once(killable_stage: Stage) -> None:
-    """The caller had part of the answer: it is billed by the last journaled progress, once."""
+    """The caller received part of the answer, which is billed once, by the last journaled progress."""
     stage = killable_stage
     key = await stage.key_without_limits()
     stage.upstream.gate.close()
@@ -52,7 +52,7 @@ async def test_open_call_of_a_killed_worker_is_billed_once(killable_stage: Stage
     stage.upstream.gate.open()
     (event,) = await stage.events_of(stage.name, 1)
     assert event["tokens"]["outputTokens"] > 0
-    await asyncio.sleep(1.5)  # longer than the holdback: a second one would show
+    await asyncio.sleep(1.5)  # longer than the holdback: a duplicate event would be listed by now
     assert await stage.events_of(stage.name, 1) == [event]
 
 
@@ -91,7 +91,7 @@ async def test_calls_get_503_until_a_killed_redis_is_back_with_its_counts(killab
             statuses.append(200)
         return statuses[-1] == 429
 
-    await stage.until(used_up, "the limit's third call and no more")  # one worker may be back before the other
+    await stage.until(used_up, "the limit's third call and no more")  # one worker may reconnect before the other
     assert set(statuses) <= {200, 429, 503}
     assert statuses.count(200) == 1
 
@@ -189,7 +189,7 @@ async def test_sigterm_to_the_process_group_loses_no_event(killable_stage: Stage
     assert stage.product.processes() == []
     stage.product.start()
     events = await stage.events_of(stage.name, 6)
-    await asyncio.sleep(1.5)  # longer than the holdback: a second one would show
+    await asyncio.sleep(1.5)  # longer than the holdback: a duplicate event would be listed by now
     assert await stage.events_of(stage.name, 6) == events
     assert len({event["requestId"] for event in events}) == len(events) == 6
     assert all(event["tokens"]["outputTokens"] == 10 for event in events)

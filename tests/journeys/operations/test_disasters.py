@@ -1,4 +1,7 @@
-"""Full disks, torn journals, absent databases, stepped clocks: no event is lost or doubled; the operator is told."""
+"""Full disks, torn journals, unreachable databases, stepped clocks: no event is lost or duplicated.
+
+Logs and metrics report the trouble.
+"""
 
 import asyncio
 import contextlib
@@ -42,7 +45,7 @@ def locked_database(rig: Rig) -> Iterator[None]:
 
 
 async def make_calls(rig: Rig, count: int, **more: object) -> list[CallRecord]:
-    """Make calls one after the other, each with another cost."""
+    """Make calls one after the other, each with a different cost."""
     rng = rig.callers.rng
     return [
         await rig.callers.call(
@@ -71,17 +74,17 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tollgate", self.journals], check=True)
 
     def fill(self, _stand: Rig) -> None:
-        """The journals do that."""
+        """The journals fill it themselves."""
 
     def make_room(self, _stand: Rig) -> None:
-        """The shipper does that."""
+        """The shipper deletes segments."""
 
     def release(self) -> None:
         subprocess.run(["umount", "-l", self.journals], check=True)
 
     @staticmethod
     def possible() -> bool:
-        """Whether we may mount: only root may, and not in most containers."""
+        """Whether the tests may mount: only root may, and not in most containers."""
         if os.geteuid() != 0 or shutil.which("mount") is None:
             return False
         probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tollgate", "/mnt"]
@@ -89,7 +92,7 @@ class SmallDisk:
 
 
 class FileSizeLimit:
-    """A limit on the size of files that no further segment fits, for machines on which nothing can be mounted."""
+    """A limit on file sizes below one segment, for machines on which nothing can be mounted."""
 
     def __init__(self, directory: Path) -> None:
         self.journals = directory / "journals"
@@ -101,7 +104,7 @@ class FileSizeLimit:
         _limit_files(rig, resource.RLIM_INFINITY)
 
     def release(self) -> None:
-        """Nothing is left of it."""
+        """The limit ends with the processes."""
 
 
 def _limit_files(rig: Rig, size: int) -> None:
@@ -129,7 +132,7 @@ async def fill_until_all_workers_refuse(rig: Rig) -> None:
 async def test_full_disk_refuses_calls_before_dispatch_and_loses_no_event(
     tmp_path: Path, disk: SmallDisk | FileSizeLimit
 ) -> None:
-    """Workers that meet the full disk refuse, and so do those that start on it, until there is room."""
+    """Running workers and workers that start on the full disk refuse calls until there is room."""
     async with running_rig(tmp_path, 1, {"TOLLGATE_JOURNAL_DIR": str(disk.journals)}) as rig:
         await assert_all_answered(rig, 5)
         disk.fill(rig)
@@ -161,7 +164,7 @@ async def assert_log_metric_and_readiness_report_it(rig: Rig) -> None:
 
 
 async def restart_workers(rig: Rig) -> None:
-    """Kill the workers, a second after their last refusal: no event shows that its reservation was returned."""
+    """Kill the workers, a second after their last refusal, because no event shows that its reservation was returned."""
     await asyncio.sleep(1)
     for pid in rig.product.processes("proxy.worker"):
         kill(pid)
@@ -177,7 +180,7 @@ async def _refused(rig: Rig) -> list[CallRecord]:
 
 
 async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> None:
-    """After a power failure the last record of each journal is torn; all others count."""
+    """After a power failure the last record of each journal is torn. All others count."""
     async with running_rig(tmp_path, 1) as rig:
         with locked_database(rig):
             await assert_all_answered(rig, 40)
@@ -211,7 +214,7 @@ async def _log_with(rig: Rig, words: str) -> str:
 
 
 def _tear(path: Path) -> list[str]:
-    """Overwrite the end of the last record. The request id of the call that it closed, if there is one."""
+    """Overwrite the end of the last record. Return the request id of the call that it closed, if any."""
     data = path.read_bytes()
     records = list(frames(data))
     if not records:
@@ -239,7 +242,7 @@ async def without_control(rig: Rig) -> AsyncIterator[None]:
 
     killer = asyncio.create_task(keep_down())
     try:
-        await asyncio.sleep(0.2)  # it has been killed by then, and is killed whenever it is back
+        await asyncio.sleep(0.2)  # control has been killed by now, and is killed again after each restart
         yield
     finally:
         killer.cancel()
@@ -275,7 +278,7 @@ async def test_clock_stepped_back_loses_and_duplicates_no_event(tmp_path: Path) 
         await rig.items()
         assert "clock was set back" in log_of(rig)
         assert back_s - 10 < await _behind_s(rig) <= back_s
-        clock.step(back_s)  # what is stamped by the latest time is served when that has come again
+        clock.step(back_s)  # events stamped with the later time are served once that time has come again
         assert await verdict(rig, ()) == []
 
 

@@ -1,4 +1,4 @@
-"""The installed wheel has all that its commands need, outside of any checkout."""
+"""The installed wheel contains everything that its commands need outside of a checkout."""
 
 import os
 import subprocess

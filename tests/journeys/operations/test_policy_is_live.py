@@ -1,4 +1,4 @@
-"""A change by the operator acts in under a second; a refused caller learns nothing else."""
+"""An operator's change applies within a second; a refusal reveals nothing about other tenants."""
 
 import time
 

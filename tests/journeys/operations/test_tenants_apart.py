@@ -1,4 +1,4 @@
-"""One tenant occupies a worker as far as it can; the other tenant's calls are served."""
+"""One tenant uses as much of a worker as it may; the other tenant's calls are still served."""
 
 import asyncio
 from collections.abc import Iterator

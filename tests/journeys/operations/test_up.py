@@ -1,4 +1,4 @@
-"""`tollgate up` as a command: its output, lock, ports and files, and what a `kill -9` leaves."""
+"""`tollgate up` as a command: its output, lock, ports and files, and what remains after a `kill -9`."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def product(tmp_path: Path) -> Iterator[Product]:
 
 @dataclass(frozen=True)
 class UpRun:
-    """What one `tollgate up` showed from its start to its stop, in an awkward place.
+    """The observed output and processes of one `tollgate up`, from start to stop, in an awkward place.
 
     Its data directory has a path too long for a socket, modules in the working directory are named as the product's
     libraries, and PATH leads to no redis-server.
