@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, not whether the code is right.
+# An example's duration depends on the machine's load, so it must not fail a test.
 settings.register_profile("tollgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tollgate")
 
@@ -25,7 +25,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a module that skips itself while it is collected."""
+    """The same for a module that skips itself during collection."""
     report = yield
     if report.skipped and os.environ.get("TOLLGATE_NO_SKIPS") == "1":
         report.outcome = "failed"

@@ -1,7 +1,7 @@
 """A private PostgreSQL for tests: a cluster in a temporary directory, on a unix socket, removed afterwards.
 
-Its binaries refuse to run as root, so they run as `postgres` or `nobody` then. Where they are missing, `find_binaries`
-returns None and the tests say so as they skip.
+Its binaries refuse to run as root, so for root they run as `postgres` or `nobody`. If they are not installed,
+`find_binaries` returns None and the tests skip.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _SPEED = ("fsync=off", "full_page_writes=off", "max_connections=60", "shared_buf
 
 
 def find_binaries() -> Path | None:
-    """The directory with initdb and postgres of the newest version that is installed; None without one."""
+    """The directory with initdb and postgres of the newest installed version; None if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
@@ -38,7 +38,7 @@ def find_binaries() -> Path | None:
 
 @dataclass
 class PostgresServer:
-    """A running server. `stop` and `start` are for tests of what happens while it is away."""
+    """A running server. `stop` and `start` are for tests of outages."""
 
     binaries: Path
     directory: Path
@@ -48,7 +48,7 @@ class PostgresServer:
         return f"postgresql+asyncpg://tollgate@/{database}?host={self.directory}"
 
     def start(self) -> None:
-        """Start it as a child, not as a daemon: it must not outlive a test run that is killed."""
+        """Start it as a child, not as a daemon, so that it does not outlive a killed test run."""
         command: list[str | Path] = [self.binaries / "postgres", "-D", self.directory / "data", "-k", self.directory]
         for setting in ("listen_addresses=", *_SPEED):
             command += ["-c", setting]
@@ -76,7 +76,7 @@ class PostgresServer:
             self.process.wait(START_TIMEOUT_S)
 
     async def create_database(self, name: str, template: str = "template1") -> str:
-        """A new database, empty or a copy of `template`; its URL."""
+        """Create a database as a copy of `template`, by default empty. Return its URL."""
         await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self.url(name)
 
@@ -97,7 +97,7 @@ def running_postgres() -> Iterator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         raise FileNotFoundError(MISSING)
-    # Not pytest's tmp_path: a unix socket's path has at most 107 characters, and root's directories are closed.
+    # Not pytest's tmp_path: a unix socket's path has at most 107 characters, and other users cannot enter root's folders.
     directory = Path(tempfile.mkdtemp(prefix="tollgate-pg-", dir="/tmp"))
     user = _server_user()
     if user is not None:
@@ -115,7 +115,7 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """The user that the server runs as; None for our own."""
+    """The user that the server runs as; None for the current user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -132,7 +132,7 @@ def _identity() -> dict[str, Any]:
 
 
 def _die_with_parent() -> None:
-    """Linux: SIGQUIT when the test run is gone, whatever ended it. After the change of user, which would undo it."""
+    """Linux: ask for SIGQUIT when the test run ends. Must follow the change of user, which resets this request."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
 

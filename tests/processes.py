@@ -1,13 +1,13 @@
-"""Reads from /proc whether processes that tests start and kill still run."""
+"""Reads from /proc whether a process still runs."""
 
 from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Whether any thread of it runs, and so may still hold sockets and files.
+    """Whether any of its threads runs, and so may still hold sockets and files.
 
-    A zombie that nobody reaps (in a container without an init) does not run; but a process whose main thread has
-    ended is shown as one while its other threads are still on their way out.
+    An unreaped zombie (in a container without an init) does not run. But a process whose main thread has ended is also
+    shown as a zombie while its other threads are still ending.
     """
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

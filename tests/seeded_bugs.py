@@ -1,7 +1,7 @@
 """Plants one known bug at a time into a copy of the sources and reports whether a test fails because of it.
 
 `python -m tests.seeded_bugs [NAME…]` exits with 1 if a bug survived. A bug in the rules of limits is planted into both
-the Redis scripts and the reference implementation, so that tests that compare the two cannot be the ones to find it.
+the Redis scripts and the reference implementation, so that tests comparing the two cannot find it.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""The house, held to its drawing (docs/architecture.md): import arrows, who may touch the world, size budgets.
+"""Checks the sources against docs/architecture.md: allowed imports, which modules do I/O, size budgets.
 
-Each rule is a function from the parsed sources to a list of `file:line: what is wrong`; a rule passes when the list is
-empty. At the end each rule is shown a small tree that breaks it, so that no rule can pass by looking at nothing.
+Each rule is a function from the parsed sources to a list of `file:line: problem`. A rule passes if the list is empty.
+Each rule is also run on a small tree that violates it, so that no rule passes because it checks nothing.
 """
 
 import ast
@@ -25,7 +25,7 @@ LONG_FUNCTION_LINES = 30
 SHORT_FUNCTION_LINES = 15
 MAX_PARAMETERS = 5
 MAX_DOCSTRING_LINES = 5
-CITATION = re.compile(r"\n\nSee docs/[^\n]+\Z")  # a closing paragraph of its own: no part of the header's lines
+CITATION = re.compile(r"\n\nSee docs/[^\n]+\Z")  # a closing paragraph, not counted in the header's length
 BAD_NAMES = frozenset(
     (
         "util",
@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "control": {"policy", "control", "runtime"},
 }
 
-# Control's layers: what each may import of ours, besides `policy`. A module that is not below one of these wires them.
+# Control's layers: what each may import besides `policy`. Modules outside of these layers wire them together.
 CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
     "control.resources.": ("control.resources.", "control.edges.sql.", "control.time_slices"),
     "control.throttle": ("control.resources.errors",),
@@ -66,7 +66,7 @@ CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
     "control.api.": ("control.api.", "control.resources.", "control.dependencies", "control.time_slices", "runtime."),
 }
 
-# Which modules touch the world, and beside the edges, where else they may be imported.
+# Modules that do I/O, and where they may be imported besides the edges.
 EDGES = ("proxy.edges.", "control.edges.", "runtime.")
 PROXY_EDGES = ("proxy.edges.", "control.edges.")
 PROXY_ROOTS = ("proxy.__main__", "proxy.worker.", "proxy.supervisor.app")
@@ -106,7 +106,7 @@ WORLD: dict[str, tuple[str, ...]] = {
     "prometheus_client": EDGES,
 }
 
-# Nothing but values in, values out: no loop, no clock, no chance, no log, no world.
+# Pure modules: no event loop, clock, randomness, logging or I/O.
 PURE = (
     "policy.",
     "proxy.accounting.",
@@ -118,7 +118,7 @@ PURE = (
     "proxy.refusals",
 )
 IMPURE = frozenset(("asyncio", "time", "random", "secrets", "os", "logging", "threading", "concurrent.futures"))
-# A placeholder that no caller can foresee, so that no text can hold it.
+# Placeholders are random, so that no caller's text can contain one.
 MAY_BE_IMPURE = frozenset((("proxy.json_text.large_json", "secrets"),))
 DISK_CALLS = frozenset(("read_text", "write_text", "read_bytes", "write_bytes", "fdopen", "fsync", "fdatasync"))
 
@@ -188,8 +188,8 @@ def reaches(imported: str, module: str) -> bool:
     return imported == module or imported.startswith(module + ".")
 
 
-def our_imports(module: Module, sources: Sources) -> Iterator[tuple[int, str]]:
-    """(line, module of ours) for each import of our own code."""
+def internal_imports(module: Module, sources: Sources) -> Iterator[tuple[int, str]]:
+    """(line, module) for each import of a module in this repository."""
     for line, name in module.imports:
         if name.split(".")[0] in PACKAGES:
             yield line, name if name in sources else name.rpartition(".")[0]
@@ -205,67 +205,67 @@ def length(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
-# --- arrows -------------------------------------------------------------------------------------------------------
+# --- imports --------------------------------------------------------------------------------------------------------
 
 
-def planes_keep_apart(sources: Sources) -> list[str]:
-    """policy imports nothing of ours; proxy and control import policy, never each other."""
+def planes_do_not_import_each_other(sources: Sources) -> list[str]:
+    """policy imports no other package; proxy and control import policy, never each other."""
     return [
         module.at(line, f"{module.name} must not import {target}")
         for module in sources.values()
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if target.split(".")[0] not in MAY_IMPORT[module.name.split(".")[0]]
     ]
 
 
-def stages_stand_alone(sources: Sources) -> list[str]:
-    """A stage imports no other stage and no edge: only the pipeline knows the order, only app.py the wiring."""
+def stages_import_no_stage_or_edge(sources: Sources) -> list[str]:
+    """A stage imports no other stage and no edge: only the pipeline knows their order, only app.py wires them."""
     return [
         module.at(line, f"a stage must not import {target}")
         for module in sources.values()
         if within(module.name, ("proxy.stages.",)) and not module.is_package
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if target != module.name and within(target, ("proxy.stages.", "proxy.edges."))
     ]
 
 
 def edges_are_wired_at_the_root(sources: Sources) -> list[str]:
-    """In the proxy, whoever imports an edge is an edge itself or a composition root."""
+    """In the proxy, only edges and composition roots import an edge."""
     allowed = (*EDGES, *ROOTS)
     return [
         module.at(line, f"only edges and composition roots import {target}")
         for module in sources.values()
         if module.name.startswith("proxy") and not within(module.name, allowed)
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if within(target, PROXY_EDGES)
     ]
 
 
-def workers_need_no_supervisor(sources: Sources) -> list[str]:
-    """What lies below a `supervisor` folder is imported there and by `python -m proxy` alone: paths tell processes."""
+def workers_import_no_supervisor(sources: Sources) -> list[str]:
+    """Only `supervisor` folders and `python -m proxy` import modules below a `supervisor` folder."""
     return [
         module.at(line, f"{target} runs in the supervisor; {module.name} does not")
         for module in sources.values()
         if "supervisor" not in module.name.split(".") and module.name != "proxy.__main__"
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if "supervisor" in target.split(".")
     ]
 
 
 def control_keeps_its_layers(sources: Sources) -> list[str]:
-    """Resources know neither the API nor HTTP, and of the edges the rows alone; the API knows no edge; edges no API."""
+    """Resources import neither API nor HTTP, and only the row edges; the API imports no edge, and edges no API."""
     return [
         module.at(line, f"{layer.rstrip('.')} must not import {target}")
         for module in sources.values()
         for layer, allowed in CONTROL_LAYERS.items()
         if within(module.name, (layer,)) and not module.is_package
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if not target.startswith("policy.") and not within(target, allowed)
     ]
 
 
 def only_rows_publish(sources: Sources) -> list[str]:
-    """`tx.publish`, `tx.publish_text` and `tx.publish_tombstones` stand beside the statement that writes the row."""
+    """`tx.publish`, `tx.publish_text` and `tx.publish_tombstones` are called where the row is written."""
     return [
         module.at(node, f"{node.func.attr} outside control/edges/sql")
         for module in sources.values()
@@ -277,9 +277,9 @@ def only_rows_publish(sources: Sources) -> list[str]:
     ]
 
 
-def imports_make_no_cycle(sources: Sources) -> list[str]:
+def imports_have_no_cycle(sources: Sources) -> list[str]:
     graph = {
-        module.name: {target: line for line, target in our_imports(module, sources) if target != module.name}
+        module.name: {target: line for line, target in internal_imports(module, sources) if target != module.name}
         for module in sources.values()
     }
     done: set[str] = set()
@@ -302,10 +302,10 @@ def imports_make_no_cycle(sources: Sources) -> list[str]:
     return []
 
 
-# --- the world ----------------------------------------------------------------------------------------------------
+# --- input and output -----------------------------------------------------------------------------------------------
 
 
-def only_edges_touch_the_world(sources: Sources) -> list[str]:
+def only_edges_import_io_libraries(sources: Sources) -> list[str]:
     return [
         module.at(line, f"{name}: only for {', '.join(places)}")
         for module in sources.values()
@@ -315,8 +315,8 @@ def only_edges_touch_the_world(sources: Sources) -> list[str]:
     ]
 
 
-def only_edges_touch_the_disk(sources: Sources) -> list[str]:
-    """`open`, and the calls of pathlib and os that read or write; settings and roots may read what they are given."""
+def only_edges_do_disk_io(sources: Sources) -> list[str]:
+    """`open`, and the calls of pathlib and os that read or write; settings and roots may read files."""
     allowed = (*EDGES, *ROOTS, "proxy.settings", "control.settings")
     problems: list[str] = []
     for module in sources.values():
@@ -331,7 +331,7 @@ def only_edges_touch_the_disk(sources: Sources) -> list[str]:
     return problems
 
 
-def pure_is_pure(sources: Sources) -> list[str]:
+def pure_modules_have_no_effects(sources: Sources) -> list[str]:
     return [
         module.at(line, f"{module.name} is pure and must not import {name}")
         for module in sources.values()
@@ -341,7 +341,7 @@ def pure_is_pure(sources: Sources) -> list[str]:
     ]
 
 
-# --- libraries ----------------------------------------------------------------------------------------------------
+# --- libraries ------------------------------------------------------------------------------------------------------
 
 NAMED_TUPLE = frozenset(("_asdict", "_fields", "_make", "_replace"))
 """Documented, and with an underscore only so that no field can have the name."""
@@ -356,9 +356,9 @@ INNER = frozenset(
 REFLECTION = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
 
 
-def libraries_keep_their_privates(sources: Sources) -> list[str]:
-    """No private module, attribute or code object of a library. A name with an underscore that we use, we defined: in
-    the same module, or in a class of ours that the module's class extends."""
+def no_private_names_of_libraries(sources: Sources) -> list[str]:
+    """No private module, attribute or code object of a library. A name with an underscore must be defined in the same
+    module, or in a class of this repository that the module's class extends."""
     return [problem for module in sources.values() for problem in private_uses(module, own_names(module, sources))]
 
 
@@ -385,11 +385,11 @@ def is_foreign(name: str, own: set[str]) -> bool:
 
 
 def own_names(module: Module, sources: Sources) -> set[str]:
-    """What the module defines, and what the modules define of ours that its classes extend."""
+    """Names defined in the module, and in the modules of this repository whose classes it extends."""
     bases = {ast.unparse(base).rpartition(".")[2] for node in classes(module) for base in node.bases}
     extended = [
         other
-        for line, target in our_imports(module, sources)
+        for line, target in internal_imports(module, sources)
         if (other := sources.get(target)) and bases & {node.name for node in classes(other)}
     ]
     return set[str]().union(*(defined_names(one) for one in (module, *extended)))
@@ -400,8 +400,8 @@ def classes(module: Module) -> list[ast.ClassDef]:
 
 
 def defined_names(module: Module) -> set[str]:
-    """Functions, classes, assigned names, slots, and what methods assign to `self`. To assign a name to any other
-    object is no definition."""
+    """Functions, classes, assigned names, slots, and what methods assign to `self`. Assigning to any other object
+    defines no name."""
     found: set[str] = set()
     for node in ast.walk(module.tree):
         match node:
@@ -420,7 +420,7 @@ def defined_names(module: Module) -> set[str]:
     return found
 
 
-# --- sizes and forms ----------------------------------------------------------------------------------------------
+# --- sizes and forms ------------------------------------------------------------------------------------------------
 
 
 def modules_are_short(sources: Sources) -> list[str]:
@@ -456,7 +456,7 @@ def most_functions_are_short(sources: Sources) -> list[str]:
 
 
 def parameters_are_few(sources: Sources) -> list[str]:
-    """At most five, `self` not counted. A command's options are the product's, so click's commands are exempt."""
+    """At most five, `self` not counted. Click commands are exempt: their parameters are command-line options."""
     return [
         module.at(function, f"{function.name} has {count} parameters, at most {MAX_PARAMETERS}: a noun is missing")
         for module in sources.values()
@@ -476,7 +476,7 @@ def is_click_command(function: Function) -> bool:
     return any(isinstance(node, ast.Attribute) and node.attr in ("command", "option", "argument") for node in calls)
 
 
-def modules_say_what_they_promise(sources: Sources) -> list[str]:
+def modules_have_a_short_docstring(sources: Sources) -> list[str]:
     problems: list[str] = []
     for module in sources.values():
         docstring = ast.get_docstring(module.tree)
@@ -541,7 +541,7 @@ def errors_are_named_so(sources: Sources) -> list[str]:
     return problems
 
 
-# --- money ---------------------------------------------------------------------------------------------------------
+# --- money ----------------------------------------------------------------------------------------------------------
 
 ADMIT = "proxy.stages.admit"
 COPYING = frozenset(("copy", "dataclasses.replace", "pickle"))
@@ -551,9 +551,9 @@ MONEY = frozenset(
 
 
 def only_admit_constructs_admitted(sources: Sources) -> list[str]:
-    """Elsewhere the name is written only to annotate, to compare a type, and where the class is defined.
+    """Elsewhere the name appears only in annotations, type comparisons and the class definition.
 
-    So nothing else can call it, subclass it or give it another name; and the path copies no value of a stage.
+    So nothing else can call, subclass or alias it; and the path copies no value of a stage.
     """
     problems: list[str] = []
     for module in sources.values():
@@ -584,7 +584,7 @@ def harmless_uses(module: Module) -> Iterator[ast.AST]:
 
 
 def records_about_money_are_made_with_keywords(sources: Sources) -> list[str]:
-    """Two strings or two numbers that change places are a wrong bill."""
+    """Two swapped strings or numbers would be a wrong bill."""
     problems: list[str] = []
     for module in sources.values():
         for node in ast.walk(module.tree):
@@ -597,22 +597,22 @@ def records_about_money_are_made_with_keywords(sources: Sources) -> list[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    planes_keep_apart,
-    stages_stand_alone,
+    planes_do_not_import_each_other,
+    stages_import_no_stage_or_edge,
     edges_are_wired_at_the_root,
-    workers_need_no_supervisor,
+    workers_import_no_supervisor,
     control_keeps_its_layers,
     only_rows_publish,
-    imports_make_no_cycle,
-    only_edges_touch_the_world,
-    only_edges_touch_the_disk,
-    pure_is_pure,
-    libraries_keep_their_privates,
+    imports_have_no_cycle,
+    only_edges_import_io_libraries,
+    only_edges_do_disk_io,
+    pure_modules_have_no_effects,
+    no_private_names_of_libraries,
     modules_are_short,
     no_function_is_huge,
     most_functions_are_short,
     parameters_are_few,
-    modules_say_what_they_promise,
+    modules_have_a_short_docstring,
     folders_are_small,
     names_say_purpose,
     no_globals,
@@ -635,19 +635,27 @@ def test_sources_follow_the_rule(rule: Rule, ours: Sources) -> None:
     assert not problems, "\n" + "\n".join(problems)
 
 
-# --- a rule must be able to fail ----------------------------------------------------------------------------------
+# --- each rule can fail ---------------------------------------------------------------------------------------------
 
 LONG = "def f():\n" + "    x = 1\n" * 61
 BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
-    (planes_keep_apart, {"policy/a.py": "import proxy.b", "proxy/b.py": ""}, "policy/a.py:1"),
-    (planes_keep_apart, {"proxy/a.py": "\nfrom control import b", "control/b.py": ""}, "proxy/a.py:2"),
-    (planes_keep_apart, {"control/api/a.py": "from ...proxy import b"}, "control/api/a.py:1"),
-    (stages_stand_alone, {"proxy/stages/a.py": "from proxy.stages.b import x", "proxy/stages/b.py": ""}, "stages/a.py"),
-    (stages_stand_alone, {"proxy/stages/a.py": "from proxy.edges import b", "proxy/edges/b.py": ""}, "stages/a.py"),
-    (stages_stand_alone, {"proxy/stages/a.py": "from .b import x", "proxy/stages/b.py": ""}, "stages/a.py"),
+    (planes_do_not_import_each_other, {"policy/a.py": "import proxy.b", "proxy/b.py": ""}, "policy/a.py:1"),
+    (planes_do_not_import_each_other, {"proxy/a.py": "\nfrom control import b", "control/b.py": ""}, "proxy/a.py:2"),
+    (planes_do_not_import_each_other, {"control/api/a.py": "from ...proxy import b"}, "control/api/a.py:1"),
+    (
+        stages_import_no_stage_or_edge,
+        {"proxy/stages/a.py": "from proxy.stages.b import x", "proxy/stages/b.py": ""},
+        "stages/a.py",
+    ),
+    (
+        stages_import_no_stage_or_edge,
+        {"proxy/stages/a.py": "from proxy.edges import b", "proxy/edges/b.py": ""},
+        "stages/a.py",
+    ),
+    (stages_import_no_stage_or_edge, {"proxy/stages/a.py": "from .b import x", "proxy/stages/b.py": ""}, "stages/a.py"),
     (edges_are_wired_at_the_root, {"proxy/a.py": "import proxy.edges.b", "proxy/edges/b.py": ""}, "proxy/a.py:1"),
     (
-        workers_need_no_supervisor,
+        workers_import_no_supervisor,
         {"proxy/edges/a.py": "import proxy.edges.supervisor.b", "proxy/edges/supervisor/b.py": ""},
         "proxy/edges/a.py:1",
     ),
@@ -676,43 +684,43 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
         {"control/throttle.py": "from control.api.b import x", "control/api/b.py": ""},
         "control/throttle.py:1",
     ),
-    (only_edges_touch_the_world, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
-    (only_edges_touch_the_world, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),
+    (only_edges_import_io_libraries, {"control/resources/a.py": "from aiohttp import web"}, "control/resources/a.py:1"),
+    (only_edges_import_io_libraries, {"control/resources/a.py": "import pydantic"}, "control/resources/a.py:1"),
     (only_rows_publish, {"control/resources/a.py": "tx.publish(kind, id, None)"}, "control/resources/a.py:1"),
     (
-        imports_make_no_cycle,
+        imports_have_no_cycle,
         {"proxy/a.py": "from proxy.b import x", "proxy/b.py": "def f():\n    import proxy.a"},
         "proxy.a → proxy.b → proxy.a",
     ),
-    (only_edges_touch_the_world, {"proxy/pipeline.py": "from aiohttp import web"}, "proxy/pipeline.py:1"),
-    (only_edges_touch_the_world, {"control/registry.py": "import sqlalchemy as sa"}, "control/registry.py:1"),
-    (only_edges_touch_the_world, {"control/a.py": "from urllib import request"}, "control/a.py:1"),
-    (only_edges_touch_the_disk, {"proxy/a.py": "x = open('y')"}, "proxy/a.py:1"),
-    (only_edges_touch_the_disk, {"proxy/a.py": "p.write_text('y')"}, "proxy/a.py:1"),
-    (pure_is_pure, {"policy/a.py": "import time"}, "policy/a.py:1"),
-    (pure_is_pure, {"proxy/dialects/a.py": "from asyncio import sleep"}, "proxy/dialects/a.py:1"),
+    (only_edges_import_io_libraries, {"proxy/pipeline.py": "from aiohttp import web"}, "proxy/pipeline.py:1"),
+    (only_edges_import_io_libraries, {"control/registry.py": "import sqlalchemy as sa"}, "control/registry.py:1"),
+    (only_edges_import_io_libraries, {"control/a.py": "from urllib import request"}, "control/a.py:1"),
+    (only_edges_do_disk_io, {"proxy/a.py": "x = open('y')"}, "proxy/a.py:1"),
+    (only_edges_do_disk_io, {"proxy/a.py": "p.write_text('y')"}, "proxy/a.py:1"),
+    (pure_modules_have_no_effects, {"policy/a.py": "import time"}, "policy/a.py:1"),
+    (pure_modules_have_no_effects, {"proxy/dialects/a.py": "from asyncio import sleep"}, "proxy/dialects/a.py:1"),
     (
-        libraries_keep_their_privates,
+        no_private_names_of_libraries,
         {"proxy/a.py": "import lib\nlib.thing._messages"},
         "proxy/a.py:2: lib.thing._messages",
     ),
-    (libraries_keep_their_privates, {"proxy/a.py": "import lib\nlib.thing._messages = 1"}, "proxy/a.py:2"),
-    (libraries_keep_their_privates, {"proxy/a.py": "class A(lib.B):\n    def f(self): self._task"}, "proxy/a.py:2"),
-    (libraries_keep_their_privates, {"proxy/a.py": "class A(lib.B):\n    def f(self): super()._g()"}, "proxy/a.py:2"),
-    (libraries_keep_their_privates, {"proxy/a.py": "x = lib.B.run.__code__"}, "__code__"),
-    (libraries_keep_their_privates, {"proxy/a.py": "getattr(x, 'cr_code', None)"}, "cr_code"),
-    (libraries_keep_their_privates, {"proxy/a.py": "setattr(lib, '_x', 1)"}, "_x"),
-    (libraries_keep_their_privates, {"proxy/a.py": "from lib._inner import x"}, "lib._inner.x is private"),
-    (libraries_keep_their_privates, {"proxy/a.py": "from lib import _x"}, "lib._x is private"),
-    (libraries_keep_their_privates, {"proxy/a.py": "import _thread"}, "_thread is private"),
-    (libraries_keep_their_privates, {"proxy/a.py": "x._b", "proxy/b.py": "class B:\n    _b = 1"}, "proxy/a.py:1"),
+    (no_private_names_of_libraries, {"proxy/a.py": "import lib\nlib.thing._messages = 1"}, "proxy/a.py:2"),
+    (no_private_names_of_libraries, {"proxy/a.py": "class A(lib.B):\n    def f(self): self._task"}, "proxy/a.py:2"),
+    (no_private_names_of_libraries, {"proxy/a.py": "class A(lib.B):\n    def f(self): super()._g()"}, "proxy/a.py:2"),
+    (no_private_names_of_libraries, {"proxy/a.py": "x = lib.B.run.__code__"}, "__code__"),
+    (no_private_names_of_libraries, {"proxy/a.py": "getattr(x, 'cr_code', None)"}, "cr_code"),
+    (no_private_names_of_libraries, {"proxy/a.py": "setattr(lib, '_x', 1)"}, "_x"),
+    (no_private_names_of_libraries, {"proxy/a.py": "from lib._inner import x"}, "lib._inner.x is private"),
+    (no_private_names_of_libraries, {"proxy/a.py": "from lib import _x"}, "lib._x is private"),
+    (no_private_names_of_libraries, {"proxy/a.py": "import _thread"}, "_thread is private"),
+    (no_private_names_of_libraries, {"proxy/a.py": "x._b", "proxy/b.py": "class B:\n    _b = 1"}, "proxy/a.py:1"),
     (modules_are_short, {"policy/a.py": "x = 1\n" * 401}, "401 lines"),
     (no_function_is_huge, {"policy/a.py": LONG}, "f has 62 lines"),
     (most_functions_are_short, {"policy/a.py": LONG}, "policy/a.py:1"),
     (parameters_are_few, {"policy/a.py": "def f(a, b, c, *, d, e, f): ..."}, "6 parameters"),
-    (modules_say_what_they_promise, {"policy/a.py": "x = 1"}, "no docstring"),
-    (modules_say_what_they_promise, {"policy/a.py": '"""1\n2\n3\n4\n5\n6"""'}, "more than 5"),
-    (modules_say_what_they_promise, {"policy/a/__init__.py": ""}, "policy/a/__init__.py:1"),
+    (modules_have_a_short_docstring, {"policy/a.py": "x = 1"}, "no docstring"),
+    (modules_have_a_short_docstring, {"policy/a.py": '"""1\n2\n3\n4\n5\n6"""'}, "more than 5"),
+    (modules_have_a_short_docstring, {"policy/a/__init__.py": ""}, "policy/a/__init__.py:1"),
     (folders_are_small, {f"policy/a{n}.py": "" for n in range(16)}, "16 modules"),
     (names_say_purpose, {"policy/utils/a.py": ""}, "'utils'"),
     (no_globals, {"policy/a.py": "def f():\n    global x"}, "policy/a.py:2"),
@@ -758,11 +766,11 @@ def test_names_defined_in_this_repository_are_allowed(tmp_path: Path) -> None:
         "\ndef f(a):\n    return a._c, a._m(a), a._replace(b=1), os._exit(1), getattr(a, '_x'), a.__class__\n"
     )
     (tmp_path / "proxy/b.py").write_text("from proxy.a import A\nclass B(A):\n    def g(self): return self._x\n")
-    assert libraries_keep_their_privates(read_sources(tmp_path)) == []
+    assert no_private_names_of_libraries(read_sources(tmp_path)) == []
 
 
 def test_bench_and_tests_use_no_private_name_of_a_library(ours: Sources) -> None:
-    """They may look into our own parts, wherever these stand."""
+    """They may use private names of this repository."""
     others = read_sources(ROOT, ("bench", "tests"))
     own = set[str]().union(*(defined_names(module) for module in (*ours.values(), *others.values())))
     problems = [problem for module in others.values() for problem in private_uses(module, own)]
@@ -782,7 +790,7 @@ def test_bench_and_tests_construct_billing_records_with_keywords() -> None:
 
 
 def main() -> int:
-    """`python tests/test_architecture.py`: every problem at once, for an editor's or a shell's eyes."""
+    """`python tests/test_architecture.py`: print every problem at once."""
     problems = [problem for rule in RULES for problem in rule(read_sources(ROOT))]
     sys.stdout.write("".join(f"{problem}\n" for problem in problems))
     return bool(problems)

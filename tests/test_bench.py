@@ -79,7 +79,7 @@ def test_failed_measurement_on_a_busy_machine_is_retried(monkeypatch: pytest.Mon
     outcomes = iter((BenchError("503"), None))
 
     def act() -> str:
-        time.sleep(0.001)  # the measured span must not be empty
+        time.sleep(0.001)  # the measured time must not be zero
         outcome = next(outcomes)
         if outcome is not None:
             raise outcome

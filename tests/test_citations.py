@@ -48,14 +48,14 @@ def anchors(document: Path) -> set[str]:
 
 
 def broken_target(document: Path, anchor: str) -> str:
-    """What is wrong with a citation of `anchor` in `document`; empty if nothing is."""
+    """The problem with a citation of `anchor` in `document`; empty if it is valid."""
     if not document.exists():
         return "no such file"
     return "no such anchor" if anchor and document.suffix == ".md" and anchor not in anchors(document) else ""
 
 
 def broken_citations(text: str) -> Iterator[str]:
-    """Every citation in `text` that leads nowhere or out of the repository."""
+    """Every citation in `text` that resolves to nothing or leaves the repository."""
     for path, anchor in CITED.findall(text):
         if fault := broken_target(ROOT / path, anchor):
             yield f"{path}#{anchor}: {fault}"

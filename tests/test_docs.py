@@ -1,4 +1,4 @@
-"""The documents' code runs, and the list of setting names is what the code reads.
+"""The documents' code runs, and the list of setting names matches the code.
 
 Paths: tests/test_source_tree.py. Links and citations: tests/test_citations.py.
 """

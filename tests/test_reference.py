@@ -1,4 +1,4 @@
-"""The tables of docs/reference, held against the code: errors, settings, metrics, operations, commands, tiers."""
+"""The tables of docs/reference, compared with the code: errors, settings, metrics, operations, commands, tiers."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def page(name: str) -> str:
 
 
 def rows(name: str, heading: str) -> list[list[str]]:
-    """The cells of the tables below a heading, without code quotes; head rows left out."""
+    """The cells of the tables below a heading, without code quotes and header rows."""
     section = re.split(r"^## ", page(name).partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}

@@ -1,4 +1,4 @@
-"""The documents name what is there: every path exists, and the drawing of the source tree shows each folder.
+"""Every path in the documents exists, and the drawing of the source tree lists each folder.
 
 The drawing is in docs/architecture.md#the-source-tree.
 """
@@ -17,7 +17,7 @@ DRAWN = re.compile(r"^( *)(\w+)/(?= |$)", re.MULTILINE)
 
 
 def paths_in(text: str) -> set[str]:
-    """The files and folders of ours that a text names, folders with a slash at the end."""
+    """The repository paths that a text names; folders end in a slash."""
     return set(NAMED.findall(text))
 
 
@@ -32,7 +32,7 @@ def drawn(text: str) -> list[str]:
 
 
 def folders(root: Path) -> Iterator[str]:
-    """Each folder below the packages that holds files, caches aside."""
+    """Each folder below the packages that contains files, except caches."""
     for package in PACKAGES:
         for path in (root / package, *(root / package).rglob("*/")):
             if path.name != "__pycache__" and any(file.is_file() for file in path.iterdir()):

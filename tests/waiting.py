@@ -1,4 +1,4 @@
-"""How tests wait for what they get no event for: look again, up to a deadline."""
+"""Polls for conditions that raise no event, up to a deadline."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ async def eventually(
     within_s: float = PATIENCE_S,
     every_s: float = 0.005,
 ) -> Any:
-    """Return what `look` returns, once that is true. AssertionError with `what` if it is not within `within_s`."""
+    """Poll `look` and return its first true result. Raises AssertionError with `what` after `within_s`."""
     give_up_at = time.monotonic() + within_s
     while True:
         found = look()

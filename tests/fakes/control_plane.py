@@ -1,7 +1,7 @@
 """A small control plane in process: rows with revisions, served as SnapshotPage pages at /internal/v1/snapshot.
 
-It keeps the promises of the real one (revision order, tombstones, "start over" for another epoch) and can be told to
-fail. `FakeControl` is the pages alone, a `Feed` for the refresher; `serve_control` puts it on a real port.
+It keeps the guarantees of the real one (revision order, tombstones, "start over" for another epoch) and fails on
+request. `FakeControl` is the pages alone, a `Feed` for the refresher; `serve_control` puts it on a real port.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TOKEN = "internal-token-of-the-tests"
 
 @dataclass
 class FakeControl:
-    """`page_rows`: how many rows one page holds. `requests`: every (epoch, since, after) that was asked."""
+    """`page_rows`: how many rows one page holds. `requests`: the (epoch, since, after) of each request."""
 
     epoch: str = "epoch-1"
     nonce: str = ""
@@ -66,7 +66,7 @@ class FakeControl:
 
 @asynccontextmanager
 async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[str]:
-    """The fake on a real port, with the token check of the real one; gives its base URL."""
+    """The fake on a real port, with the token check of the real one. Yields its base URL."""
 
     async def snapshot(request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":

@@ -1,4 +1,4 @@
-"""The counters in memory, on `policy/limits/admission.py`: passes the contract suite that the real ones pass."""
+"""The counters in memory, on `policy/limits/admission.py`: passes the same contract suite as the real ones."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ from proxy.exchange import CountersUnavailableError
 
 
 class FakeCounters:
-    """`now_ms`: the clock; `away`: act as if Redis were out of reach. Settlements apply at once."""
+    """`now_ms`: the clock; `away`: behave as if Redis were unreachable. Settlements apply at once."""
 
     def __init__(self, now_ms: Callable[[], int], *, request_timeout_s: float = 1200) -> None:
         self.away = False

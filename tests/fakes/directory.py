@@ -1,4 +1,4 @@
-"""Policy in memory: the twin of `proxy/edges/policy/directory.py`, filled row by row."""
+"""Policy in memory: a fake of `proxy/edges/policy/directory.py`, filled row by row."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ SLUG = "acme/chat"
 
 @dataclass
 class FakeDirectory:
-    """`away`: no policy to serve from. `unconfirmable`: control cannot be reached."""
+    """`away`: no policy is available. `unconfirmable`: control is unreachable."""
 
     keys: dict[str, KeyRow] = field(default_factory=dict)
     endpoints: dict[str, EndpointRow] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class FakeDirectory:
         if self.away:
             raise PolicyUnavailableError
 
-    # Filling it.
+    # Methods that fill it.
 
     def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
         digest = digest_of(key)
@@ -86,7 +86,7 @@ class FakeDirectory:
         self.models["m1"] = ModelRow("m1", workspace_id, {"d1": deployment}, {environment: "d1"})
 
     def limit(self, *limits: Limit, slug: str = SLUG) -> None:
-        """What group `g1` may do with `slug`."""
+        """Set the limits of group `g1` for `slug`."""
         rates = tuple(limit for limit in limits if limit.is_rate)
         days = tuple(limit for limit in limits if not limit.is_rate)
         self.groups["g1"] = Group(

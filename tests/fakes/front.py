@@ -1,4 +1,4 @@
-"""The HTTP server on a real socket with a handler of the test, and a caller that writes every byte."""
+"""The HTTP server on a real socket with a test's handler, and a caller that chooses every byte."""
 
 import asyncio
 import socket
@@ -39,11 +39,11 @@ class Caller:
     writer: asyncio.StreamWriter
 
     def say(self, data: bytes) -> None:
-        if not self.writer.is_closing():  # else the front has hung up; uvloop lets nobody talk on
+        if not self.writer.is_closing():  # else the server has closed the connection, and uvloop raises on a write
             self.writer.write(data)
 
     async def head(self) -> bytes:
-        """One head, interim ones included one by one."""
+        """Read one head. Interim responses are heads too."""
         async with asyncio.timeout(PATIENCE_S):
             return await self.reader.readuntil(b"\r\n\r\n")
 
@@ -60,7 +60,7 @@ class Caller:
             return await self.reader.readuntil(text)
 
     async def rest(self) -> bytes:
-        """Everything until the other side closes; a reset raises ConnectionError."""
+        """Read until the server closes the connection. A reset raises ConnectionError."""
         async with asyncio.timeout(PATIENCE_S):
             return await self.reader.read()
 
@@ -96,7 +96,7 @@ class Front:
         return caller
 
     async def ask(self, data: bytes) -> bytes:
-        """All that comes back for `data` until the connection closes."""
+        """Send `data`; return everything received until the connection closes."""
         caller = await self.caller()
         caller.say(data)
         return await caller.rest()

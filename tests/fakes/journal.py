@@ -1,4 +1,4 @@
-"""The journal in memory: a fake of `proxy/edges/journal/writer.py`. `entries` are what happened, in order."""
+"""The journal in memory: a fake of `proxy/edges/journal/writer.py`. `entries`: the records, in order."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from proxy.exchange import JournalUnavailableError
 
 @dataclass
 class FakeJournal:
-    """`full`: the disk takes no new calls."""
+    """`full`: new calls are refused."""
 
     opened: list[OpenCall] = field(default_factory=list)
     progressed: list[tuple[str, Tokens]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Metrics and access log in memory: lists of what was reported."""
+"""Metrics and access log in memory: lists of the reports."""
 
 from dataclasses import dataclass, field
 

@@ -25,7 +25,7 @@ def now_ms() -> int:
 
 @dataclass
 class House:
-    """One worker's dependencies, all fakes but for the pure ones."""
+    """One worker's dependencies. All that do I/O are fakes."""
 
     directory: FakeDirectory = field(default_factory=ready_directory)
     counters: FakeCounters = field(default_factory=lambda: FakeCounters(now_ms))
@@ -56,7 +56,7 @@ class House:
         )
 
     def over(self, upstream: UpstreamClient) -> None:
-        """The same with another upstream client, such as the real one."""
+        """Use another upstream client, such as the real one."""
         self.pipeline = Pipeline(replace(self.dependencies(), upstream=upstream))
 
     def rebuilt(self, **changes: object) -> "House":

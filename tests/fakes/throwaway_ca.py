@@ -1,4 +1,4 @@
-"""A certificate authority for one test run: made in memory, written to the test's directory, trusted by nobody else."""
+"""A certificate authority for one test run: created in memory, written to the test's directory, trusted only there."""
 
 import datetime
 import ssl
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 
 class ThrowawayCa:
-    """`ca_file` is what a client must trust; `server_context` makes a server's certificate for some names."""
+    """`ca_file`: the CA file for clients. `server_context` issues a server certificate for the names."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

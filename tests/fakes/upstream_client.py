@@ -68,7 +68,7 @@ class FakeUpstream:
         self.script.extend(steps)
 
     async def send(self, call: UpstreamCall) -> FakeAnswer:
-        self.calls.append(replace(call))  # as it is now: the next replica is asked with the same object
+        self.calls.append(replace(call))  # a copy, because the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
         while True:
             step = self.script.popleft()

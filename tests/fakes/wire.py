@@ -1,4 +1,4 @@
-"""The caller's end in memory: a request as the listener would hand it over, and what came back."""
+"""The caller's end in memory: a request as the HTTP server would pass it on, and the recorded response."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ Part = bytes | Exception | asyncio.Event
 
 
 class FakeIncoming:
-    """`parts`: the body as it comes; an event is waited for, an exception raised."""
+    """`parts`: the body's pieces. An event among them delays the read, an exception is raised."""
 
     def __init__(self, target: str = "/v1/chat/completions", method: str = "POST", **headers: str | None) -> None:
         fields: dict[str, str | None] = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
@@ -63,13 +63,13 @@ class FakeIncoming:
 
 
 def asking(model: str = SLUG, **more: Any) -> FakeIncoming:
-    """A plain chat completion."""
+    """An unstreamed chat completion."""
     return FakeIncoming().saying({"model": model, "messages": [{"role": "user", "content": "hi"}], **more})
 
 
 @dataclass
 class FakeOutgoing:
-    """What the caller got. `room_left`: cleared, whoever asks for room waits for it. `gone`: writes fail."""
+    """The recorded response. While `room_left` is cleared, `room()` waits. `gone`: writes fail."""
 
     status: int = 0
     reason: str = ""

@@ -1,4 +1,4 @@
-"""The scripted upstream: one server for all tests, and the scripts that they run on it."""
+"""The scripted upstream: one server for all tests, and the behaviours that they script."""
 
 from tests.upstream.behaviours import (
     answer,

@@ -1,4 +1,4 @@
-"""Behaviours that know nothing of a dialect: plain, raw, early, late, silent and endless answers."""
+"""Behaviours independent of any dialect: complete, raw, early, late, silent and endless answers."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def early(behaviour_bytes: bytes, then: str = "keep") -> Behaviour:
         if then == "close":
             exchange.close()
         else:
-            await exchange.gone()
+            await exchange.client_closed()
 
     return behave
 
@@ -70,19 +70,19 @@ def held(event: asyncio.Event, before: bytes = b"", after: bytes = b"") -> Behav
 
 
 def silent(before: bytes = b"") -> Behaviour:
-    """Send `before`, then nothing until the client gives up."""
+    """Send `before`, then nothing until the client closes the connection."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
         await exchange.send(before)
-        await exchange.gone()
+        await exchange.client_closed()
         exchange.keep = False
 
     return behave
 
 
 def endless(before: bytes, piece: bytes) -> Behaviour:
-    """Send `before`, then `piece` again and again until the client goes."""
+    """Send `before`, then repeat `piece` until the client closes the connection."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()
@@ -94,7 +94,7 @@ def endless(before: bytes, piece: bytes) -> Behaviour:
 
 
 def gated(behaviour: Behaviour) -> Behaviour:
-    """Read the request, wait at the gate, then do as `behaviour` does."""
+    """Read the request, wait at the gate, then run `behaviour`."""
 
     async def behave(exchange: Exchange) -> None:
         await exchange.read_body()

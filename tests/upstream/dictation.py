@@ -1,4 +1,4 @@
-"""Answers that the caller dictates: any text, and any usage, however malformed.
+"""Answers that the caller dictates: any text and any usage, even malformed.
 
 The request's `user` is JSON: `{"text", "times", "usage"?, "stop"?}`. `usage` is JSON text, so that a test can write
 figures that no encoder would write. With `stop` a stream waits at the gate before its usage.
@@ -14,16 +14,18 @@ from tests.upstream.exchange import Exchange
 async def answer_as_dictated(exchange: Exchange) -> None:
     """The behaviour."""
     request = json.loads(await exchange.read_body())
-    told = json.loads(request["user"])
-    model, usage = request["model"], told.get("usage")
+    dictation = json.loads(request["user"])
+    model, usage = request["model"], dictation.get("usage")
     if not request.get("stream"):
-        choices = [{"index": 0, "message": {"content": told["text"] * told["times"]}, "finish_reason": "stop"}]
+        choices = [
+            {"index": 0, "message": {"content": dictation["text"] * dictation["times"]}, "finish_reason": "stop"}
+        ]
         await send_json(exchange, _with_usage({"model": model, "choices": choices}, usage))
         return
     await begin_events(exchange)
-    for _ in range(told["times"]):
-        await send_event(exchange, _event(model, [{"index": 0, "delta": {"content": told["text"]}}], None))
-    if told.get("stop"):
+    for _ in range(dictation["times"]):
+        await send_event(exchange, _event(model, [{"index": 0, "delta": {"content": dictation["text"]}}], None))
+    if dictation.get("stop"):
         await exchange.gate.passed()
     await send_event(exchange, _event(model, [], usage))
     await send_event(exchange, DONE)

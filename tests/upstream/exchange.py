@@ -1,4 +1,4 @@
-"""One request at the scripted upstream, the gate that it may wait at, and what a behaviour is."""
+"""One request at the scripted upstream, the gate that it may wait at, and the type `Behaviour`."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ class Exchange:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def gone(self) -> None:
+    async def client_closed(self) -> None:
         """Return once the client has closed the connection."""
         try:
             while await self.reader.read(65_536):

@@ -1,7 +1,7 @@
-"""Answers that the caller asks for: tokens distinct per call, and how the answer ends.
+"""Answers that the caller chooses: the tokens of each call, and how its answer ends.
 
 The last message is `input/cached/output/pieces/pause_ms`. The answer's text ends in the first three numbers, so that
-the caller of a stream without usage knows them too. The request's `user` may name an ending:
+the caller of a stream without usage can read them too. The request's `user` may name an ending:
 
 - refuses: a 500.
 - hangs up: closes the connection before the head.
@@ -34,7 +34,7 @@ from tests.upstream.exchange import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one call costs, in how many pieces it is answered, and the pause before each piece."""
+    """The tokens of one call, the number of pieces of its answer, and the pause before each piece."""
 
     tokens: Tokens
     pieces: int
@@ -56,7 +56,7 @@ class Question:
 
 
 def tokens_in(text: str) -> Tokens:
-    """The tokens that the end of an answer's text names."""
+    """The tokens named at the end of an answer's text."""
     return Tokens.from_wire([int(count) for count in text.rpartition(" ")[2].split("/")])
 
 

@@ -1,4 +1,4 @@
-"""The upstream server of all tests: HTTP/1.1 on a real socket, every byte chosen by a script.
+"""The upstream server of all tests: HTTP/1.1 on a real socket, every byte chosen by the test.
 
 A script is a `Behaviour`, a coroutine function of an `Exchange`. `ScriptedUpstream.plan` queues one per request;
 `default` answers when none is queued. No behaviour sleeps unless the request asks for it: slow means "until the test
@@ -21,7 +21,7 @@ from tests.upstream.exchange import Behaviour, Exchange, Gate, Received
 
 @dataclass(slots=True)
 class ScriptedUpstream:
-    """The server. `async with` runs it on the test's own loop; `in_thread` on one of its own."""
+    """The server. `async with` runs it on the test's event loop, `in_thread` on its own."""
 
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
@@ -90,7 +90,7 @@ class ScriptedUpstream:
                 if not exchange.keep:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client closed the connection, as it may
+            pass  # clients may close the connection at any time
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             self.failures.append(error)  # an error in the script fails the test
         finally:

@@ -1,6 +1,6 @@
-"""The vendors in one behaviour, each with its own dialect and credential. The path of a request says which is meant.
+"""All vendors in one behaviour, each with its own dialect and credential. The request's path selects the vendor.
 
-The request chooses the answer: a tool call if it brings tools, a failure if its text says `fail <status>`.
+The answer is a tool call if the request has tools, and an error if its text contains `fail <status>`.
 """
 
 import base64
@@ -26,7 +26,7 @@ MESSAGES_USAGE = {"input_tokens": 15, "cache_read_input_tokens": 5, "cache_creat
 
 
 def vendor_settings(url: str) -> Mapping[str, str]:
-    """The settings of a product whose vendors are all at `url`."""
+    """The settings that put all vendors at `url`."""
     return {f"TOLLGATE_VENDOR_{letter}_BASE_URL": url for letter in "ABC"}
 
 
@@ -47,7 +47,7 @@ async def answer_as_vendors(exchange: Exchange) -> None:
         token = {"access_token": ACCESS_TOKEN, "expires_in": 3600, "token_type": "Bearer"}
         await answer_json(200, token)(exchange)
     elif (status := _status_of(exchange)) != 200:
-        await answer_json(status, _complaint(exchange))(exchange)
+        await answer_json(status, _error_with_secrets(exchange))(exchange)
     elif path == "/v1/messages":
         await _messages(exchange, exchange.received.json)
     else:
@@ -56,12 +56,12 @@ async def answer_as_vendors(exchange: Exchange) -> None:
 
 
 def _status_of(exchange: Exchange) -> int:
-    said = json.dumps(exchange.received.json["messages"])
-    return next((status for status in (401, 429, 500, 529) if f"fail {status}" in said), 200)
+    text = json.dumps(exchange.received.json["messages"])
+    return next((status for status in (401, 429, 500, 529) if f"fail {status}" in text), 200)
 
 
-def _complaint(exchange: Exchange) -> dict[str, Any]:
-    """An error that tells too much: the credential that was refused, and the vendor's host."""
+def _error_with_secrets(exchange: Exchange) -> dict[str, Any]:
+    """An error that quotes the refused credential and the vendor's host."""
     received = exchange.received
     sent = received.header("authorization") or received.header("x-api-key")
     message = f"{received.header('host')} does not like {sent}"
@@ -96,8 +96,8 @@ def _block(content: dict[str, Any]) -> list[dict[str, Any]]:
         deltas = [{"type": "input_json_delta", "partial_json": json.dumps(TOOL_INPUT)}]
         begun = content | {"input": {}}
     start = {"type": "content_block_start", "index": 0, "content_block": begun}
-    told = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
-    return [start, *told, {"type": "content_block_stop", "index": 0}]
+    content_deltas = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
+    return [start, *content_deltas, {"type": "content_block_stop", "index": 0}]
 
 
 async def _chat(exchange: Exchange, body: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The hint subscriber on a real Redis: hints arrive at once, and again after every outage."""
+"""The hint subscriber on a real Redis: hints arrive at once, and again after each outage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -84,7 +84,7 @@ async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypa
     async with listening(server.url, heard) as hints:
         await until_heard(heard, 1)
         await asyncio.sleep(1)
-        assert heard == [None]  # it answers pings, so the connection stays
+        assert heard == [None]  # Redis answers pings, so the connection is kept
         server.pause()
         await eventually(hints.refusal)
         server.resume()

@@ -27,7 +27,7 @@ KEYS = (b"k" * 32,)
 
 
 class ScriptedConfirmer:
-    """Answers `ok`, and counts the questions and the damage reports."""
+    """Confirms with `ok`. Counts confirmations and damage reports."""
 
     def __init__(self) -> None:
         self.ok = True
@@ -366,7 +366,7 @@ def test_key_holder_that_mixes_two_generations_is_not_cached(world: World, late:
             world.directory._reload()
         return read(kind, id)
 
-    world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
+    world.directory._read = read_late  # type: ignore[method-assign] # rows change between two reads
     world.directory.key_holder("d")
     caller = world.directory.key_holder("d")
     assert caller is not None
@@ -384,7 +384,7 @@ def test_plan_that_mixes_two_generations_is_not_cached(world: World) -> None:
             world.directory._reload()
         return read(kind, id)
 
-    world.directory._read = read_late  # type: ignore[method-assign] # a turn between two reads
+    world.directory._read = read_late  # type: ignore[method-assign] # rows change between two reads
     world.directory.slug_route("leaf", "acme/a")
     route = world.directory.slug_route("leaf", "acme/a")
     assert route is not None

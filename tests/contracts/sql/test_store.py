@@ -1,4 +1,4 @@
-"""The store on both databases: all or nothing, one after another, away and back; migrations up and down."""
+"""The store on SQLite and PostgreSQL: atomic and serialized writes, outages, and migrations in both directions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -95,7 +95,7 @@ async def test_read_transaction_sees_one_snapshot(store: Store) -> None:
 
 
 async def test_concurrent_writers_assign_revisions_without_gaps(store: Store) -> None:
-    """Two stores on one database, as two processes would have; nobody fails and no revision is used twice."""
+    """Two stores share one database, as in two processes. No write fails and no revision is used twice."""
     other = Store.at(store.engine.url.render_as_string(hide_password=False))
     told: list[int] = []
     stores = [Store(store.engine, told.append), Store(other.engine, told.append)]
@@ -114,7 +114,7 @@ async def test_concurrent_writers_assign_revisions_without_gaps(store: Store) ->
 
 
 async def test_deadlocked_transaction_is_retried(store: Store) -> None:
-    """Two transactions lock two rows in opposite order: PostgreSQL breaks one of them, and it succeeds later."""
+    """Two transactions lock two rows in opposite order. PostgreSQL aborts one of them, which succeeds on its retry."""
     async with store.write() as tx:
         await tx.conn.execute(insert(tables.workspaces), [workspace("a"), workspace("b")])
     meet = asyncio.Barrier(2)
@@ -156,7 +156,7 @@ async def test_migrations_upgrade_and_downgrade_a_filled_database(empty_url: str
 
 
 async def test_tables_module_matches_the_migrated_schema(store: Store) -> None:
-    """`tables.py` is what we query by, migrations are what is there."""
+    """Queries use `tables.py`; migrations create the real tables."""
     found = await _schema(store)
     for table in tables.metadata.sorted_tables:
         assert found[table.name] >= {column.name for column in table.columns}, table.name
@@ -229,6 +229,6 @@ async def _schema(store: Store) -> dict[str, set[str]]:
 
 @pytest.fixture
 async def private_postgres(postgres: PostgresServer) -> AsyncIterator[PostgresServer]:
-    """A server that the test may stop. The shared one is asked for first: it skips where there are no binaries."""
+    """A server that the test may stop. Depends on the shared one, which skips the test if no binaries are installed."""
     with running_postgres() as server:
         yield server

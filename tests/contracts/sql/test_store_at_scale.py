@@ -1,6 +1,6 @@
 """Every list and delta query uses an index, at a tenth of the promised 100 000 groups and 1 000 000 keys.
 
-The query plans are asserted, of the statements that control itself runs. The soak asserts them at the whole size.
+The tests assert the query plans of the statements that control itself runs. The soak does so at the full size.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ WORKSPACE, OTHER = "ws_a", "ws_b"
 LIMIT = 101
 pytestmark = pytest.mark.timeout(300)
 
-# Every tenth group is a root, the others are its children; ten keys a group; one row in twenty is a tombstone.
+# Every tenth group is a root, the others are its children; ten keys per group; one row in twenty is a tombstone.
 _FILL = (
     "INSERT INTO workspaces SELECT 'ws_a', 'a', 'basic', 'active', true, 1",
     "INSERT INTO workspaces SELECT 'ws_b', 'b', 'basic', 'active', true, 1",
@@ -55,7 +55,7 @@ _SERIES = "(WITH RECURSIVE s(n) AS (SELECT {} UNION ALL SELECT n+1 FROM s WHERE 
 
 @dataclass(frozen=True)
 class Filled:
-    """A filled database, and what the tests ask it for: a key and its group, and a root with nine children."""
+    """A filled database, and the rows that the tests query: a key and its group, and a root with nine children."""
 
     url: str
     groups: int
@@ -78,7 +78,7 @@ class Filled:
 
     @property
     def words(self) -> dict[str, Any]:
-        """What the statements of `_FILL` call differently from database to database."""
+        """The SQL fragments of `_FILL` that differ between the databases."""
         last_group, last_key = self.groups - 1, self.keys
         if self.url.startswith("sqlite"):
             return {
@@ -94,7 +94,7 @@ class Filled:
             "group": "'grp_' || to_char(n, 'FM000000')",
             "root": "'grp_' || to_char(n - n % 10, 'FM000000')",
             "group_of_key": f"'grp_' || to_char(n % {self.groups}, 'FM000000')",
-            "models": "'[]' || repeat(' ', 1500)",  # as long as some limits are: length makes the planner avoid a scan
+            "models": "'[]' || repeat(' ', 1500)",  # as long as real limits: the planner avoids scans of long rows
             "groups": f"generate_series(0, {last_group}) AS n",
             "keys": f"generate_series(1, {last_key}) AS n",
             "last_key": last_key,
@@ -134,10 +134,10 @@ async def _fill(filled: Filled) -> None:
     is_sqlite = store.engine.dialect.name == "sqlite"
     async with store.write() as tx:
         if not is_sqlite:
-            await tx.conn.execute(text("SET LOCAL session_replication_role = replica"))  # no foreign keys for once
+            await tx.conn.execute(text("SET LOCAL session_replication_role = replica"))  # skip foreign key checks
         for statement in _FILL:
             await tx.conn.exec_driver_sql(statement.format(**filled.words))
-        if not is_sqlite:  # autovacuum would; nobody does it for SQLite, which must choose well without
+        if not is_sqlite:  # as autovacuum would; SQLite must choose well without statistics
             await tx.conn.exec_driver_sql("ANALYZE")
     await store.close()
 
@@ -199,7 +199,7 @@ async def test_reads_use_an_index(store: Store, filled: Filled, name: str) -> No
 
 async def test_revoking_and_deleting_use_an_index(store: Store, filled: Filled) -> None:
     class UndoneError(Exception):
-        """So that the next test finds what this one found."""
+        """Rolls the change back for the next test."""
 
     async def change() -> None:
         async with store.write() as tx:
@@ -220,7 +220,7 @@ async def test_revoking_and_deleting_use_an_index(store: Store, filled: Filled) 
 
 
 async def test_refresh_reads_only_changed_rows(store: Store, filled: Filled) -> None:
-    """One changed row among many is one row on the wire."""
+    """One changed row among many is the only row sent."""
     async with store.read() as conn:
         now = await published_rows.published_state(conn)
     delta = await policy_feed.read_page(store, FeedReader(now.epoch, now.revision - 1, None, 5000))
@@ -252,9 +252,9 @@ async def assert_indexed(store: Store, statement: str, parameters: Any) -> None:
 
 
 def _reads_it_all(step: str) -> bool:
-    """A whole table, a whole index, or a sort of all that was found."""
+    """Whether the step reads a whole table or index, or sorts all rows found."""
     step = step.strip(" ->")
-    if step.startswith("SCAN json_each "):  # the values that were asked for
+    if step.startswith("SCAN json_each "):  # the query's own list of values
         return False
     if step.startswith(("SCAN ", "Seq Scan", "Parallel Seq Scan")):
         return not any(f" {table}" in step for table in SMALL) and "CONSTANT ROW" not in step

@@ -427,7 +427,7 @@ async def test_bytes_between_calls_close_the_connection(upstream: ScriptedUpstre
         await exchange.send(script.head(200, {"content-length": "0"}))
         await go_on.wait()
         await exchange.send(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
-        await exchange.gone()
+        await exchange.client_closed()
         exchange.keep = False
 
     upstream.plan(behave, OK)
@@ -491,7 +491,7 @@ async def test_closed_connection_is_not_reused(upstream: ScriptedUpstream, clien
     upstream.plan(script.raw(script.head(200, {"content-length": "0"}), then="close"), OK)
     assert await fetch(client, upstream.url) == (200, b"")
     await upstream.until(lambda: upstream.open_connections == 0)
-    await asyncio.sleep(0.01)  # the FIN has to pass the kernel; no event of ours shows it
+    await asyncio.sleep(0.01)  # the FIN has to pass the kernel, and no event shows when it has
     assert await fetch(client, upstream.url) == (200, b"fine")
 
 
@@ -547,7 +547,7 @@ async def test_idle_connection_expires(upstream: ScriptedUpstream, opened: Open)
 async def test_end_of_a_burst_is_reported_once(
     upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
 ) -> None:
-    """It is the moment to return memory. Connections close in steps; the pool is gone when it is reported."""
+    """Memory is returned then. Connections close in steps; all are closed when the end is reported."""
     told: list[str] = []
     client = opened(PoolLimits(idle_s=1), on_burst_end=lambda: told.append("gone"))
     gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The sender of webhooks on real sockets: it dials what it checked and follows nothing."""
+"""The webhook client on real sockets: it dials only checked addresses and follows no redirect."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> ThrowawayCa:
 
 
 class Receiver:
-    """Answers every request with the same bytes, or never; keeps what it was sent."""
+    """Answers every request with the same bytes, or never. Records the requests."""
 
     def __init__(self, answer: bytes | None) -> None:
         self.answer = answer
@@ -147,7 +147,7 @@ def resolving(*addresses: str) -> Callable[[str], Awaitable[list[Address]]]:
     [("127.0.0.1",), ("8.8.8.8", "10.0.0.1"), ("169.254.169.254",), ("::1",), ("::ffff:127.0.0.1",), ("fd00::1",)],
 )
 async def test_name_with_one_forbidden_address_is_not_dialled(ca: ThrowawayCa, addresses: tuple[str, ...]) -> None:
-    """One address that may not be dialled is one too many, wherever it stands."""
+    """One forbidden address is enough, at any position in the list."""
     client = WebhookClient(EgressRules(), TIMEOUT_S, str(ca.ca_file), resolving(*addresses))
     attempt = await client.post(URL, {}, b"{}")
     await client.close()

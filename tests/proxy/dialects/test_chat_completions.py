@@ -1,4 +1,4 @@
-"""Chat Completions and its siblings with a target of the same dialect: bytes pass, usage is metered."""
+"""Chat Completions and its siblings with a target of the same dialect: bytes pass unchanged, usage is metered."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Members on which we act: the wrong JSON type, and each name that another server could take for theirs, is a 400."""
+"""Members that the proxy acts on: a wrong JSON type, or a name that another server could confuse with one, is a 400."""
 
 import sys
 import unicodedata

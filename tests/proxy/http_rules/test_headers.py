@@ -1,4 +1,4 @@
-"""Header rules: what is passed on, what never is, and the form of the rate-limit fields."""
+"""Header rules: which fields pass, which never do, and the form of the rate-limit fields."""
 
 from collections.abc import Mapping
 

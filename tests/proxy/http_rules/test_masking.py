@@ -130,6 +130,6 @@ def _cost_s(text: bytes, secret: bytes) -> float:
     costs = []
     for _ in range(3):
         started = time.process_time()
-        without_secrets(text, secret.decode())  # what is not worth searching is refused by a count
+        without_secrets(text, secret.decode())  # hopeless searches are refused by a count beforehand
         costs.append(time.process_time() - started)
     return min(costs)

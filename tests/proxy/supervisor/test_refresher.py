@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 
 class MemoryReplica:
-    """What the refresher needs of a replica; `rows` is what readers would see."""
+    """The part of a replica that the refresher uses. `rows`: the rows that readers would see."""
 
     def __init__(self) -> None:
         self.version = ReplicaVersion()
@@ -233,7 +233,7 @@ async def test_consecutive_unknown_keys_do_not_wait_a_second_each(control: FakeC
 
 
 async def test_slow_control_is_refreshed_from_less_often(control: FakeControl, replica: MemoryReplica) -> None:
-    """For a quarter of the time at most: a flood of unknown keys must not keep it slow."""
+    """At most a quarter of the time: a flood of unknown keys must not keep control slow."""
     async with running(replica, control) as refresher:
         await eventually(lambda: replica.confirmations == 1)
         control.gate = asyncio.Event()
@@ -275,7 +275,7 @@ async def test_refresh_by_a_hint_serves_callers_that_wait_for_the_gap(
 async def test_waits_served_by_hints_do_not_delay_the_next_one(
     control: FakeControl, replica: MemoryReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many keys are minted in a row and called at once. None may wait for the gaps of the others."""
+    """Many keys are created in a row and called at once. No call may wait for the gaps of the others."""
     monkeypatch.setattr(module, "ON_DEMAND_GAP_S", 0.3)
     async with running(replica, control) as refresher:
         assert await refresher.refresh_on_demand()

@@ -31,7 +31,7 @@ def key(number: int) -> str:
 
 
 def reservation(number: int = 0, bucket: str = "tg:{grp_a|acme/chat}") -> Reservation:
-    # Admitted in the future, so that it is never too old to be replayed.
+    # Admitted in the future, so that replays never treat it as too old.
     return Reservation(key=bucket, buckets=(("grp_a", 1),), admitted_at_ms=1 << 60, reserved_tokens=600 + number)
 
 
@@ -114,7 +114,7 @@ class FakeIngest:
 class FakeCounters:
     """Counters that apply a settlement once: by number, per key and incarnation, as `settle.lua` does.
 
-    While Redis is away a replay waits, or raises when `raises` says so. Two at once of one incarnation are forbidden.
+    While Redis is away a replay waits, or raises when `raises` says so. Concurrent replays of one incarnation fail.
     """
 
     def __init__(self) -> None:

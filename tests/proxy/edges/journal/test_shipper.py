@@ -1,4 +1,4 @@
-"""The shipper brings each call of the journals to control once, whichever process dies when."""
+"""The shipper delivers each journaled call to control once, whenever a process dies."""
 
 import asyncio
 import errno
@@ -187,7 +187,7 @@ async def test_without_redis_a_dead_workers_events_are_shipped_and_its_settlemen
 
 
 class SettlingWorker:
-    """A worker that settles its own calls. What it `says` may lag behind."""
+    """A worker that settles its own calls. The number it reports may lag behind."""
 
     def __init__(self, counters: FakeCounters) -> None:
         self.counters = counters
@@ -295,7 +295,7 @@ async def test_call_that_spans_many_segments_is_billed_by_its_close(tmp_path: Pa
 
 
 class FullDisk:
-    """Nothing can be written but what the reserve, or somebody, makes room for."""
+    """A full disk. A write succeeds only if the reserve or a deletion made room for it."""
 
     def __init__(self, reserve: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reserve = reserve
@@ -389,7 +389,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_killed_at_any_byte_each_call_is_billed_once(
     written: Path, tmp_path_factory: pytest.TempPathFactory, share: float
 ) -> None:
-    """The directory as it is when the kernel had taken any prefix of what was written."""
+    """The directory contains any prefix of the written bytes."""
     directory = tmp_path_factory.mktemp("cut")
     shutil.copytree(written, directory / "w1")
     cut_at(directory / "w1", share)

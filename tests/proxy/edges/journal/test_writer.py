@@ -106,7 +106,7 @@ def test_full_disk_refuses_new_calls_and_loses_no_close(
         journal.close(end(number))
     assert kinds(segments(tmp_path)[0]).count(Kind.CLOSE) == len(opened)
     monkeypatch.undo()
-    journal._make_spare()  # what the thread does every second
+    journal._make_spare()  # the thread calls this every second
     write_calls(journal, *range(10_000, 10_050))
     assert journal.troubles == ()
 
@@ -118,7 +118,7 @@ def test_ends_of_open_calls_fit_with_and_without_a_spare_segment(
     journal._make_spare()
     monkeypatch.setattr(JournalWriter, "_new_segment", raise_disk_full)
     opened = open_until_refused(journal, "No space left|more calls are open")
-    assert len(opened) > 25  # the spare was counted on
+    assert len(opened) > 25  # the spare segment was used
     for number in opened:
         begin_answer(journal, number)
         journal.close(end(number))
@@ -204,7 +204,7 @@ def test_failed_write_refuses_calls_and_is_logged_once_per_interval(
     monkeypatch.undo()
     with pytest.raises(JournalUnavailableError, match="No space left"):
         journal.open(call(600))
-    journal._retry_write_at = 0.0  # the time is up
+    journal._retry_write_at = 0.0  # the interval is over
     write_calls(journal, 601)
     assert journal.troubles == ()
     assert kinds(segments(tmp_path)[0]) == [Kind.OPEN, Kind.PROGRESS, Kind.CLOSE] * 2

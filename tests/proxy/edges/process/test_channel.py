@@ -75,7 +75,7 @@ async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyP
         await supervisor.until("confirm")
         supervisor.answer(True)
         assert sum(await asyncio.gather(*asked)) == 3
-        again = asyncio.create_task(link.confirm())  # the room is empty again
+        again = asyncio.create_task(link.confirm())  # no confirm is waiting any more
         await supervisor.until("confirm", 2)
         supervisor.answer(True)
         assert await again
@@ -88,7 +88,7 @@ async def test_confirm_is_false_when_the_supervisor_does_not_answer(monkeypatch:
 
 
 async def test_confirm_during_a_sent_question_waits_for_the_next_one() -> None:
-    """Control may have been read before the key was minted."""
+    """The refresh under way may have read control before the key was created."""
     async with connected() as (supervisor, link, _):
         early = asyncio.create_task(link.confirm())
         await supervisor.until("confirm")
@@ -169,7 +169,7 @@ async def test_counts_are_sent_before_the_flush_is_answered() -> None:
 
 
 async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
-    """Segments are deleted by this answer, so silence must not be taken for an earlier one."""
+    """Segments are deleted by this answer, so silence must not count as an earlier answer."""
 
     async def nothing() -> None: ...
 
