@@ -97,7 +97,8 @@ def running_postgres() -> Iterator[PostgresServer]:
     binaries = find_binaries()
     if binaries is None:
         raise FileNotFoundError(MISSING)
-    # Not pytest's tmp_path: a unix socket's path has at most 107 characters, and other users cannot enter root's folders.
+    # Not pytest's tmp_path: a unix socket's path has at most 107 characters, and other users cannot enter root's
+    # directories.
     directory = Path(tempfile.mkdtemp(prefix="tollgate-pg-", dir="/tmp"))
     user = _server_user()
     if user is not None:
