@@ -74,7 +74,7 @@ _FILL_QUERIES = {
 }
 
 
-def books(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:
+def ingest_and_reader(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:
     """Ingest and reader of billing events, on one clock."""
     clock: EventClock = more.get("clock", EventClock())
     outbox: Outbox | None = more.get("outbox")

@@ -92,7 +92,7 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def lite(migrated_file: Path, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+async def sqlite_plane(migrated_file: Path, tmp_path: Path) -> AsyncIterator[ControlPlane]:
     """A running control plane on SQLite only, for tests that do not depend on the database."""
     shutil.copy(migrated_file, tmp_path / "control.db")
     async with running_plane(_sqlite_url(tmp_path / "control.db")) as found:

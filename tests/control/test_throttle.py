@@ -141,11 +141,11 @@ async def test_a_key_is_limited_over_http_across_two_processes(redis_server: Red
         (await one.get("/v1/models")).ok()
 
 
-async def test_requests_of_refused_key_kinds_are_counted(lite: ControlPlane) -> None:
+async def test_requests_of_refused_key_kinds_are_counted(sqlite_plane: ControlPlane) -> None:
     """A federated key, which is always refused, is throttled like any other."""
-    group = await lite.group("g")
-    key = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
-    answers = await asyncio.gather(*(lite.get("/v1/models", key=key) for _ in range(OTHER.requests + 40)))
+    group = await sqlite_plane.group("g")
+    key = (await sqlite_plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
+    answers = await asyncio.gather(*(sqlite_plane.get("/v1/models", key=key) for _ in range(OTHER.requests + 40)))
     statuses = [answer.status for answer in answers]
     assert set(statuses) <= {403, 429}
     assert statuses.count(403) >= OTHER.requests

@@ -55,8 +55,8 @@ async def test_pages_of_a_list_join_into_the_whole(plane: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "ten", "1.5", "", "9" * 30])
-async def test_a_page_has_1_to_1000_items(lite: ControlPlane, limit: str) -> None:
-    body = (await lite.get(f"{PATH}?limit={limit}")).refused(400)
+async def test_a_page_has_1_to_1000_items(sqlite_plane: ControlPlane, limit: str) -> None:
+    body = (await sqlite_plane.get(f"{PATH}?limit={limit}")).refused(400)
     assert body["details"][0]["field"] == "limit"
 
 
@@ -94,17 +94,17 @@ async def filled(plane: ControlPlane, provider: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_target_has_all_fields_of_its_provider_and_no_other(lite: ControlPlane, provider: str) -> None:
-    target = await filled(lite, provider)
-    made = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
+async def test_a_target_has_all_fields_of_its_provider_and_no_other(sqlite_plane: ControlPlane, provider: str) -> None:
+    target = await filled(sqlite_plane, provider)
+    made = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).ok()
     assert made["targets"] == [target]
     for name in PROVIDERS[provider]:
         less = {field: value for field, value in target.items() if field != name}
-        body = (await lite.post(PATH, {"slug": "acme/y", "targets": [less]})).refused(400)
+        body = (await sqlite_plane.post(PATH, {"slug": "acme/y", "targets": [less]})).refused(400)
         assert {"field": f"targets.0.{name}", "message": "required"} in body["details"]
     foreign = "base_url" if provider != "VENDOR_B_COMPATIBLE" else "model_id"
     more = {**target, foreign: "https://example.com"}
-    body = (await lite.post(PATH, {"slug": "acme/y", "targets": [more]})).refused(400)
+    body = (await sqlite_plane.post(PATH, {"slug": "acme/y", "targets": [more]})).refused(400)
     assert body["details"] == [{"field": f"targets.0.{foreign}", "message": "unknown field"}]
 
 
@@ -126,10 +126,12 @@ async def test_a_target_has_all_fields_of_its_provider_and_no_other(lite: Contro
         ({"slug": "acme/x", "targets": 1, "extra": 1}, "extra"),
     ],
 )
-async def test_an_invalid_body_is_400_and_names_the_field(lite: ControlPlane, body: dict[str, Any], field: str) -> None:
+async def test_an_invalid_body_is_400_and_names_the_field(
+    sqlite_plane: ControlPlane, body: dict[str, Any], field: str
+) -> None:
     if isinstance(body.get("targets"), int):
-        body = {**body, "targets": [await vendor_b(lite)] * body["targets"]}
-    details = (await lite.post(PATH, body)).refused(400, "INVALID_REQUEST")["details"]
+        body = {**body, "targets": [await vendor_b(sqlite_plane)] * body["targets"]}
+    details = (await sqlite_plane.post(PATH, body)).refused(400, "INVALID_REQUEST")["details"]
     assert [detail["field"] for detail in details] == [field]
 
 
@@ -147,10 +149,10 @@ async def test_references_to_another_workspace_are_refused(plane: ControlPlane) 
         assert body["details"][0]["field"] == "targets.0.model_id"
 
 
-async def test_the_slug_is_immutable(lite: ControlPlane) -> None:
-    target = await vendor_b(lite)
-    made = (await lite.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
-    body = (await lite.patch(f"{PATH}/{made['id']}", {"slug": "acme/new", "targets": [target]})).refused(400)
+async def test_the_slug_is_immutable(sqlite_plane: ControlPlane) -> None:
+    target = await vendor_b(sqlite_plane)
+    made = (await sqlite_plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).ok()
+    body = (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"slug": "acme/new", "targets": [target]})).refused(400)
     assert body["details"] == [{"field": "slug", "message": "unknown field"}]
 
 
@@ -169,19 +171,19 @@ async def test_the_slug_is_immutable(lite: ControlPlane) -> None:
         *("https://169.254.169.254", "https://[::ffff:127.0.0.1]", "https://example.com:", "https://", "example.com"),
     ],
 )
-async def test_a_base_url_that_is_not_public_is_refused(lite: ControlPlane, url: str) -> None:
-    target = {**await filled(lite, "VENDOR_B_COMPATIBLE"), "base_url": url}
-    body = (await lite.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
+async def test_a_base_url_that_is_not_public_is_refused(sqlite_plane: ControlPlane, url: str) -> None:
+    target = {**await filled(sqlite_plane, "VENDOR_B_COMPATIBLE"), "base_url": url}
+    body = (await sqlite_plane.post(PATH, {"slug": "acme/x", "targets": [target]})).refused(400)
     assert [detail["field"] for detail in body["details"]] == ["targets.0.base_url"]
 
 
 ALL_TARGET_FIELDS = ("model_id", "environment_name", "secret_id", "target_model", "base_url", "vendor_c_config")
 
 
-async def test_a_targets_unused_fields_may_be_null(lite: ControlPlane) -> None:
-    used = {"provider": "VENDOR_B", "secret_id": await lite.secret(), "target_model": "big-1"}
+async def test_a_targets_unused_fields_may_be_null(sqlite_plane: ControlPlane) -> None:
+    used = {"provider": "VENDOR_B", "secret_id": await sqlite_plane.secret(), "target_model": "big-1"}
     target = dict.fromkeys(ALL_TARGET_FIELDS) | used
-    made = (await lite.post(PATH, {"slug": "acme/nulls", "targets": [target]})).ok()
+    made = (await sqlite_plane.post(PATH, {"slug": "acme/nulls", "targets": [target]})).ok()
     assert made["targets"] == [used]
-    assert (await lite.patch(f"{PATH}/{made['id']}", {"targets": [target]})).ok()["targets"] == [used]
-    (await lite.patch(f"{PATH}/{made['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)
+    assert (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target]})).ok()["targets"] == [used]
+    (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"targets": [target | {"secret_id": None}]})).refused(400)

@@ -18,7 +18,7 @@ from control.edges.sql.events.ingest import Ingest
 from control.resources.times import time_text
 from control.resources.workspaces import set_workspace
 from policy.billing import public_event
-from tests.control.billing import books, clock_ms, event, event_key
+from tests.control.billing import clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import ControlPlane, running_plane
 
 PATH = "/v1/gateway/events"
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 async def fill(plane: ControlPlane, numbers: Any, start_ms: int, **more: Any) -> None:
     """Ingest events one second apart, of three entities with two keys each. None is restamped."""
-    ingest, _ = books(plane.store, 1e7)
+    ingest, _ = ingest_and_reader(plane.store, 1e7)
     taken = [
         event(
             n,
@@ -133,17 +133,17 @@ async def test_the_largest_allowed_filters_fit_into_a_cursor(plane: ControlPlane
     assert keys_of(await read_all_pages(plane, params)) == [event_key(n) for n in range(40)]
 
 
-async def test_a_filter_without_matching_events_returns_none(lite: ControlPlane) -> None:
-    start_ms = await clock_ms(lite.store) - HOUR_MS
-    await fill(lite, range(6), start_ms)
+async def test_a_filter_without_matching_events_returns_none(sqlite_plane: ControlPlane) -> None:
+    start_ms = await clock_ms(sqlite_plane.store) - HOUR_MS
+    await fill(sqlite_plane, range(6), start_ms)
     for name, text in itertools.product(("api_keys", "external_entity_ids"), ("", "tg_key1,tg_key2", "TG_KEY1", "%")):
-        answer = await lite.get(PATH, params={"start_time": time_text(start_ms), name: text})
+        answer = await sqlite_plane.get(PATH, params={"start_time": time_text(start_ms), name: text})
         assert answer.ok()["items"] == [], (name, text)
 
 
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
-async def test_the_window_may_start_at_the_earliest_or_latest_time(lite: ControlPlane, moment: str) -> None:
-    assert (await lite.get(PATH, params={"start_time": moment})).ok()["window"]["start_time"] == moment
+async def test_the_window_may_start_at_the_earliest_or_latest_time(sqlite_plane: ControlPlane, moment: str) -> None:
+    assert (await sqlite_plane.get(PATH, params={"start_time": moment})).ok()["window"]["start_time"] == moment
 
 
 async def test_start_is_inclusive_and_end_exclusive(plane: ControlPlane) -> None:
@@ -180,7 +180,7 @@ async def test_the_window_ends_a_holdback_before_now_and_the_answer_says_so(plan
 
 async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane) -> None:
     now_ms = await clock_ms(plane.store)
-    ingest = Ingest(plane.store, 60.0, books(plane.store)[0].clock)
+    ingest = Ingest(plane.store, 60.0, ingest_and_reader(plane.store)[0].clock)
     await ingest.take([event(1, now_ms, workspace_id=plane.workspace_id)])
     assert (await plane.get(PATH, params={"start_time": time_text(now_ms - HOUR_MS)})).ok()["items"] == []
 
@@ -283,21 +283,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_invalid_parameters_are_400(lite: ControlPlane, name: str) -> None:
-    (await lite.get(PATH, params=BAD[name])).refused(400)
+async def test_invalid_parameters_are_400(sqlite_plane: ControlPlane, name: str) -> None:
+    (await sqlite_plane.get(PATH, params=BAD[name])).refused(400)
 
 
-async def test_a_forged_or_foreign_cursor_is_refused(lite: ControlPlane) -> None:
-    start_ms = await clock_ms(lite.store) - HOUR_MS
-    await fill(lite, range(5), start_ms)
-    cursor = (await lite.get(PATH, params={"start_time": time_text(start_ms), "limit": 2})).ok()["pagination"]["cursor"]
+async def test_a_forged_or_foreign_cursor_is_refused(sqlite_plane: ControlPlane) -> None:
+    start_ms = await clock_ms(sqlite_plane.store) - HOUR_MS
+    await fill(sqlite_plane, range(5), start_ms)
+    cursor = (await sqlite_plane.get(PATH, params={"start_time": time_text(start_ms), "limit": 2})).ok()["pagination"][
+        "cursor"
+    ]
     assert set(cursor) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
-    other = (await lite.another_workspace())["api_key"]
-    (await lite.get(PATH, params={"cursor": cursor}, key=other)).refused(400)
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    (await sqlite_plane.get(PATH, params={"cursor": cursor}, key=other)).refused(400)
     for place in range(0, len(cursor), 7):
         changed = cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :]
-        (await lite.get(PATH, params={"cursor": changed})).refused(400)
-    groups = (await lite.get("/v1/gateway/groups", params={"cursor": cursor})).refused(400)
+        (await sqlite_plane.get(PATH, params={"cursor": changed})).refused(400)
+    groups = (await sqlite_plane.get("/v1/gateway/groups", params={"cursor": cursor})).refused(400)
     assert "cursor" in groups["error"]
 
 
@@ -310,24 +312,24 @@ async def test_a_workspace_sees_its_own_events_only(plane: ControlPlane) -> None
     assert (await plane.get(PATH, params={**params, "api_keys": "tg_key1"}, key=other)).ok()["items"] == []
 
 
-async def test_a_key_without_scope_is_403_for_events(lite: ControlPlane) -> None:
+async def test_a_key_without_scope_is_403_for_events(sqlite_plane: ControlPlane) -> None:
     params = {"start_time": "2026-01-01T00:00:00Z"}
-    group = await lite.group("customer-1")
-    federated = (await lite.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
-    (await lite.get(PATH, params=params, key=federated)).refused(403)
-    invoke = (await lite.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()["api_key"]
-    (await lite.get(PATH, params=params, key=invoke)).refused(403)
-    other = await lite.another_workspace(onboarded=False)
-    (await lite.get(PATH, params=params, key=other["api_key"])).refused(403)
-    await set_workspace(lite.store, "other", onboarded=True)
-    (await lite.get(PATH, params=params, key=other["api_key"])).ok()
-    assert (await lite.get(PATH, params=params, key="")).status == 401
+    group = await sqlite_plane.group("customer-1")
+    federated = (await sqlite_plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {})).ok()["api_key"]
+    (await sqlite_plane.get(PATH, params=params, key=federated)).refused(403)
+    invoke = (await sqlite_plane.post("/v1/api_keys", {"type": "WORKSPACE_INVOKE"})).ok()["api_key"]
+    (await sqlite_plane.get(PATH, params=params, key=invoke)).refused(403)
+    other = await sqlite_plane.another_workspace(onboarded=False)
+    (await sqlite_plane.get(PATH, params=params, key=other["api_key"])).refused(403)
+    await set_workspace(sqlite_plane.store, "other", onboarded=True)
+    (await sqlite_plane.get(PATH, params=params, key=other["api_key"])).ok()
+    assert (await sqlite_plane.get(PATH, params=params, key="")).status == 401
 
 
 async def test_without_a_holdback_events_are_shown_at_once(tmp_path: Any) -> None:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/x.db", event_holdback_s=0.0) as plane:
         now_ms = await clock_ms(plane.store)
-        await books(plane.store, 0.0)[0].take([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
+        await ingest_and_reader(plane.store, 0.0)[0].take([event(1, now_ms - 5, workspace_id=plane.workspace_id)])
         for _ in range(200):
             answer = (await plane.get(PATH, params={"start_time": time_text(now_ms - 1000)})).ok()
             if answer["items"]:
@@ -371,13 +373,15 @@ def test_any_text_as_a_time_is_parsed_or_refused(text: str) -> None:
         return
 
 
-async def test_every_event_is_in_exactly_one_of_consecutive_windows(lite: ControlPlane) -> None:
-    start_ms = await clock_ms(lite.store) - HOUR_MS
-    await fill(lite, range(50), start_ms)
+async def test_every_event_is_in_exactly_one_of_consecutive_windows(sqlite_plane: ControlPlane) -> None:
+    start_ms = await clock_ms(sqlite_plane.store) - HOUR_MS
+    await fill(sqlite_plane, range(50), start_ms)
     edges = [start_ms + offset for offset in (0, 1, 999, 1000, 7000, 7001, 33_333, 49_000, 60_000)]
     seen: list[str] = []
     for begin, end in itertools.pairwise(edges):
-        seen += keys_of(await read_all_pages(lite, [("start_time", time_text(begin)), ("end_time", time_text(end))]))
+        seen += keys_of(
+            await read_all_pages(sqlite_plane, [("start_time", time_text(begin)), ("end_time", time_text(end))])
+        )
     assert seen == [event_key(n) for n in range(50)]
 
 

@@ -222,41 +222,41 @@ async def test_the_list_is_filtered_and_paged(plane: ControlPlane) -> None:
         (None, "models"),
     ],
 )
-async def test_invalid_models_are_400_and_name_the_field(lite: ControlPlane, models: Any, field: str) -> None:
-    body = (await lite.try_group("x", models=models)).refused(400, "INVALID_REQUEST")
+async def test_invalid_models_are_400_and_name_the_field(sqlite_plane: ControlPlane, models: Any, field: str) -> None:
+    body = (await sqlite_plane.try_group("x", models=models)).refused(400, "INVALID_REQUEST")
     assert [detail["field"] for detail in body["details"]] == [field]
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"models": None}, {"metadata": None}, {"metadata": {}}, {"metadata": {"external_entity_id": "x"}}, []]
 )
-async def test_an_empty_or_invalid_patch_is_400(lite: ControlPlane, body: Any) -> None:
-    group = await lite.group("x")
-    (await lite.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
+async def test_an_empty_or_invalid_patch_is_400(sqlite_plane: ControlPlane, body: Any) -> None:
+    group = await sqlite_plane.group("x")
+    (await sqlite_plane.patch(f"{PATH}/{group['id']}", body)).refused(400, "INVALID_REQUEST")
 
 
-async def test_a_null_member_counts_as_absent(lite: ControlPlane) -> None:
+async def test_a_null_member_counts_as_absent(sqlite_plane: ControlPlane) -> None:
     entry = {"slug": SLUG, "rate_limits": None, "usage_limits": None}
     body = {"metadata": {"external_entity_id": "n", "name": None}, "models": [entry], "hierarchy": None}
-    made = (await lite.post(PATH, body)).ok()
+    made = (await sqlite_plane.post(PATH, body)).ok()
     assert (made["models"], made["hierarchy"]["parent_group_id"]) == (
         [{"slug": SLUG, "rate_limits": [], "usage_limits": []}],
         None,
     )
     one = f"{PATH}/{made['id']}"
-    named = (await lite.patch(one, {"models": None, "metadata": {"name": "N"}})).ok()
+    named = (await sqlite_plane.patch(one, {"models": None, "metadata": {"name": "N"}})).ok()
     assert (named["models"], named["metadata"]["name"]) == (made["models"], "N")
-    limited = (await lite.patch(one, {"models": [rate(5)], "metadata": None})).ok()
+    limited = (await sqlite_plane.patch(one, {"models": [rate(5)], "metadata": None})).ok()
     assert (limited["models"][0]["rate_limits"][0]["threshold"], limited["metadata"]["name"]) == (5, "N")
-    (await lite.patch(one, {"models": None, "metadata": None})).refused(400, "INVALID_REQUEST")
+    (await sqlite_plane.patch(one, {"models": None, "metadata": None})).refused(400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize("entity", ["", "x" * 256, None, 7, "nul\0"])
-async def test_external_ids_have_1_to_255_characters(lite: ControlPlane, entity: Any) -> None:
-    (await lite.try_group(entity)).refused(400, "INVALID_REQUEST")
+async def test_external_ids_have_1_to_255_characters(sqlite_plane: ControlPlane, entity: Any) -> None:
+    (await sqlite_plane.try_group(entity)).refused(400, "INVALID_REQUEST")
 
 
-async def test_one_limit_of_each_type_and_list_is_allowed(lite: ControlPlane) -> None:
+async def test_one_limit_of_each_type_and_list_is_allowed(sqlite_plane: ControlPlane) -> None:
     entry = {
         "slug": SLUG,
         "rate_limits": [
@@ -265,7 +265,7 @@ async def test_one_limit_of_each_type_and_list_is_allowed(lite: ControlPlane) ->
         ],
         "usage_limits": [{"type": kind, "unit": "DAY", "threshold": 5} for kind in ("TOKEN", "REQUEST")],
     }
-    assert len(limits((await lite.group("x", models=[entry]))["effective_models"][0])) == 4
+    assert len(limits((await sqlite_plane.group("x", models=[entry]))["effective_models"][0])) == 4
 
 
 async def test_a_slug_named_twice_in_models_is_refused(plane: ControlPlane) -> None:

@@ -75,9 +75,9 @@ async def test_a_workspace_key_has_the_rights_of_its_type(plane: ControlPlane, k
     (await plane.get(OWN, key=made["api_key"])).refused(403, "AUTHENTICATION_FAILED")
 
 
-async def test_a_workspace_key_of_federated_type_is_refused(lite: ControlPlane) -> None:
-    (await lite.post(OWN, {"type": "FEDERATED"})).refused(400)
-    (await lite.post(OWN, {})).refused(400)
+async def test_a_workspace_key_of_federated_type_is_refused(sqlite_plane: ControlPlane) -> None:
+    (await sqlite_plane.post(OWN, {"type": "FEDERATED"})).refused(400)
+    (await sqlite_plane.post(OWN, {})).refused(400)
 
 
 async def test_keys_page_in_order(plane: ControlPlane) -> None:

@@ -47,16 +47,16 @@ def parsing_s() -> float:
     return time.thread_time() - began_s
 
 
-async def test_a_group_above_the_bound_on_models_is_refused(lite: ControlPlane) -> None:
+async def test_a_group_above_the_bound_on_models_is_refused(sqlite_plane: ControlPlane) -> None:
     most = [{"slug": f"acme/{n}"} for n in range(MAX_MODELS)]
-    group = await lite.group("most", models=most)
+    group = await sqlite_plane.group("most", models=most)
     assert len(group["models"]) == len(group["effective_models"]) == MAX_MODELS
-    refused = (await lite.try_group("more", models=[*most, {"slug": SLUG}])).refused(400, "INVALID_REQUEST")
+    refused = (await sqlite_plane.try_group("more", models=[*most, {"slug": SLUG}])).refused(400, "INVALID_REQUEST")
     assert refused["details"][0]["field"] == "models"
     one = f"{PATH}/{group['id']}"
-    refused = (await lite.patch(one, {"models": [*most, {"slug": SLUG}]})).refused(400, "INVALID_REQUEST")
+    refused = (await sqlite_plane.patch(one, {"models": [*most, {"slug": SLUG}]})).refused(400, "INVALID_REQUEST")
     assert refused["details"][0]["field"] == "models"
-    schemas = (await lite.get("/v1/openapi.json")).ok()["components"]["schemas"]
+    schemas = (await sqlite_plane.get("/v1/openapi.json")).ok()["components"]["schemas"]
     assert schemas["CreateGatewayGroupRequestV1"]["properties"]["models"]["maxItems"] == MAX_MODELS
     (choice, _null) = schemas["UpdateGatewayGroupRequestV1"]["properties"]["models"]["anyOf"]
     assert choice["maxItems"] == MAX_MODELS
@@ -81,57 +81,58 @@ async def test_a_group_older_than_the_bound_can_be_read_used_and_deleted(plane: 
     (await plane.get(f"{PATH}/{leaf}")).refused(404)
 
 
-async def test_a_page_of_large_groups_ends_early(lite: ControlPlane) -> None:
-    large = [await old_group(lite, f"{n}", full_models(6 * MAX_MODELS)) for n in range(3)]
+async def test_a_page_of_large_groups_ends_early(sqlite_plane: ControlPlane) -> None:
+    large = [await old_group(sqlite_plane, f"{n}", full_models(6 * MAX_MODELS)) for n in range(3)]
     small = [
-        await old_group(lite, f"{n}", [{"slug": SLUG, "rate_limits": [], "usage_limits": []}]) for n in range(3, 9)
+        await old_group(sqlite_plane, f"{n}", [{"slug": SLUG, "rate_limits": [], "usage_limits": []}])
+        for n in range(3, 9)
     ]
     seen: list[list[str]] = []
     path = f"{PATH}?limit=1000"
     while path:
-        page = (await lite.get(path)).ok()
+        page = (await sqlite_plane.get(path)).ok()
         GatewayGroupsResponseV1.model_validate(page)
         seen.append([group["id"] for group in page["items"]])
         path = f"{PATH}?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
     assert seen == [[large[0]], [large[1]], [large[2], *small]]
 
 
-async def test_a_long_answer_has_a_content_length_and_answers_head(lite: ControlPlane) -> None:
-    path = f"{PATH}/{(await lite.group('most', models=full_models()))['id']}"
-    headers = {"Authorization": f"Bearer {lite.key}"}
-    async with lite.client.get(path, headers=headers) as answer:
+async def test_a_long_answer_has_a_content_length_and_answers_head(sqlite_plane: ControlPlane) -> None:
+    path = f"{PATH}/{(await sqlite_plane.group('most', models=full_models()))['id']}"
+    headers = {"Authorization": f"Bearer {sqlite_plane.key}"}
+    async with sqlite_plane.client.get(path, headers=headers) as answer:
         length = len(await answer.read())
         assert length > 500_000
         assert answer.headers["Content-Length"] == str(length)
-    async with lite.client.head(path, headers=headers) as head:
+    async with sqlite_plane.client.head(path, headers=headers) as head:
         assert {**head.headers, "Date": ""} == {**answer.headers, "Date": ""}
 
 
-async def test_many_faults_are_counted_and_the_first_are_listed(lite: ControlPlane) -> None:
+async def test_many_faults_are_counted_and_the_first_are_listed(sqlite_plane: ControlPlane) -> None:
     unknown = {f"field{n}": n for n in range(20)}
     models = [{"slug": SLUG} | unknown, *([{"slug": SLUG}] * (MAX_MODELS - 1)), {"slug": SLUG} | unknown]
-    body = (await lite.post(PATH, {"metadata": {}, "models": models})).refused(400, "INVALID_REQUEST")
+    body = (await sqlite_plane.post(PATH, {"metadata": {}, "models": models})).refused(400, "INVALID_REQUEST")
     assert body["error"] == "Invalid body: metadata.external_entity_id: required (and 41 more)"
     fields = [detail["field"] for detail in body["details"]]
     assert fields[:2] == ["metadata.external_entity_id", "models"]
     assert fields[2::20] == ["models.0.field0", "models.1000.field0"]
-    body = (await lite.post(PATH, {"metadata": {}, "models": [{"slug": SLUG} | unknown] * 500})).refused(400)
+    body = (await sqlite_plane.post(PATH, {"metadata": {}, "models": [{"slug": SLUG} | unknown] * 500})).refused(400)
     assert body["error"].endswith("required (and 10000 more)")
     assert len(body["details"]) == 50
 
 
-async def test_hand_encoded_groups_match_their_schema(lite: ControlPlane) -> None:
-    parent = await lite.group("p", models=full_models(2), mode="CASCADING")
-    child = await lite.group("c", parent["id"], models=full_models(1))
+async def test_hand_encoded_groups_match_their_schema(sqlite_plane: ControlPlane) -> None:
+    parent = await sqlite_plane.group("p", models=full_models(2), mode="CASCADING")
+    child = await sqlite_plane.group("c", parent["id"], models=full_models(1))
     assert GatewayGroupV1.model_validate(child).model_dump(mode="json") == child
     assert [list(entry) for entry in child["effective_models"]] == [["slug", "rate_limits", "usage_limits"]]
 
 
 @pytest.mark.timeout(300)
-async def test_a_request_at_the_bound_does_not_block_the_event_loop(lite: ControlPlane) -> None:
+async def test_a_request_at_the_bound_does_not_block_the_event_loop(sqlite_plane: ControlPlane) -> None:
     """What another tenant waits for: a turn of the loop takes at most the CPU time of parsing a body twice."""
     defer_full_collections()
-    ids = await full_tree(lite)
+    ids = await full_tree(sqlite_plane)
     deepest, root = f"{PATH}/{ids[-1]}", f"{PATH}/{ids[0]}"
     body = {
         "metadata": {"external_entity_id": "more"},
@@ -147,9 +148,9 @@ async def test_a_request_at_the_bound_does_not_block_the_event_loop(lite: Contro
     )
 
     async def send(method: str, path: str, sent: bytes | None = None) -> None:
-        headers = {"Authorization": f"Bearer {lite.key}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {sqlite_plane.key}", "Content-Type": "application/json"}
         data = None if sent is None else BytesIO(sent)  # sent in pieces, because the client shares the event loop
-        async with lite.client.request(method, path, headers=headers, data=data) as answer:
+        async with sqlite_plane.client.request(method, path, headers=headers, data=data) as answer:
             await answer.read()
 
     requests: dict[str, Callable[[], Awaitable[Any]]] = {

@@ -89,30 +89,32 @@ async def test_older_environments_that_differ_in_case_stay_distinct(plane: Contr
 
 
 async def test_a_model_may_shrink_but_not_grow_beyond_its_bound(
-    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, one = await deployment(lite)
+    model, one = await deployment(sqlite_plane)
     urls = [f"{PUBLIC}:{port}" for port in range(1000, 1256)]
-    (await lite.put(f"{one}/replicas", {"replicas": urls[:40]})).ok()
+    (await sqlite_plane.put(f"{one}/replicas", {"replicas": urls[:40]})).ok()
     monkeypatch.setattr(model_rows, "MAX_MODEL_BYTES", 1000)
-    refused = (await lite.put(f"{one}/replicas", {"replicas": urls})).refused(409, "CONFLICT")
+    refused = (await sqlite_plane.put(f"{one}/replicas", {"replicas": urls})).refused(409, "CONFLICT")
     assert "more than 1 MiB" in refused["error"]
-    (await lite.post(f"{model}/deployments", {"name": "more"})).refused(409, "CONFLICT")
-    assert len((await lite.put(f"{one}/replicas", {"replicas": urls[:39]})).ok()["replicas"]) == 39
-    assert (await lite.get(f"{model}/deployments")).ok()["items"][0]["active_replica_count"] == 39
+    (await sqlite_plane.post(f"{model}/deployments", {"name": "more"})).refused(409, "CONFLICT")
+    assert len((await sqlite_plane.put(f"{one}/replicas", {"replicas": urls[:39]})).ok()["replicas"]) == 39
+    assert (await sqlite_plane.get(f"{model}/deployments")).ok()["items"][0]["active_replica_count"] == 39
 
 
 async def test_deployments_of_many_replicas_are_listed_page_by_page(
-    lite: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, one = await deployment(lite)
+    model, one = await deployment(sqlite_plane)
     for n in range(11):
-        one = f"{model}/deployments/" + (await lite.post(f"{model}/deployments", {"name": f"d{n}"})).ok()["id"]
-        (await lite.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})).ok()
+        one = f"{model}/deployments/" + (await sqlite_plane.post(f"{model}/deployments", {"name": f"d{n}"})).ok()["id"]
+        (
+            await sqlite_plane.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})
+        ).ok()
     monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
     seen, path = list[int](), f"{model}/deployments?limit=1000"
     while path:
-        page = (await lite.get(path)).ok()
+        page = (await sqlite_plane.get(path)).ok()
         seen.append(len(page["items"]))
         path = f"{model}/deployments?cursor={page['pagination']['cursor']}" if page["pagination"]["has_more"] else ""
     assert (sum(seen), max(seen)) == (12, 3)
@@ -168,9 +170,9 @@ async def test_concurrent_changes_are_all_published(plane: ControlPlane) -> None
         *("http://localhost:8000", "http://[::1]:8000", "http://x.com:0", "http://x.com:99999", "http://x.com/?a=b"),
     ],
 )
-async def test_a_replica_url_neither_public_nor_allowed_is_refused(lite: ControlPlane, url: str) -> None:
-    _, one = await deployment(lite)
-    body = (await lite.put(f"{one}/replicas", {"replicas": [PUBLIC, url]})).refused(400)
+async def test_a_replica_url_neither_public_nor_allowed_is_refused(sqlite_plane: ControlPlane, url: str) -> None:
+    _, one = await deployment(sqlite_plane)
+    body = (await sqlite_plane.put(f"{one}/replicas", {"replicas": [PUBLIC, url]})).refused(400)
     assert body["details"][0]["field"] == "replicas.1"
 
 
@@ -185,7 +187,7 @@ async def test_a_replica_in_an_allowed_network_is_accepted(tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "x" * 129, "%2e%2e%2f", "ä"])
-async def test_illegal_environment_names_are_refused(lite: ControlPlane, name: str) -> None:
-    model, one = await deployment(lite)
-    answer = await lite.put(f"{model}/environments/{name}", {"deployment_id": one.rpartition("/")[2]})
+async def test_illegal_environment_names_are_refused(sqlite_plane: ControlPlane, name: str) -> None:
+    model, one = await deployment(sqlite_plane)
+    answer = await sqlite_plane.put(f"{model}/environments/{name}", {"deployment_id": one.rpartition("/")[2]})
     answer.refused(400)

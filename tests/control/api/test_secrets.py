@@ -49,15 +49,15 @@ async def test_a_value_is_never_shown_stored_or_published(plane: ControlPlane) -
         assert base64.b64encode(VALUE.encode()).decode() not in seen
 
 
-async def test_an_invalid_value_is_not_echoed(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_value_is_not_echoed(sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     for body in ({"name": "x", "value": [VALUE]}, {"name": "", "value": VALUE}, {"nam": "x", "value": VALUE}):
-        answer = await lite.post(PATH, body)
+        answer = await sqlite_plane.post(PATH, body)
         answer.refused(400)
         assert VALUE not in str(answer)
     assert VALUE not in caplog.text
 
 
-async def test_a_service_account_with_an_unusable_key_is_refused(lite: ControlPlane) -> None:
+async def test_a_service_account_with_an_unusable_key_is_refused(sqlite_plane: ControlPlane) -> None:
     small, taken = (rsa.generate_private_key(public_exponent=65537, key_size=size) for size in (1024, 2048))
     n, p = taken.private_numbers().public_numbers.n, taken.private_numbers().p
     public = rsa.RSAPublicNumbers(65537, n**4)
@@ -65,13 +65,13 @@ async def test_a_service_account_with_an_unusable_key_is_refused(lite: ControlPl
         unsafe_skip_rsa_key_validation=True
     )
     for key in (small, absurd):
-        refused = await lite.post(PATH, {"name": "robot", "value": service_account(key)})
+        refused = await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(key)})
         assert "value" in str(refused.refused(400))
         assert "2048 to 4096 bits" in str(refused)
         assert "PRIVATE KEY" not in str(refused)
-    (await lite.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
-    (await lite.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
-    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(lite)).items()))) == service_account(taken)
+    (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(taken)})).ok()
+    (await sqlite_plane.post(PATH, {"name": "robot", "value": service_account(absurd)})).refused(400)  # rotated into
+    assert unseal(SECRET_KEYS, *next(iter((await ciphertexts(sqlite_plane)).items()))) == service_account(taken)
 
 
 def service_account(key: rsa.RSAPrivateKey) -> str:
@@ -93,10 +93,10 @@ async def test_concurrent_delete_and_use_leave_no_dangling_reference(plane: Cont
     for number in range(5):
         name = f"v{number}"
         target = {"provider": "VENDOR_B", "secret_id": await plane.secret(name), "target_model": "m"}
-        used, gone = await asyncio.gather(
+        used, deleted = await asyncio.gather(
             plane.post(ENDPOINTS, {"slug": f"acme/{name}", "targets": [target]}), plane.delete(f"{PATH}/{name}")
         )
-        assert (used.status, gone.status) in ((200, 409), (400, 200)), (used, gone)
+        assert (used.status, deleted.status) in ((200, 409), (400, 200)), (used, deleted)
 
 
 async def test_concurrent_puts_of_one_name_store_one_secret(plane: ControlPlane) -> None:
@@ -128,11 +128,11 @@ async def test_reencryption_seals_every_value_under_the_first_key(plane: Control
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".", "x" * 256, " x", "ä", "a\nb"])
-async def test_a_name_unfit_for_a_path_is_refused(lite: ControlPlane, name: str) -> None:
-    (await lite.post(PATH, {"name": name, "value": "v"})).refused(400)
+async def test_a_name_unfit_for_a_path_is_refused(sqlite_plane: ControlPlane, name: str) -> None:
+    (await sqlite_plane.post(PATH, {"name": name, "value": "v"})).refused(400)
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b_c-d@e:f", "x" * 255])
-async def test_a_secret_is_deleted_by_any_legal_name(lite: ControlPlane, name: str) -> None:
-    (await lite.post(PATH, {"name": name, "value": "v"})).ok()
-    assert (await lite.delete(f"{PATH}/{name}")).ok()["name"] == name
+async def test_a_secret_is_deleted_by_any_legal_name(sqlite_plane: ControlPlane, name: str) -> None:
+    (await sqlite_plane.post(PATH, {"name": name, "value": "v"})).ok()
+    assert (await sqlite_plane.delete(f"{PATH}/{name}")).ok()["name"] == name

@@ -133,24 +133,24 @@ async def test_usage_shows_the_counts_of_the_proxies(metered: ControlPlane, redi
     assert 0 < reset_at_s - seconds <= 86_400
 
 
-async def test_usage_is_paged(lite: ControlPlane) -> None:
+async def test_usage_is_paged(sqlite_plane: ControlPlane) -> None:
     slugs = [f"acme/m{n}" for n in range(5)]
     limits = [{"type": type, "unit": "DAY", "threshold": 9} for type in ("TOKEN", "REQUEST")]
-    made = await lite.group("g", models=[{"slug": slug, "usage_limits": limits} for slug in slugs])
+    made = await sqlite_plane.group("g", models=[{"slug": slug, "usage_limits": limits} for slug in slugs])
     path, seen = f"/v1/gateway/groups/{made['id']}/usage", []
-    answer = (await lite.get(path, params={"limit": 3})).ok()
+    answer = (await sqlite_plane.get(path, params={"limit": 3})).ok()
     while True:
         seen += [(item["slug"], item["type"]) for item in answer["items"]]
         if not answer["pagination"]["has_more"]:
             break
-        answer = (await lite.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
+        answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
     assert seen == [(slug, type) for slug in slugs for type in ("REQUEST", "TOKEN")]
 
 
-async def test_usage_of_another_workspaces_group_is_404(lite: ControlPlane) -> None:
-    made = await lite.group("g")
-    other = (await lite.another_workspace())["api_key"]
-    (await lite.get(f"/v1/gateway/groups/{made['id']}/usage", key=other)).refused(404)
+async def test_usage_of_another_workspaces_group_is_404(sqlite_plane: ControlPlane) -> None:
+    made = await sqlite_plane.group("g")
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    (await sqlite_plane.get(f"/v1/gateway/groups/{made['id']}/usage", key=other)).refused(404)
 
 
 async def test_without_redis_usage_is_503(tmp_path: Path) -> None:

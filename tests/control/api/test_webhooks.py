@@ -24,7 +24,7 @@ from control.resources.webhook_messages import RETRY_FOR_MS, Attempt, new_delive
 from control.resources.workspaces import reencrypt_all
 from control.retention import DAY_MS, delete_old_records
 from policy.sealing import unseal
-from tests.control.billing import books, clock_ms, event, event_key
+from tests.control.billing import clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
 from tests.waiting import eventually
 
@@ -91,7 +91,7 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def lite(tmp_path: Path) -> AsyncIterator[ControlPlane]:
+async def sqlite_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as found:
         yield found
 
@@ -101,7 +101,7 @@ async def create_webhook(plane: ControlPlane, url: str = URL) -> Any:
 
 
 async def ingest_events(plane: ControlPlane, *numbers: int, **more: Any) -> None:
-    ingest, _ = books(plane.store, outbox=outbox)
+    ingest, _ = ingest_and_reader(plane.store, outbox=outbox)
     now_ms = await clock_ms(plane.store)
     await ingest.take([event(n, now_ms, workspace_id=plane.workspace_id, **more) for n in numbers])
 
@@ -151,11 +151,11 @@ async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane
         "",
     ],
 )
-async def test_a_webhook_url_that_breaks_the_base_url_rules_is_refused(lite: ControlPlane, url: str) -> None:
-    refused = (await lite.post(PATH, {"url": url})).refused(400)
+async def test_a_webhook_url_that_breaks_the_base_url_rules_is_refused(sqlite_plane: ControlPlane, url: str) -> None:
+    refused = (await sqlite_plane.post(PATH, {"url": url})).refused(400)
     assert "base_url" not in orjson.dumps(refused).decode()
-    made = await create_webhook(lite)
-    (await lite.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
+    made = await create_webhook(sqlite_plane)
+    (await sqlite_plane.patch(f"{PATH}/{made['id']}", {"url": url})).refused(400)
 
 
 async def test_a_url_that_later_rules_forbid_is_not_called(tmp_path: Path) -> None:
@@ -173,17 +173,17 @@ async def test_a_url_that_later_rules_forbid_is_not_called(tmp_path: Path) -> No
         assert attempts[0]["status_code"] is None
 
 
-async def test_a_disabled_webhook_keeps_its_pending_messages(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
+async def test_a_disabled_webhook_keeps_its_pending_messages(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
     one = f"{PATH}/{made['id']}"
-    await ingest_events(lite, 1)
-    (await lite.patch(one, {"enabled": False})).ok()
-    await ingest_events(lite, 2)
+    await ingest_events(sqlite_plane, 1)
+    (await sqlite_plane.patch(one, {"enabled": False})).ok()
+    await ingest_events(sqlite_plane, 2)
     receivers = Receivers()
-    async with sending(lite.store, receivers) as counted:
+    async with sending(sqlite_plane.store, receivers) as counted:
         await asyncio.sleep(0.1)
         assert receivers.calls == []
-        (await lite.patch(one, {"enabled": True})).ok()
+        (await sqlite_plane.patch(one, {"enabled": True})).ok()
         await eventually(lambda: counted == ["delivered"])
     assert receivers.keys() == [event_key(1)]
 
@@ -200,53 +200,53 @@ NO_CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", NO_CHANGES)
-async def test_an_empty_webhook_change_is_400(lite: ControlPlane, body: Any) -> None:
-    made = await create_webhook(lite)
-    (await lite.patch(f"{PATH}/{made['id']}", body)).refused(400)
+async def test_an_empty_webhook_change_is_400(sqlite_plane: ControlPlane, body: Any) -> None:
+    made = await create_webhook(sqlite_plane)
+    (await sqlite_plane.patch(f"{PATH}/{made['id']}", body)).refused(400)
 
 
-async def test_a_null_member_of_a_change_counts_as_absent(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
+async def test_a_null_member_of_a_change_counts_as_absent(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
     one, nulls = f"{PATH}/{made['id']}", dict.fromkeys(["url", "enabled", "rotate_secret", "secret_overlap_seconds"])
-    kept = (await lite.patch(one, nulls | {"enabled": False})).ok()
+    kept = (await sqlite_plane.patch(one, nulls | {"enabled": False})).ok()
     assert (kept["url"], kept["description"], kept["enabled"], kept["secret"]) == (
         *(made["url"], made["description"]),
         *(False, None),
     )
-    rotated = (await lite.patch(one, nulls | {"rotate_secret": True})).ok()
+    rotated = (await sqlite_plane.patch(one, nulls | {"rotate_secret": True})).ok()
     assert (rotated["enabled"], bool(rotated["secret"])) == (False, True)
-    assert (await lite.patch(one, nulls | {"description": None})).ok()["description"] is None
-    (await lite.patch(one, nulls)).refused(400)
+    assert (await sqlite_plane.patch(one, nulls | {"description": None})).ok()["description"] is None
+    (await sqlite_plane.patch(one, nulls)).refused(400)
 
 
-async def test_webhooks_of_other_workspaces_are_404(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
-    await ingest_events(lite, 1)
-    (delivery,) = await deliveries(lite, made)
-    other = (await lite.another_workspace())["api_key"]
-    assert (await lite.get(PATH, key=other)).ok()["items"] == []
+async def test_webhooks_of_other_workspaces_are_404(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
+    await ingest_events(sqlite_plane, 1)
+    (delivery,) = await deliveries(sqlite_plane, made)
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    assert (await sqlite_plane.get(PATH, key=other)).ok()["items"] == []
     one = f"{PATH}/{made['id']}"
-    (await lite.get(one, key=other)).refused(404)
-    (await lite.patch(one, {"enabled": False}, key=other)).refused(404)
-    (await lite.get(f"{one}/deliveries", key=other)).refused(404)
-    (await lite.post(f"{one}/test", key=other)).refused(404)
-    (await lite.post(f"{one}/deliveries/{delivery['id']}/redeliver", key=other)).refused(404)
-    (await lite.delete(one, key=other)).refused(404)
-    second = await create_webhook(lite)
-    (await lite.post(f"{PATH}/{second['id']}/deliveries/{delivery['id']}/redeliver")).refused(404)
+    (await sqlite_plane.get(one, key=other)).refused(404)
+    (await sqlite_plane.patch(one, {"enabled": False}, key=other)).refused(404)
+    (await sqlite_plane.get(f"{one}/deliveries", key=other)).refused(404)
+    (await sqlite_plane.post(f"{one}/test", key=other)).refused(404)
+    (await sqlite_plane.post(f"{one}/deliveries/{delivery['id']}/redeliver", key=other)).refused(404)
+    (await sqlite_plane.delete(one, key=other)).refused(404)
+    second = await create_webhook(sqlite_plane)
+    (await sqlite_plane.post(f"{PATH}/{second['id']}/deliveries/{delivery['id']}/redeliver")).refused(404)
 
 
-async def test_a_workspace_has_a_bounded_number_of_webhooks(lite: ControlPlane) -> None:
+async def test_a_workspace_has_a_bounded_number_of_webhooks(sqlite_plane: ControlPlane) -> None:
     for _ in range(20):
-        await create_webhook(lite)
-    (await lite.post(PATH, {"url": URL})).refused(409)
+        await create_webhook(sqlite_plane)
+    (await sqlite_plane.post(PATH, {"url": URL})).refused(409)
 
 
-async def test_webhook_secrets_are_sealed_and_reencrypted(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
+async def test_webhook_secrets_are_sealed_and_reencrypted(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
     fresh = b"n" * 32
-    await reencrypt_all(lite.store, (fresh, *SECRET_KEYS))
-    async with lite.store.read() as conn:
+    await reencrypt_all(sqlite_plane.store, (fresh, *SECRET_KEYS))
+    async with sqlite_plane.store.read() as conn:
         row = (await conn.execute(select(webhooks_table))).one()
     assert made["secret"] not in row.secret
     assert unseal((fresh,), made["id"], row.secret) == made["secret"]
@@ -315,25 +315,25 @@ async def test_a_message_is_dead_after_three_days_and_can_be_redelivered(plane: 
     assert (delivered["status"], delivered["attempt_count"]) == ("DELIVERED", 2)
 
 
-async def test_a_delivered_message_can_be_redelivered(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
-    await ingest_events(lite, 1)
+async def test_a_delivered_message_can_be_redelivered(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
+    await ingest_events(sqlite_plane, 1)
     receivers = Receivers()
-    async with sending(lite.store, receivers) as counted:
+    async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: len(counted) == 1)
-        (delivery,) = await deliveries(lite, made)
-        (await lite.post(f"{PATH}/{made['id']}/deliveries/{delivery['id']}/redeliver")).ok()
+        (delivery,) = await deliveries(sqlite_plane, made)
+        (await sqlite_plane.post(f"{PATH}/{made['id']}/deliveries/{delivery['id']}/redeliver")).ok()
         await eventually(lambda: len(counted) == 2)
     assert receivers.keys() == [event_key(1)] * 2
-    (await lite.post(f"{PATH}/{made['id']}/deliveries/msg_nobody/redeliver")).refused(404)
+    (await sqlite_plane.post(f"{PATH}/{made['id']}/deliveries/msg_nobody/redeliver")).refused(404)
 
 
-async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
-    sent = (await lite.post(f"{PATH}/{made['id']}/test")).ok()
+async def test_a_test_message_is_delivered_and_logged(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
+    sent = (await sqlite_plane.post(f"{PATH}/{made['id']}/test")).ok()
     assert (sent["type"], sent["status"], sent["event_count"]) == ("TEST", "PENDING", 0)
     receivers = Receivers()
-    async with sending(lite.store, receivers) as counted:
+    async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: counted == ["delivered"])
     _, headers, body = receivers.calls[0]
     message = Webhook(made["secret"]).verify(body, dict(headers))
@@ -341,41 +341,41 @@ async def test_a_test_message_is_delivered_and_logged(lite: ControlPlane) -> Non
     assert headers["webhook-id"] == sent["id"]
 
 
-async def test_both_secrets_are_valid_while_the_overlap_lasts(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
+async def test_both_secrets_are_valid_while_the_overlap_lasts(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
     one = f"{PATH}/{made['id']}"
-    rotated = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 3600})).ok()
+    rotated = (await sqlite_plane.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 3600})).ok()
     assert rotated["secret"] not in (None, made["secret"])
     assert rotated["previous_secret_expires_at"] > rotated["updated_at"]
-    await lite.post(f"{one}/test")
+    await sqlite_plane.post(f"{one}/test")
     receivers = Receivers()
-    async with sending(lite.store, receivers) as counted:
+    async with sending(sqlite_plane.store, receivers) as counted:
         await eventually(lambda: len(counted) == 1)
         _, headers, body = receivers.calls[0]
         for secret in (made["secret"], rotated["secret"]):
             Webhook(secret).verify(body, dict(headers))
         assert len(headers["webhook-signature"].split()) == 2
-        final = (await lite.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 0})).ok()
-        await lite.post(f"{one}/test")
+        final = (await sqlite_plane.patch(one, {"rotate_secret": True, "secret_overlap_seconds": 0})).ok()
+        await sqlite_plane.post(f"{one}/test")
         await eventually(lambda: len(counted) == 2)
     _, headers, body = receivers.calls[1]
     Webhook(final["secret"]).verify(body, dict(headers))
     assert len(headers["webhook-signature"].split()) == 1
 
 
-async def test_deliveries_are_paged_newest_first(lite: ControlPlane) -> None:
-    made = await create_webhook(lite)
-    sent = [(await lite.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
+async def test_deliveries_are_paged_newest_first(sqlite_plane: ControlPlane) -> None:
+    made = await create_webhook(sqlite_plane)
+    sent = [(await sqlite_plane.post(f"{PATH}/{made['id']}/test")).ok()["id"] for _ in range(5)]
     path, seen = f"{PATH}/{made['id']}/deliveries", []
-    answer = (await lite.get(path, params={"limit": 2, "status": "PENDING"})).ok()
+    answer = (await sqlite_plane.get(path, params={"limit": 2, "status": "PENDING"})).ok()
     while True:
         seen += [item["id"] for item in answer["items"]]
         if not answer["pagination"]["has_more"]:
             break
-        answer = (await lite.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
+        answer = (await sqlite_plane.get(path, params={"cursor": answer["pagination"]["cursor"]})).ok()
     assert sorted(seen) == sorted(sent)
     assert seen == sorted(seen, reverse=True)
-    (await lite.get(path, params={"status": "LOST"})).refused(400)
+    (await sqlite_plane.get(path, params={"status": "LOST"})).refused(400)
 
 
 # --- isolation, sharing, crashes -------------------------------------------------------------------------------------
@@ -547,12 +547,12 @@ async def test_old_events_and_messages_are_deleted_and_recent_ones_kept(plane: C
     await ingest_events(plane, 1, 2)
     async with plane.store.read() as conn:
         now_ms = await database_ms(conn)
-    old = books(plane.store, 1e9)[0]
+    old = ingest_and_reader(plane.store, 1e9)[0]
     await old.take([event(n, now_ms - 93 * DAY_MS, workspace_id=plane.workspace_id) for n in range(10, 5000)])
     async with plane.store.write() as tx:
         ended = {"status": "DELIVERED", "ended_at_ms": now_ms - 8 * DAY_MS}
         await tx.conn.execute(update(webhook_deliveries).values(**ended))
     assert await delete_old_records(plane.store, 92) == 4991
-    _, statements = books(plane.store, 0.0)
+    _, statements = ingest_and_reader(plane.store, 0.0)
     page = await statements.first_page(Window(plane.workspace_id, 0, 1 << 60), 10)
     assert [row.idempotency_key for row in page.rows] == [event_key(1), event_key(2)]

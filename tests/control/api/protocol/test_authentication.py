@@ -23,35 +23,41 @@ BOMB = gzip.compress(bytes(5_000_000))
         {"Authorization": "tg_000000000000.x"},
     ],
 )
-async def test_no_or_malformed_credentials_are_401(lite: ControlPlane, headers: dict[str, str]) -> None:
-    async with lite.client.get(GROUPS, headers=headers) as answer:
+async def test_no_or_malformed_credentials_are_401(sqlite_plane: ControlPlane, headers: dict[str, str]) -> None:
+    async with sqlite_plane.client.get(GROUPS, headers=headers) as answer:
         assert answer.status == 401
         assert await answer.json() == {"error": "Unauthorized", "code": "UNAUTHORIZED"}
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
 @pytest.mark.parametrize("key", ["wrong", "tg_000000000000.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "ü", "x" * 4000])
-async def test_an_unknown_key_is_403(lite: ControlPlane, key: str) -> None:
-    body = (await lite.get(GROUPS, key=key)).refused(403, "AUTHENTICATION_FAILED")
+async def test_an_unknown_key_is_403(sqlite_plane: ControlPlane, key: str) -> None:
+    body = (await sqlite_plane.get(GROUPS, key=key)).refused(403, "AUTHENTICATION_FAILED")
     assert key not in str(body)
 
 
-async def test_the_api_key_scheme_is_accepted_in_any_case(lite: ControlPlane) -> None:
+async def test_the_api_key_scheme_is_accepted_in_any_case(sqlite_plane: ControlPlane) -> None:
     for scheme in ("Api-Key", "bearer", "API-KEY"):
-        (await lite.get(GROUPS, headers={"Authorization": f"{scheme} {lite.key}"})).ok()
+        (await sqlite_plane.get(GROUPS, headers={"Authorization": f"{scheme} {sqlite_plane.key}"})).ok()
 
 
-async def test_a_known_key_is_accepted_beside_an_unknown_credential(lite: ControlPlane) -> None:
-    other = (await lite.another_workspace())["api_key"]
-    for first, second in ((lite.key, "sk-other"), ("sk-other", lite.key), (lite.key, lite.key)):
-        (await lite.get(GROUPS, key=first, headers={"x-api-key": second})).ok()
-    (await lite.get(GROUPS, key="sk-other", headers={"x-api-key": "sk-another"})).refused(403, "AUTHENTICATION_FAILED")
-    (await lite.get(GROUPS, headers={"x-api-key": other})).refused(400, "AMBIGUOUS_CREDENTIAL")
+async def test_a_known_key_is_accepted_beside_an_unknown_credential(sqlite_plane: ControlPlane) -> None:
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    for first, second in (
+        (sqlite_plane.key, "sk-other"),
+        ("sk-other", sqlite_plane.key),
+        (sqlite_plane.key, sqlite_plane.key),
+    ):
+        (await sqlite_plane.get(GROUPS, key=first, headers={"x-api-key": second})).ok()
+    (await sqlite_plane.get(GROUPS, key="sk-other", headers={"x-api-key": "sk-another"})).refused(
+        403, "AUTHENTICATION_FAILED"
+    )
+    (await sqlite_plane.get(GROUPS, headers={"x-api-key": other})).refused(400, "AMBIGUOUS_CREDENTIAL")
 
 
-async def test_two_credentials_in_one_header_are_401(lite: ControlPlane) -> None:
-    headers = [("Authorization", f"Bearer {lite.key}"), ("Authorization", "Bearer other")]
-    async with lite.client.get(GROUPS, headers=headers) as answer:
+async def test_two_credentials_in_one_header_are_401(sqlite_plane: ControlPlane) -> None:
+    headers = [("Authorization", f"Bearer {sqlite_plane.key}"), ("Authorization", "Bearer other")]
+    async with sqlite_plane.client.get(GROUPS, headers=headers) as answer:
         assert answer.status == 401
 
 
@@ -70,29 +76,31 @@ async def test_a_federated_key_is_refused_on_the_management_api(plane: ControlPl
         (await plane.get(path, key=key)).refused(403, "FEDERATED_KEY")
 
 
-async def test_unknown_paths_are_404_and_unknown_methods_405(lite: ControlPlane) -> None:
-    (await lite.get("/v1/nothing")).refused(404, "NOT_FOUND")
-    (await lite.get("/")).refused(404)
-    answer = await lite.put(GROUPS, {})
+async def test_unknown_paths_are_404_and_unknown_methods_405(sqlite_plane: ControlPlane) -> None:
+    (await sqlite_plane.get("/v1/nothing")).refused(404, "NOT_FOUND")
+    (await sqlite_plane.get("/")).refused(404)
+    answer = await sqlite_plane.put(GROUPS, {})
     answer.refused(405, "METHOD_NOT_ALLOWED")
     assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD", "POST"}
 
 
-async def test_internal_paths_require_the_internal_token(lite: ControlPlane) -> None:
+async def test_internal_paths_require_the_internal_token(sqlite_plane: ControlPlane) -> None:
     path = "/internal/v1/snapshot"
-    (await lite.get(path)).refused(401)
-    (await lite.get(path, key="")).refused(401)
-    (await lite.get(path, headers={"Authorization": "Basic internal-token-of-the-tests"})).refused(401)
+    (await sqlite_plane.get(path)).refused(401)
+    (await sqlite_plane.get(path, key="")).refused(401)
+    (await sqlite_plane.get(path, headers={"Authorization": "Basic internal-token-of-the-tests"})).refused(401)
 
 
-async def test_health_needs_no_credentials(lite: ControlPlane) -> None:
+async def test_health_needs_no_credentials(sqlite_plane: ControlPlane) -> None:
     for path in ("/healthz", "/readyz", "/v1/openapi.json", "/docs"):
-        async with lite.client.get(path) as answer:
+        async with sqlite_plane.client.get(path) as answer:
             assert answer.status == 200
 
 
-async def test_malformed_http_is_refused_and_not_quoted(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
-    reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
+async def test_malformed_http_is_refused_and_not_quoted(
+    sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection(sqlite_plane.client.server.host, sqlite_plane.client.server.port)
     writer.write(b"GET / HTTP/1.1\r\nAuthorization: Bearer tg_" + b"k" * 9000 + b"\r\n\r\n")
     answer = await reader.read()
     writer.close()
@@ -107,31 +115,31 @@ OPEN_PAGES = ("/healthz", "/readyz", "/openapi.json", "/metrics", "/nowhere", "/
 
 
 @pytest.mark.parametrize("path", PAGES + OPEN_PAGES)
-async def test_head_returns_the_status_and_length_of_get_without_a_body(lite: ControlPlane, path: str) -> None:
-    got = await lite.get(path)
-    head = await lite.call("HEAD", path)
+async def test_head_returns_the_status_and_length_of_get_without_a_body(sqlite_plane: ControlPlane, path: str) -> None:
+    got = await sqlite_plane.get(path)
+    head = await sqlite_plane.call("HEAD", path)
     assert (head.status, head.body or "") == (got.status, "")
     assert head.headers["Content-Type"] == got.headers["Content-Type"]
     if path != "/metrics":  # its values change between requests
         assert head.headers["Content-Length"] == got.headers["Content-Length"]
 
 
-async def test_head_is_405_where_get_is_not_served(lite: ControlPlane) -> None:
-    answer = await lite.call("HEAD", "/internal/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
+async def test_head_is_405_where_get_is_not_served(sqlite_plane: ControlPlane) -> None:
+    answer = await sqlite_plane.call("HEAD", "/internal/v1/events", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "x-gzip", "gzip, identity", "made-up"])
 @pytest.mark.parametrize("authorized", [True, False])
 async def test_a_compressed_body_is_415_and_never_decompressed_or_quoted(
-    lite: ControlPlane, coding: str, authorized: bool, caplog: pytest.LogCaptureFixture
+    sqlite_plane: ControlPlane, coding: str, authorized: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     for body in (b"rubbish tg_quoteme", BOMB):
-        key = f"Authorization: Bearer {lite.key}\r\n" if authorized else ""
+        key = f"Authorization: Bearer {sqlite_plane.key}\r\n" if authorized else ""
         head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\n"
         head += f"Connection: close\r\nContent-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n"
-        raw = await send_and_read_all(lite, head.encode() + body)
+        raw = await send_and_read_all(sqlite_plane, head.encode() + body)
         assert raw.startswith(b"HTTP/1.1 415 ")
         assert b'"UNSUPPORTED_ENCODING"' in raw
         assert b"send the body uncompressed" in raw
@@ -140,26 +148,26 @@ async def test_a_compressed_body_is_415_and_never_decompressed_or_quoted(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_compressed_batch_of_events_is_415(lite: ControlPlane) -> None:
+async def test_a_compressed_batch_of_events_is_415(sqlite_plane: ControlPlane) -> None:
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-    async with lite.client.post("/internal/v1/events", data=gzip.compress(b"{}"), headers=headers) as answer:
+    async with sqlite_plane.client.post("/internal/v1/events", data=gzip.compress(b"{}"), headers=headers) as answer:
         assert answer.status == 415
 
 
-async def test_identity_encoding_and_an_encoding_without_a_body_are_accepted(lite: ControlPlane) -> None:
-    assert (await lite.get("/v1/models", headers={"Content-Encoding": "gzip"})).status == 200
+async def test_identity_encoding_and_an_encoding_without_a_body_are_accepted(sqlite_plane: ControlPlane) -> None:
+    assert (await sqlite_plane.get("/v1/models", headers={"Content-Encoding": "gzip"})).status == 200
     body = b'{"name": "vendor", "value": "sk-upstream"}'
     headers = {"Content-Encoding": "identity", "Content-Type": "application/json"}
-    headers["Authorization"] = f"Bearer {lite.key}"
-    async with lite.client.post("/v1/secrets", data=body, headers=headers) as answer:
+    headers["Authorization"] = f"Bearer {sqlite_plane.key}"
+    async with sqlite_plane.client.post("/v1/secrets", data=body, headers=headers) as answer:
         assert answer.status == 200
 
 
-async def test_a_malformed_chunk_is_not_quoted(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_chunk_is_not_quoted(sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     head = f"POST {GROUPS} HTTP/1.1\r\nHost: x\r\n".encode() + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
-    assert (await send_and_read_all(lite, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
-    reader, writer = await asyncio.open_connection(lite.client.server.host, lite.client.server.port)
+    assert (await send_and_read_all(sqlite_plane, head + b"tg_quoteme\r\n")).startswith(b"HTTP/1.1 400 ")
+    reader, writer = await asyncio.open_connection(sqlite_plane.client.server.host, sqlite_plane.client.server.port)
     writer.write(head)
     async with asyncio.timeout(10):
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")

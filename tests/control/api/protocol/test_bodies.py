@@ -24,8 +24,8 @@ JSON = {"Content-Type": "application/json"}
         *(b'{"name":"x","value":"x"} {}', b'{"name":"x","value":"x",}', b'{"name":"x","value":"x"}//'),
     ],
 )
-async def test_a_body_that_is_not_json_is_400(lite: ControlPlane, raw: bytes) -> None:
-    (await lite.post(PATH, data=raw, headers=JSON)).refused(400, "INVALID_REQUEST")
+async def test_a_body_that_is_not_json_is_400(sqlite_plane: ControlPlane, raw: bytes) -> None:
+    (await sqlite_plane.post(PATH, data=raw, headers=JSON)).refused(400, "INVALID_REQUEST")
 
 
 @pytest.mark.parametrize(
@@ -52,35 +52,37 @@ async def test_unusual_but_legal_text_is_accepted(plane: ControlPlane, value: An
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", ""])
-async def test_another_content_type_is_415(lite: ControlPlane, kind: str) -> None:
+async def test_another_content_type_is_415(sqlite_plane: ControlPlane, kind: str) -> None:
     headers = {"Content-Type": kind}
-    (await lite.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).refused(415, "UNSUPPORTED_MEDIA_TYPE")
+    (await sqlite_plane.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).refused(
+        415, "UNSUPPORTED_MEDIA_TYPE"
+    )
 
 
-async def test_a_charset_in_the_content_type_is_accepted(lite: ControlPlane) -> None:
+async def test_a_charset_in_the_content_type_is_accepted(sqlite_plane: ControlPlane) -> None:
     headers = {"Content-Type": "application/json; charset=utf-8"}
-    (await lite.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).ok()
+    (await sqlite_plane.post(PATH, data=b'{"name":"x","value":"y"}', headers=headers)).ok()
 
 
-async def test_a_large_body_is_413(lite: ControlPlane) -> None:
+async def test_a_large_body_is_413(sqlite_plane: ControlPlane) -> None:
     body = io.BytesIO(b'{"name": "x", "value": "%s"}' % (b"y" * 1_100_000))
-    (await lite.post(PATH, data=body, headers=JSON)).refused(413, "REQUEST_ENTITY_TOO_LARGE")
+    (await sqlite_plane.post(PATH, data=body, headers=JSON)).refused(413, "REQUEST_ENTITY_TOO_LARGE")
 
 
-async def test_a_large_body_in_chunks_is_413(lite: ControlPlane) -> None:
+async def test_a_large_body_in_chunks_is_413(sqlite_plane: ControlPlane) -> None:
     async def chunks() -> Any:
         for _ in range(40):
             yield b"y" * 65_536
 
-    (await lite.post(PATH, data=chunks(), headers=JSON)).refused(413)
+    (await sqlite_plane.post(PATH, data=chunks(), headers=JSON)).refused(413)
 
 
-async def test_unknown_query_parameters_are_400(lite: ControlPlane) -> None:
-    assert (await lite.get(f"{PATH}?limits=5")).refused(400)["details"] == [
+async def test_unknown_query_parameters_are_400(sqlite_plane: ControlPlane) -> None:
+    assert (await sqlite_plane.get(f"{PATH}?limits=5")).refused(400)["details"] == [
         {"field": "limits", "message": "unknown field"}
     ]
-    (await lite.get(f"{PATH}?limit=5&limit=6")).refused(400)
-    (await lite.get("/v1/gateway/groups?external_entity_id=%00")).refused(400)
+    (await sqlite_plane.get(f"{PATH}?limit=5&limit=6")).refused(400)
+    (await sqlite_plane.get("/v1/gateway/groups?external_entity_id=%00")).refused(400)
 
 
 @pytest.mark.parametrize("id", ["%00", "a%00b", "%ff", "%ED%A0%80", "..%2f..", "%0a", "x" * 5000, "'", "%25", "{}"])
@@ -114,26 +116,28 @@ async def raw_exchange(plane: ControlPlane, head: bytes, body: bytes, disconnect
     ],
 )
 async def test_a_body_with_malformed_framing_is_400(
-    lite: ControlPlane, caplog: pytest.LogCaptureFixture, head: bytes, body: bytes
+    sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture, head: bytes, body: bytes
 ) -> None:
-    answer = await raw_exchange(lite, head, body)
+    answer = await raw_exchange(sqlite_plane, head, body)
     assert b" 400 " in answer.partition(b"\r\n")[0], answer
     assert "bug in" not in caplog.text
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 async def test_a_compressed_body_is_415_though_it_is_malformed(
-    lite: ControlPlane, caplog: pytest.LogCaptureFixture, coding: bytes
+    sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture, coding: bytes
 ) -> None:
     head = b"Content-Encoding: %s\r\nContent-Length: 5\r\n" % coding
-    answer = await raw_exchange(lite, head, b"\xffnotz")
+    answer = await raw_exchange(sqlite_plane, head, b"\xffnotz")
     assert b" 415 " in answer.partition(b"\r\n")[0], answer
     assert "bug in" not in caplog.text
 
 
-async def test_a_truncated_body_is_not_a_server_error(lite: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
-    await raw_exchange(lite, b"Content-Length: 500\r\n", b'{"name":', disconnects=True)
-    (await lite.get(PATH)).ok()
+async def test_a_truncated_body_is_not_a_server_error(
+    sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    await raw_exchange(sqlite_plane, b"Content-Length: 500\r\n", b'{"name":', disconnects=True)
+    (await sqlite_plane.get(PATH)).ok()
     assert "bug in" not in caplog.text
     assert "Error handling" not in caplog.text
 
@@ -162,36 +166,40 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(name: str, mon
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-async def test_a_body_of_too_many_values_is_400(lite: ControlPlane, name: str) -> None:
-    body = (await lite.post(PATH, data=io.BytesIO(TOO_MUCH[name]), headers=JSON)).refused(400, "INVALID_REQUEST")
+async def test_a_body_of_too_many_values_is_400(sqlite_plane: ControlPlane, name: str) -> None:
+    body = (await sqlite_plane.post(PATH, data=io.BytesIO(TOO_MUCH[name]), headers=JSON)).refused(
+        400, "INVALID_REQUEST"
+    )
     assert f"more than {bodies.MAX_VALUES} values" in body["error"]
 
 
-async def test_an_object_of_too_many_members_is_400_and_names_one(lite: ControlPlane) -> None:
+async def test_an_object_of_too_many_members_is_400_and_names_one(sqlite_plane: ControlPlane) -> None:
     most = {"name": "x", "value": "y"} | {f"m{n}": n for n in range(bodies.MAX_MEMBERS - 2)}
-    assert (await lite.post(PATH, most)).refused(400)["details"][0]["message"] == "unknown field"
-    body = (await lite.post(PATH, most | {"last": 1})).refused(400)
+    assert (await sqlite_plane.post(PATH, most)).refused(400)["details"][0]["message"] == "unknown field"
+    body = (await sqlite_plane.post(PATH, most | {"last": 1})).refused(400)
     assert body["details"] == [{"field": "last", "message": "one member too many"}]
 
 
-async def test_the_error_for_deep_nesting_names_the_bound(lite: ControlPlane) -> None:
-    body = (await lite.post(PATH, data=HEAD + b"[" * 40 + b"]" * 40 + b"}", headers=JSON)).refused(400)
+async def test_the_error_for_deep_nesting_names_the_bound(sqlite_plane: ControlPlane) -> None:
+    body = (await sqlite_plane.post(PATH, data=HEAD + b"[" * 40 + b"]" * 40 + b"}", headers=JSON)).refused(400)
     assert f"more than {bodies.MAX_NESTING} levels" in body["error"]
 
 
 @pytest.mark.parametrize("text", [",[{" * 21_000, '\\",[' * 16_000, "\\\\,," * 16_000])
-async def test_commas_and_brackets_within_text_do_not_count(lite: ControlPlane, text: str) -> None:
+async def test_commas_and_brackets_within_text_do_not_count(sqlite_plane: ControlPlane, text: str) -> None:
     raw = b'{"name":"x","value":"%s"}' % text.encode()
-    (await lite.post(PATH, data=raw, headers=JSON)).ok()
+    (await sqlite_plane.post(PATH, data=raw, headers=JSON)).ok()
 
 
-async def test_a_number_beyond_a_float_is_400(lite: ControlPlane) -> None:
-    body = (await lite.post(PATH, data=b'{"name":"x","value":1e999}', headers=JSON)).refused(400, "INVALID_REQUEST")
+async def test_a_number_beyond_a_float_is_400(sqlite_plane: ControlPlane) -> None:
+    body = (await sqlite_plane.post(PATH, data=b'{"name":"x","value":1e999}', headers=JSON)).refused(
+        400, "INVALID_REQUEST"
+    )
     assert body["error"] == "The body is not valid JSON"
 
 
-async def test_a_number_of_very_many_digits_is_400_and_text_of_them_is_not(lite: ControlPlane) -> None:
+async def test_a_number_of_very_many_digits_is_400_and_text_of_them_is_not(sqlite_plane: ControlPlane) -> None:
     digits = b"7" * (bodies.MAX_DIGITS + 1)
-    body = (await lite.post(PATH, data=HEAD + digits + b"}", headers=JSON)).refused(400, "INVALID_REQUEST")
+    body = (await sqlite_plane.post(PATH, data=HEAD + digits + b"}", headers=JSON)).refused(400, "INVALID_REQUEST")
     assert f"more than {bodies.MAX_DIGITS} digits" in body["error"]
-    (await lite.post(PATH, data=b'{"name":"x","value":"%s"}' % digits, headers=JSON)).ok()
+    (await sqlite_plane.post(PATH, data=b'{"name":"x","value":"%s"}' % digits, headers=JSON)).ok()

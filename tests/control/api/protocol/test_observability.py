@@ -19,12 +19,12 @@ from tests.control.plane import ControlPlane, settings_on
 WORKSPACE = "workspace acme"
 
 
-async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
-    (await lite.get("/v1/models")).ok()
-    (await lite.get("/v1/models/mdl_none")).refused(404)
-    (await lite.get("/v1/made/up/by/the/caller")).refused(404)
-    made = await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
-    async with lite.client.get("/metrics", headers={"Authorization": f"Bearer {made['api_key']}"}) as answer:
+async def test_metrics_count_every_answer_by_route(sqlite_plane: ControlPlane) -> None:
+    (await sqlite_plane.get("/v1/models")).ok()
+    (await sqlite_plane.get("/v1/models/mdl_none")).refused(404)
+    (await sqlite_plane.get("/v1/made/up/by/the/caller")).refused(404)
+    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    async with sqlite_plane.client.get("/metrics", headers={"Authorization": f"Bearer {made['api_key']}"}) as answer:
         assert answer.status == 200
         text = await answer.text()
     for labels in (
@@ -37,23 +37,25 @@ async def test_metrics_count_every_answer_by_route(lite: ControlPlane) -> None:
     assert "made/up" not in text
 
 
-async def test_metrics_require_a_metrics_key(lite: ControlPlane) -> None:
-    metrics_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS))["api_key"]
-    invoke_key = (await create_workspace_key(lite.store, WORKSPACE, KeyKind.WORKSPACE_INVOKE))["api_key"]
-    assert (await lite.get("/metrics", key=metrics_key)).status == 200
-    (await lite.get("/metrics", key=lite.key)).refused(403)
-    (await lite.get("/metrics", key=invoke_key)).refused(403)
-    (await lite.get("/metrics", key="tg_wrong")).refused(403)
-    async with lite.client.get("/metrics") as answer:
+async def test_metrics_require_a_metrics_key(sqlite_plane: ControlPlane) -> None:
+    metrics_key = (await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS))[
+        "api_key"
+    ]
+    invoke_key = (await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_INVOKE))["api_key"]
+    assert (await sqlite_plane.get("/metrics", key=metrics_key)).status == 200
+    (await sqlite_plane.get("/metrics", key=sqlite_plane.key)).refused(403)
+    (await sqlite_plane.get("/metrics", key=invoke_key)).refused(403)
+    (await sqlite_plane.get("/metrics", key="tg_wrong")).refused(403)
+    async with sqlite_plane.client.get("/metrics") as answer:
         assert answer.status == 401, "from loopback too: a TLS terminator may stand there"
 
 
 async def test_a_request_is_logged_with_the_fields_of_the_proxys_access_log(
-    lite: ControlPlane, caplog: pytest.LogCaptureFixture
+    sqlite_plane: ControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    (await lite.get("/v1/models/mdl_none")).refused(404)
-    async with lite.client.get("/healthz") as answer:
+    (await sqlite_plane.get("/v1/models/mdl_none")).refused(404)
+    async with sqlite_plane.client.get("/healthz") as answer:
         assert answer.status == 200
     (line,) = [json.loads(log_line(record)) for record in caplog.records if record.getMessage() == "request"]
     assert line.pop("total_ms") >= 0
@@ -62,7 +64,7 @@ async def test_a_request_is_logged_with_the_fields_of_the_proxys_access_log(
         *("method", "path", "status", "workspace", "key_prefix"),
     }
     assert (line["method"], line["path"], line["status"]) == ("GET", "/v1/models/{model_id}", 404)
-    assert line["key_prefix"] == prefix_of(lite.key)
+    assert line["key_prefix"] == prefix_of(sqlite_plane.key)
 
 
 class FaultyWindows:

@@ -92,13 +92,13 @@ def test_the_provider_selects_the_target_schema(document: Json) -> None:
     assert len(items["oneOf"]) == 6
 
 
-async def test_the_document_needs_no_credentials(lite: ControlPlane, document: Json) -> None:
-    async with lite.client.get("/v1/openapi.json") as answer:
+async def test_the_document_needs_no_credentials(sqlite_plane: ControlPlane, document: Json) -> None:
+    async with sqlite_plane.client.get("/v1/openapi.json") as answer:
         assert await answer.json() == document
 
 
-async def test_the_page_loads_nothing_from_other_hosts(lite: ControlPlane) -> None:
-    async with lite.client.get("/docs") as answer:
+async def test_the_page_loads_nothing_from_other_hosts(sqlite_plane: ControlPlane) -> None:
+    async with sqlite_plane.client.get("/docs") as answer:
         page = await answer.text()
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     links = set(re.findall(r"""(?:src|href)=["']?([^"'> ]*)""", page))

@@ -83,10 +83,10 @@ async def test_schemathesis_finds_no_violation(
 
 @pytest.mark.timeout(300)
 async def test_a_generated_client_completes_the_main_workflow(
-    lite: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = tmp_path / "openapi.json"
-    document.write_text(json.dumps((await lite.get("/v1/openapi.json")).ok()))
+    document.write_text(json.dumps((await sqlite_plane.get("/v1/openapi.json")).ok()))
     command: list[str | Path] = [BIN / "openapi-python-client", "generate", "--path", document]
     command += ["--output-path", tmp_path / "made"]
     settings = tmp_path / "settings.yml"
@@ -97,7 +97,7 @@ async def test_a_generated_client_completes_the_main_workflow(
     output, _ = await generator.communicate()
     assert generator.returncode == 0, output.decode()
     monkeypatch.syspath_prepend(tmp_path / "made")
-    await asyncio.to_thread(_main_workflow, str(lite.client.make_url("")), lite.key)
+    await asyncio.to_thread(_main_workflow, str(sqlite_plane.client.make_url("")), sqlite_plane.key)
 
 
 def _main_workflow(url: str, key: str) -> None:

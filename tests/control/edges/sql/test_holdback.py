@@ -17,7 +17,16 @@ from control.edges.sql.events.rows import page_of_events
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.resources.errors import DatabaseUnavailableError, IngestTooSlowError
 from control.resources.records import Window
-from tests.control.billing import FAR_MS, ShiftedClock, all_pages, books, clock_ms, event, event_key, fill_events
+from tests.control.billing import (
+    FAR_MS,
+    ShiftedClock,
+    all_pages,
+    clock_ms,
+    event,
+    event_key,
+    fill_events,
+    ingest_and_reader,
+)
 
 HOLDBACK_S = 0.8
 SECONDS = 4.0
@@ -32,7 +41,7 @@ async def test_a_reader_of_consecutive_windows_sees_each_event_once(store: Store
         if chance.random() < 0.4:
             await asyncio.sleep(chance.uniform(0, HOLDBACK_S / 3))
 
-    ingest, statements = books(store, HOLDBACK_S, clock=clock, outbox=dawdle)
+    ingest, statements = ingest_and_reader(store, HOLDBACK_S, clock=clock, outbox=dawdle)
     numbers = iter(range(1_000_000))
     taken: set[str] = set()
     seen: list[str] = []
@@ -120,7 +129,7 @@ ASKED = {
 async def test_each_page_is_a_range_of_an_index(store: Store, name: str, after: tuple[int, str] | None) -> None:
     """Nothing is sorted but the merged ranges' first rows, and no row outside the ranges is looked at."""
     window, index = ASKED[name]
-    await books(store)[0].take([event(n) for n in range(3)])
+    await ingest_and_reader(store)[0].take([event(n) for n in range(3)])
     async with store.read() as conn:
         dialect = conn.dialect.name
         if dialect == "postgresql":  # with three rows a planner would rightly read them all

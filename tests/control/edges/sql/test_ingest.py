@@ -13,7 +13,7 @@ from control.edges.sql.tables import api_keys, events
 from control.resources.errors import IngestTooSlowError
 from control.resources.records import Window
 from policy.billing import Tokens
-from tests.control.billing import HOLDBACK_S, ShiftedClock, books, clock_ms, event, event_key
+from tests.control.billing import HOLDBACK_S, ShiftedClock, clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import TOKEN, ControlPlane
 
 
@@ -23,7 +23,7 @@ async def rows_of(store: Store) -> dict[str, Any]:
 
 
 async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
-    ingest, _ = books(store)
+    ingest, _ = ingest_and_reader(store)
     now_ms = await clock_ms(store)
     told = event(
         1,
@@ -40,7 +40,7 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
 
 
 async def test_the_same_events_again_change_nothing_and_new_ones_among_them_count(store: Store) -> None:
-    ingest, _ = books(store)
+    ingest, _ = ingest_and_reader(store)
     assert await ingest.take([event(n) for n in range(5)]) == 5
     before = await rows_of(store)
     assert await ingest.take([event(n, tokens=Tokens(input=1, output=1, cached_input=1)) for n in (3, 9, 4, 9)]) == 1
@@ -50,7 +50,7 @@ async def test_the_same_events_again_change_nothing_and_new_ones_among_them_coun
 
 
 async def test_many_at_once_from_several_sides_are_each_taken_once(store: Store) -> None:
-    ingest, _ = books(store)
+    ingest, _ = ingest_and_reader(store)
     batches = [[event(n) for n in range(start, start + 400)] for start in (0, 200, 100, 0, 300)]
     counts = await asyncio.gather(*(ingest.take(batch) for batch in batches))
     assert sum(counts) == 700
@@ -58,11 +58,11 @@ async def test_many_at_once_from_several_sides_are_each_taken_once(store: Store)
 
 
 async def test_an_empty_batch_is_no_fault(store: Store) -> None:
-    assert await books(store)[0].take([]) == 0
+    assert await ingest_and_reader(store)[0].take([]) == 0
 
 
 async def test_a_late_event_is_stamped_no_earlier_than_half_the_holdback_ago(store: Store) -> None:
-    ingest, _ = books(store)
+    ingest, _ = ingest_and_reader(store)
     before_ms = await clock_ms(store)
     await ingest.take([event(1, ended_at_ms=5), event(2, before_ms - 1000)])
     rows = await rows_of(store)
@@ -80,7 +80,7 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
         if len(stamps) == 1:
             await asyncio.sleep(1.1)
 
-    ingest, _ = books(store, 4.0, outbox=slow_at_first)
+    ingest, _ = ingest_and_reader(store, 4.0, outbox=slow_at_first)
     assert await ingest.take([event(1)]) == 1
     assert stamps[1] >= stamps[0] + 1000
     assert (await rows_of(store))[event_key(1)].timestamp_ms == stamps[1]
@@ -90,7 +90,7 @@ async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) ->
     async def slow(tx: WriteTx, rows: Any) -> None:
         await asyncio.sleep(0.2)
 
-    ingest, _ = books(store, 0.4, outbox=slow)
+    ingest, _ = ingest_and_reader(store, 0.4, outbox=slow)
     with pytest.raises(IngestTooSlowError):
         await ingest.take([event(1)])
     assert await rows_of(store) == {}
@@ -104,7 +104,7 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
         if len(told) == 2:
             raise ZeroDivisionError
 
-    ingest, _ = books(store, outbox=outbox)
+    ingest, _ = ingest_and_reader(store, outbox=outbox)
     await ingest.take([event(1), event(2)])
     with pytest.raises(ZeroDivisionError):
         await ingest.take([event(2), event(3)])
@@ -115,7 +115,7 @@ async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(stor
 
 async def test_a_clock_that_was_set_back_stamps_by_the_latest_time_shown(store: Store) -> None:
     clock = ShiftedClock()
-    ingest, statements = books(store, clock=clock)
+    ingest, statements = ingest_and_reader(store, clock=clock)
     page = await statements.first_page(Window("ws_1", 0, 1 << 60), 10)
     clock.offset_ms = -3_600_000
     await ingest.take([event(1, page.window.end_ms - 1)])
@@ -130,7 +130,7 @@ async def test_last_used_at_follows_the_events(plane: ControlPlane) -> None:
     listed = (await plane.get(f"/v1/gateway/groups/{group['id']}/api_keys")).ok()["items"]
     assert listed[0]["last_used_at"] is None
     now_ms = await clock_ms(plane.store)
-    await books(plane.store)[0].take([event(1, now_ms, api_key_prefix=made["prefix"])])
+    await ingest_and_reader(plane.store)[0].take([event(1, now_ms, api_key_prefix=made["prefix"])])
     async with plane.store.read() as conn:
         query = select(api_keys.c.last_used_at_ms).where(api_keys.c.prefix == made["prefix"])
         assert (await conn.execute(query)).scalar_one() == now_ms
@@ -168,9 +168,9 @@ async def test_proxies_hand_in_batches_and_learn_how_many_were_new(plane: Contro
     assert status == 401
 
 
-async def test_a_batch_may_be_larger_than_what_the_management_api_takes(lite: ControlPlane) -> None:
+async def test_a_batch_may_be_larger_than_what_the_management_api_takes(sqlite_plane: ControlPlane) -> None:
     wires = [event(n, request_metadata={"m": "x" * 4000}).to_wire() for n in range(1000)]
-    assert await post(lite, {"events": wires}) == (200, {"accepted": 1000})
+    assert await post(sqlite_plane, {"events": wires}) == (200, {"accepted": 1000})
 
 
 async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane) -> None:
@@ -200,13 +200,13 @@ async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane
     ],
 )
 async def test_a_malformed_event_is_named_and_nothing_of_its_batch_is_taken(
-    lite: ControlPlane, change: dict[str, object]
+    sqlite_plane: ControlPlane, change: dict[str, object]
 ) -> None:
     wires = [event(1).to_wire(), event(2).to_wire() | change]
-    status, body = await post(lite, {"events": wires})
+    status, body = await post(sqlite_plane, {"events": wires})
     assert status == 400
     assert body["details"][0]["field"] == "events.1"
-    assert await rows_of(lite.store) == {}
+    assert await rows_of(sqlite_plane.store) == {}
 
 
 async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPlane) -> None:
@@ -218,14 +218,14 @@ async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPla
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 1001})])
-async def test_what_is_no_batch_is_refused(lite: ControlPlane, body: bytes) -> None:
-    status, _ = await post(lite, body)
+async def test_what_is_no_batch_is_refused(sqlite_plane: ControlPlane, body: bytes) -> None:
+    status, _ = await post(sqlite_plane, body)
     assert status == 400
 
 
-async def test_an_event_that_lacks_a_member_is_malformed(lite: ControlPlane) -> None:
+async def test_an_event_that_lacks_a_member_is_malformed(sqlite_plane: ControlPlane) -> None:
     for name in event(1).to_wire():
         wire = event(1).to_wire()
         del wire[name]
-        assert (await post(lite, {"events": [wire]}))[0] == 400, name
-    assert (await post(lite, {"events": [7]}))[0] == 400
+        assert (await post(sqlite_plane, {"events": [wire]}))[0] == 400, name
+    assert (await post(sqlite_plane, {"events": [7]}))[0] == 400

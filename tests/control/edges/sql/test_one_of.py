@@ -20,7 +20,7 @@ from control.edges.sql.tables import events
 from control.resources.records import Window
 from control.resources.webhook_messages import new_delivery, outbox
 from policy.billing import BillingEvent
-from tests.control.billing import FAR_MS, books, event, event_key
+from tests.control.billing import FAR_MS, event, event_key, ingest_and_reader
 
 COUNTS = (1, 2, 3, 5, 8, 13, 21, 34, 70)
 LATER_COUNTS = (4, 6, 7, 9, 30, 33, 40, 69)
@@ -50,7 +50,7 @@ def many(count: int, first: int = 0) -> list[BillingEvent]:
 
 
 async def take(store: Store, count: int) -> None:
-    ingest, _ = books(store, outbox=outbox)
+    ingest, _ = ingest_and_reader(store, outbox=outbox)
     await ingest.take(many(count, first=count * 1000))
 
 
@@ -90,7 +90,7 @@ WORK = {
 @pytest.mark.parametrize("name", WORK)
 async def test_another_number_is_not_another_statement(store: Store, name: str) -> None:
     told = [event(n, external_entity_id=f"customer-{n}", api_key_prefix=f"tg_key{n:08}") for n in range(100)]
-    await books(store)[0].take(told)
+    await ingest_and_reader(store)[0].take(told)
     with statements_of(store) as first:
         for count in COUNTS:
             await WORK[name](store, count)
@@ -103,7 +103,7 @@ async def test_another_number_is_not_another_statement(store: Store, name: str) 
 
 async def test_one_of_finds_those_and_no_others(store: Store) -> None:
     odd = ["plain", "quote'\"", "back\\slash", "é😀", "", "[1]", "comma,comma"]
-    await books(store)[0].take([event(n, request_id=text) for n, text in enumerate(odd)])
+    await ingest_and_reader(store)[0].take([event(n, request_id=text) for n, text in enumerate(odd)])
     column = events.c.request_id
     async with store.read() as conn:
 
