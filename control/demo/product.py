@@ -1,6 +1,6 @@
 """The demo's own `tollgate up`, reached through its command and its HTTP APIs.
 
-Imports nothing of the product except the tie that stops children from outliving us.
+Of the product, imports only `tie_to_parent`, which stops children from outliving this process.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ READY_TIMEOUT_S = 60
 
 
 class ProductError(Exception):
-    """The product did not do what its command promises; the message carries its own last words."""
+    """A `tollgate` command failed. The message includes its last output."""
 
 
 class Product:
-    """`tollgate up` on free ports in a directory of its own."""
+    """`tollgate up` on free ports, with its own data directory."""
 
     def __init__(self, data: Path) -> None:
         self.data = data

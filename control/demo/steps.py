@@ -20,7 +20,7 @@ PATIENCE_S = 15.0
 
 
 class StepFailedError(Exception):
-    """A step did not see what the product promises."""
+    """The product did not do what the step expects."""
 
 
 @dataclass
