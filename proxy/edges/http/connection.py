@@ -1,7 +1,7 @@
-"""One connection of a caller: HTTP/1.1 requests in, answered one after the other in the order in which they came.
+"""One connection of a caller: its HTTP/1.1 requests are answered one after the other, in order.
 
-httptools parses what comes (`request_parser.py`). The connection's one task hands the requests to the pipeline, and is
-cancelled when the caller leaves. What comes ahead of its turn is bounded: beyond that the socket is not read.
+httptools parses the bytes (`request_parser.py`). One task per connection passes each request to the pipeline; it is
+cancelled when the caller disconnects. Pipelined requests and unread bodies are bounded: above that reading pauses.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from proxy.http_rules.header_names import HeaderNames
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 
 MAX_QUEUED = 8
-"""With so many requests waiting for their turn, nothing more is read or parsed."""
+"""Reading and parsing pause at this many waiting requests."""
 MAX_UNREAD_BYTES = 131_072
-"""With more than this of bodies unread, nothing more is read."""
+"""Reading pauses above this many bytes of bodies that the pipeline has not read."""
 SLICE_BYTES = 16_384
-"""At most this much is parsed before `MAX_QUEUED` is looked at again, bodies of known length aside."""
+"""Bytes parsed at once, between two checks of `MAX_QUEUED`. Bodies of known length may be longer."""
 _HEAD_END = b"\r\n\r\n"
 _NOTHING = memoryview(b"")
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """What a connection needs of its server."""
+    """The part of the server that a connection uses."""
 
     handle: Handle
     loop: asyncio.AbstractEventLoop
@@ -42,7 +42,7 @@ class Server(Protocol):
     exchange_limits: ExchangeLimits
     names: HeaderNames
     buffer: memoryview
-    """Shared by all connections: what was read is parsed, and what is kept copied, before the next read."""
+    """The read buffer that all connections share: copy what must outlive the current read."""
     draining: bool
 
     def date(self) -> str: ...
@@ -50,16 +50,16 @@ class Server(Protocol):
     def closed(self, connection: "Connection") -> None: ...
 
     def began(self) -> None:
-        """One more request is being served."""
+        """Count a request in flight."""
         ...
 
     def ended(self) -> None:
-        """It is served, or given up."""
+        """The request was answered or cancelled."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The transport's protocol, and the task that serves what it brings."""
+    """The transport's protocol, and the task that serves its requests."""
 
     __slots__ = (
         "_arriving",
@@ -89,29 +89,29 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = RequestParser(self, server.names, server.limits)
         self.transport: asyncio.Transport | None = None
         self.writing_paused = False
-        self._room: asyncio.Future[None] | None = None  # while the answer waits for the caller to read
+        self._room: asyncio.Future[None] | None = None  # set while the answer waits for the caller to read
         self._task: asyncio.Task[None] | None = None
-        self._request_came: asyncio.Future[None] | None = None  # while the task waits for one
+        self._request_came: asyncio.Future[None] | None = None  # set while the task waits for a request
         self._queue: deque[HttpExchange] = deque()
-        self._exchange: HttpExchange | None = None  # being served
-        self._arriving: HttpExchange | None = None  # whose body is still to come
-        self._held = _NOTHING  # read, but not parsed yet
-        self._unread_bytes = 0  # of bodies
-        self._paused = False  # reading
-        self._ignoring = False  # whatever still comes
+        self._exchange: HttpExchange | None = None  # the request being served
+        self._arriving: HttpExchange | None = None  # the request whose body is incomplete
+        self._held = _NOTHING  # bytes read but not parsed yet
+        self._unread_bytes = 0  # received bodies that the pipeline has not read
+        self._paused = False  # reading is paused
+        self._ignoring = False  # drop all further bytes
         self._half_closed = False
         self._lingering: asyncio.TimerHandle | None = None
         self._head_since = self._idle_since = 0.0
 
-    # --- what the server does with it ---------------------------------------------------------------------------------
+    # --- for the server -----------------------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has come that is not answered yet."""
+        """Whether no request is arriving, waiting or being served."""
         return self._half_closed or (self._exchange is None and not self._head_since and not self._queue)
 
     def half_close(self) -> None:
-        """Send FIN and ignore what still comes: a peer whose request crosses the FIN meets no reset."""
+        """Send FIN and ignore further bytes, so that a request that crosses the FIN causes no reset."""
         transport = self.transport
         if not self._half_closed and transport is not None and not transport.is_closing():
             self._half_closed = True
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.write_eof()
 
     def force_close(self) -> None:
-        """Close now; what was written still leaves."""
+        """Close; bytes already written are still sent."""
         self._ignore_the_rest()
         if self.transport is not None:
             self.transport.close()
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def check(self, now: float) -> None:
-        """Close the connection if a head is late, if it was idle for too long, or if its peer left unnoticed."""
+        """Close the connection if a head is late, it is idle for too long, or its peer closed while reading was paused."""
         transport, limits = self.transport, self._server.limits
         if transport is None or transport.is_closing():
             return
@@ -145,7 +145,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's callbacks ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one by duck-typing only
+        self.transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's transport has the interface but not the base class
         self._idle_since = self._loop.time()
         self._server.opened(self)
         self._task = self._loop.create_task(self._serve())
@@ -156,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.closed(self)
         if self._lingering is not None:
             self._lingering.cancel()
-        task, self._task = self._task, None  # a cancelled task holds its traceback, and that holds this connection
+        task, self._task = self._task, None  # break the cycle: a cancelled task refers to this connection
         if task is not None:
             task.cancel()
         self._parser.close()
@@ -187,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _parse_slices(self, data: memoryview) -> memoryview:
-        """Parse as many requests as may wait; returns what is left."""
+        """Parse until `MAX_QUEUED` requests wait; returns the unparsed bytes."""
         while data and not self._ignoring and len(self._queue) < MAX_QUEUED:
             size = self._slice_bytes(data)
             self._parser.parse(data[:size])
@@ -195,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         return _NOTHING if self._ignoring else data
 
     def _slice_bytes(self, data: memoryview) -> int:
-        """How much of `data` to parse at once: to the end of a body of known length, or of a head if that is here."""
+        """Bytes of `data` to parse at once: to the end of a body of known length, or of a head if it is complete."""
         arriving = self._arriving
         if arriving is None:
             end = bytes(data[:SLICE_BYTES]).find(_HEAD_END)
@@ -205,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         return arriving.declared_bytes - arriving.received_bytes
 
     def _react(self) -> None:
-        """Something was parsed: wake the task, watch over a head that has begun, read no more than is wanted."""
+        """After parsing: wake the task, start an unfinished head's timeout, pause reading if the bounds are reached."""
         if self._queue:
             if self._request_came is not None and not self._request_came.done():
                 self._request_came.set_result(None)
@@ -219,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._held)
 
     def _read_on(self) -> None:
-        """Reading is paused, but there may be room again."""
+        """Parse the held bytes, and resume reading if the bounds allow it."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -235,13 +237,13 @@ class Connection(asyncio.BufferedProtocol):
         self._held = _NOTHING
         self._head_since = 0.0
 
-    # --- what the parser tells ----------------------------------------------------------------------------------------
+    # --- the parser's events ------------------------------------------------------------------------------------------
 
     def head_came(self, head: ParsedHead) -> None:
         exchange = HttpExchange(self._server, self, head)
         self._queue.append(exchange)
         self._arriving = exchange
-        if head.fault:  # nothing that follows can be told apart
+        if head.fault:  # where the next request begins is unknown
             exchange.break_off(head.fault)
             self._ignore_the_rest()
 
@@ -256,14 +258,14 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving = None
 
     def broke(self, fault: str) -> None:
-        """What came is not HTTP: it breaks the body that is arriving, or is refused as a request of its own."""
+        """Malformed bytes: fail the body that is arriving, or else refuse them as a request of their own."""
         if self._arriving is None:
             self.head_came(ParsedHead.unreadable(fault))
         elif not self._ignoring:
             self._arriving.body_broke()
             self._ignore_the_rest()
 
-    # --- what the exchange needs --------------------------------------------------------------------------------------
+    # --- for the exchange ---------------------------------------------------------------------------------------------
 
     def body_read(self, size: int) -> None:
         self._unread_bytes -= size
@@ -289,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             self._exchange = exchange = queue.popleft()
             self._head_since = 0.0
             if queue:
-                await asyncio.sleep(0)  # requests sent all at once take turns with the other connections'
+                await asyncio.sleep(0)  # let other connections run between pipelined requests
             self._server.began()
             try:
                 await self._server.handle(exchange, exchange)
@@ -297,8 +299,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
                 raise
             except Exception:
-                # The pipeline answers for whatever goes wrong in it. What it lets through, nobody else would log.
-                log.exception("Request failed outside of the pipeline, which is a bug; closing its connection.")
+                # The pipeline answers and logs its own failures; one that escapes it is logged here.
+                log.exception("Request failed outside the pipeline, which is a bug; closing its connection.")
                 break
             finally:
                 self._server.ended()
@@ -315,8 +317,8 @@ class Connection(asyncio.BufferedProtocol):
             self._head_since = self._idle_since
 
     def _close_after(self, exchange: HttpExchange) -> None:
-        """Close at once if all that came was read. Otherwise send FIN first and read on for a while: closing with
-        bytes unread resets the connection, and the answer could be lost (RFC 9112 9.6)."""
+        """Close at once if all bytes received were read. Otherwise send FIN and keep reading for `lingering_s`: closing
+        with unread bytes resets the connection, and the caller could lose the answer (RFC 9112 9.6)."""
         transport = self.transport
         self._exchange = None
         if transport is None or transport.is_closing():
@@ -331,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _peer_left(transport: asyncio.Transport) -> bool:
-    """Whether the peer has closed its side, though nobody reads ours."""
+    """Whether the peer has closed its side; needed while reading is paused."""
     sock = transport.get_extra_info("socket")
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLRDHUP)

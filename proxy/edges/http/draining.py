@@ -1,8 +1,8 @@
-"""The end of a listener and of its connections: none is reset or cut in a request, none keeps the process from ending.
+"""Closes a listener and its idle connections without resetting a request.
 
-New handshakes are turned away before the listener closes, since closing resets those under way. A kept connection that
-is idle may be about to carry a request: it stays open for a moment, and the answer says `connection: close`. Then our
-side is closed in order (FIN); what crosses that is read and thrown away, as closing at once would answer it by a reset.
+The kernel drops new handshakes before the listener closes, since closing resets those in progress. An idle connection
+stays open for a moment, as its next request may be on the way; that answer says `connection: close`. Then the proxy
+sends FIN and discards what still arrives, since closing at once would answer it with a reset.
 """
 
 import asyncio
@@ -15,34 +15,34 @@ from typing import Protocol
 
 _LOOK_S = 0.05
 _SO_ATTACH_FILTER = 26
-_DROP_SYN = (  # classic BPF, which sees the TCP header: code, jump if true, jump if false, operand
-    (0x30, 0, 0, 13),  # load the byte of flags
+_DROP_SYN = (  # classic BPF on the TCP header: code, jump if true, jump if false, operand
+    (0x30, 0, 0, 13),  # load the flags
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
     (0x15, 0, 1, 0x02),  # SYN alone?
     (0x06, 0, 0, 0),  # drop it
-    (0x06, 0, 0, 0xFFFFFFFF),  # take all else, whole
+    (0x06, 0, 0, 0xFFFFFFFF),  # accept everything else
 )
 
 
 class Draining(Protocol):
-    """One connection of a listener whose answers say `connection: close` already."""
+    """A connection whose answers already say `connection: close`."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has come that is not answered yet."""
+        """Whether no request is arriving, waiting or being served."""
         ...
 
     def half_close(self) -> None:
-        """Send FIN; read on, and drop what comes. Idempotent."""
+        """Send FIN; keep reading and discard the bytes. Idempotent."""
         ...
 
     def force_close(self) -> None: ...
 
 
 def turn_away(listener: socket.socket) -> bool:
-    """Have the kernel drop each SYN from here on, and nothing else; whether it does (Linux).
+    """Make the kernel drop every new SYN. Returns whether it does; only Linux can.
 
-    A caller's kernel repeats its SYN after a second, and is refused once the listener is closed.
+    The caller's kernel repeats its SYN after a second, and is then refused, as the listener is closed.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -51,7 +51,7 @@ def turn_away(listener: socket.socket) -> bool:
         listener.setsockopt(
             socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_DROP_SYN), ctypes.addressof(program))
         )
-    except OSError:  # a sandbox that knows no filters: what comes in the last moment is reset
+    except OSError:  # a sandbox without socket filters: the last connections may be reset
         return False
     return True
 

@@ -1,7 +1,7 @@
 """One request and its answer on the wire: the stages' `Incoming` and `Outgoing` in one object.
 
-`connection.py` makes it when a head is complete and feeds it the body. Heads of answers are written by hand: one write
-for a whole answer, one per piece of a stream. Nothing here knows what a request means.
+`connection.py` creates it when a head is complete and feeds it the body. A whole answer is one write to the transport,
+and so is each piece of a stream. Nothing here interprets a request.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _LAST_WRITE_S = 5.0
 _JOINED_BYTES = 65_536
-"""Up to here one buffer is cheaper to make than several are to write."""
+"""Up to this size, joining the parts costs less than writing them separately."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BODILESS = frozenset((204, 304))
 _NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
@@ -31,22 +31,22 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" fo
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of the connection it came on."""
+    """The part of the connection that an exchange uses."""
 
     transport: asyncio.Transport | None
     writing_paused: bool
 
     def body_read(self, size: int) -> None:
-        """So many bytes of a body were read: there is room for more."""
+        """`size` more bytes of a body were read; the connection may receive more."""
         ...
 
     async def room(self) -> None:
-        """Returns when the transport takes more."""
+        """Wait until the transport accepts more bytes."""
         ...
 
 
 class ExchangeServer(Protocol):
-    """What an exchange needs of the server."""
+    """The part of the server that an exchange uses."""
 
     draining: bool
     loop: asyncio.AbstractEventLoop
@@ -109,7 +109,7 @@ class HttpExchange:
         self._waiter: asyncio.Future[None] | None = None
         self._pending: str | None = None
         self._chunked = self._bodiless = self._aborted = self._broken = self._continued = False
-        # Asked a dozen times per call: the dictionary's own method.
+        # Called a dozen times per call, so it is the dictionary's own method.
         self.header: Callable[[str], str | None] = head.first.get
         self.method = head.method
         self.target = head.target
@@ -117,7 +117,7 @@ class HttpExchange:
         self.received_at = perf_counter()
         self.declared_bytes = head.declared_bytes
         self.complete = False
-        """Whether the whole body is here."""
+        """Whether the whole body was received."""
         self.keep_alive = False
         self.started = False
         self.received_bytes = 0
@@ -126,10 +126,10 @@ class HttpExchange:
         self.body_wait_s = 0.0
         self.room_wait_s = 0.0
 
-    # --- the connection's side ----------------------------------------------------------------------------------------
+    # --- for the connection -------------------------------------------------------------------------------------------
 
     def body_came(self, part: bytes) -> None:
-        """More of the body."""
+        """Add a piece of the body."""
         self.received_bytes += len(part)
         self._parts.append(part)
         self._wake()
@@ -139,12 +139,12 @@ class HttpExchange:
         self._wake()
 
     def body_broke(self) -> None:
-        """The body breaks a rule of its framing; where it ends is unknown."""
+        """The body's framing is malformed; where it ends is unknown."""
         self._broken = True
         self._wake()
 
     def break_off(self, fault: str) -> None:
-        """What came is no request: nothing is known of it, and nothing may follow it on this connection."""
+        """The request is malformed: its fields are not used, and no request may follow on this connection."""
         self.fault = MalformedRequestError(fault)
         self.method = self.target = ""
         self._broken = True
@@ -179,7 +179,7 @@ class HttpExchange:
         return data
 
     async def _wait_for_body(self) -> None:
-        """Until more of it is here; a body that trickles in does not occupy us for ever."""
+        """Wait for more of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
         if not self._continued:
             self._continued = True
             if self._head.modern and (self.header("expect") or "").lower() == "100-continue":
@@ -200,9 +200,9 @@ class HttpExchange:
     # --- Outgoing -----------------------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers, lines: str = "", reason: str = "") -> None:
-        """The head waits for the first bytes: with them it is one write, and the length may be known."""
+        """Prepare the head. It is sent with the first bytes, in one write, when the length may be known."""
         head = self._head
-        # Another request may follow, but not after a body that is not here yet, or that nobody could understand.
+        # No other request may follow an incomplete or malformed body.
         ends = head.closes or self._broken or self._server.draining or self.method == "CONNECT"
         self.keep_alive = head.modern and not ends and self.complete
         line = status_line(status, reason) if reason else _STATUS_LINES.get(status) or _unnamed(status)
@@ -244,7 +244,7 @@ class HttpExchange:
 
     async def finish(self, data: bytes = b"") -> None:
         if self._bodiless:
-            framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # what GET would bring
+            framing = f"content-length: {len(data)}\r\n" if self.method == "HEAD" else ""  # the length of GET's answer
             parts, data = [] if self._pending is None else [self._take_head(framing)], b""
         elif self._pending is not None:
             parts = [self._take_head(f"content-length: {len(data)}\r\n"), data]
@@ -257,7 +257,7 @@ class HttpExchange:
             await self.room()
 
     def abort(self) -> None:
-        """What was written still goes out, for a while; a missing last chunk, or a reset, shows that it is not all."""
+        """Cut the answer visibly: without a last chunk, after sending what was written, or by a reset in HTTP/1.0."""
         self.keep_alive = False
         transport = self._connection.transport
         if transport is None or self._aborted:
@@ -273,12 +273,12 @@ class HttpExchange:
             transport.abort()
 
     def _take_head(self, framing: str) -> bytes:
-        """The head that is still to be sent, closed by its framing field."""
+        """The pending head, completed by its framing field."""
         head, self._pending, self.started = f"{self._pending}{framing}\r\n", None, True
         return head.encode("utf-8", "surrogateescape")
 
     def _write(self, parts: list[bytes], body_bytes: int = 0) -> None:
-        """`body_bytes`: how much of it is the answer's body."""
+        """Raises `CallerGoneError`. `body_bytes`: bytes of the body, without framing and head."""
         transport = self._connection.transport
         if transport is None or transport.is_closing():
             raise CallerGoneError
@@ -290,7 +290,7 @@ class HttpExchange:
 
 
 def status_line(status: int, reason: str) -> str:
-    """`reason` may be any text: what could end the line, or is not visible ASCII, does not get into it."""
+    """`reason` may be any text; line breaks become spaces, other invisible or non-ASCII characters `?`."""
     text = _NOT_VISIBLE.sub("?", " ".join(reason.split()))[:MAX_REASON_CHARS]
     return f"HTTP/1.1 {status} {text}\r\n"
 

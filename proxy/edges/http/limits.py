@@ -21,18 +21,18 @@ class HttpLimits:
     """Limits of a connection. `head_timeout_s`: from a head's first byte to its last.
 
     While draining: `drain_handshake_s` is how long a TCP handshake in progress may take, `drain_idle_s` how long an
-    idle connection may still bring a request, `drain_linger_s` how long its peer has to close after us.
+    idle connection may still bring a request, `drain_linger_s` how long its peer may take to close after our FIN.
     """
 
     keepalive_timeout_s: float = 75.0
     head_timeout_s: float = 15.0
     lingering_s: float = 5.0
-    """How long a connection stays open for reading after an answer that did not wait for the whole request."""
+    """How long a connection keeps reading after an answer that was sent before the whole request arrived."""
     drain_handshake_s: float = 0.1
     drain_idle_s: float = 1.0
     drain_linger_s: float = 0.5
     max_line_bytes: int = 8190
-    """Of the request target."""
+    """Longest request target."""
     max_field_bytes: int = 16_380
     max_headers: int = 128
     watch_interval_s: float = 1.0

@@ -1,8 +1,8 @@
-"""A request's head, made of the parser's bytes, and the rules of RFC 9110 and 9112 that the parser leaves to us.
+"""A request's head, decoded from the parser's bytes, and the checks of RFC 9110 and 9112 that the parser omits.
 
 llhttp in its strict mode refuses bad tokens, control characters, bare LF, folded fields, and two lengths or a length
 beside a transfer-encoding. It accepts versions and protocols that we do not speak, codings other than chunked, repeated
-or missing Host fields, and heads of any size: those are refused here. A refusal never quotes what came.
+or missing Host fields, and heads of any size: those are refused here. A refusal never quotes the request.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ BAD_CODING = "transfer-encoding must be chunked, in HTTP/1.1, or absent"
 BREAKS_A_RULE = "the request breaks a rule of HTTP"
 
 _BLANKS = b" \t"
-"""The parser strips them before a value, not after it."""
+"""Stripped here after a value; the parser strips them only before it."""
 _SINGLETONS = frozenset(
     (
         *("content-length", "content-location", "content-range", "content-type", "etag", "host", "max-forwards"),
         *("server", "transfer-encoding", "user-agent"),
     )
 )
-"""Fields that two readers could resolve differently when they come twice."""
+"""Fields that two readers could resolve differently if they are repeated."""
 
 RawFields = Sequence[tuple[bytes, bytes]]
 
@@ -46,11 +46,11 @@ class ParsedHead:
         self.method = method
         self.target = target
         self.modern = True
-        """HTTP/1.1, not HTTP/1.0."""
+        """Whether the version is HTTP/1.1, not HTTP/1.0."""
         self.closes = False
-        """The caller wants no other request on this connection."""
+        """Whether the caller asks to close the connection after the answer."""
         self.fault = ""
-        """Why the request must be refused; "" when it is sound."""
+        """Why the request must be refused; "" if it is valid."""
         self.first: dict[str, str] = {}
         """The first value of each field."""
         self.chunked = False
@@ -61,14 +61,14 @@ class ParsedHead:
 
     @classmethod
     def unreadable(cls, fault: str) -> "ParsedHead":
-        """In place of one that broke before its end."""
+        """A head that stands for malformed bytes."""
         head = cls("", "")
         head.modern, head.closes, head.fault = False, True, fault
         return head
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """All fields in order. Decoded anew: few calls ask for more than the first values."""
+        """All fields in order, decoded on each access: few calls need more than the first values."""
         return [
             (self._names[name], value.rstrip(_BLANKS).decode("utf-8", "surrogateescape")) for name, value in self._raw
         ]
@@ -82,13 +82,13 @@ class ParsedHead:
 
     @property
     def framing(self) -> bytes:
-        """The field that says how the body is framed; b"" without a body."""
+        """The field that frames the body; b"" without a body."""
         if self.chunked:
             return b"transfer-encoding: chunked"
         return b"content-length: %d" % self.declared_bytes if self.declared_bytes else b""
 
     def take_fields(self, raw: RawFields, names: HeaderNames) -> None:
-        """Decode `raw` and check what the parser does not."""
+        """Decode `raw` and apply the checks that the parser omits."""
         self._raw, self._names = raw, names
         first = self.first
         for raw_name, raw_value in raw:
@@ -110,7 +110,7 @@ class ParsedHead:
 
     def resolve_target(self) -> None:
         """Reduce the absolute form, which names the host too, to path and query (RFC 9112 3.2)."""
-        if self.method == "CONNECT":  # its target is a host: there is no path
+        if self.method == "CONNECT":  # its target is a host, without a path
             self.target = "/"
             return
         if self.target == "*" and self.method == "OPTIONS":

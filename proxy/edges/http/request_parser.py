@@ -1,7 +1,7 @@
-"""Turns a connection's bytes into heads and bodies: httptools' callbacks, and what httptools does not tell.
+"""Parses a connection's bytes into heads and bodies, with httptools and the checks that httptools lacks.
 
-It stops at the first byte that breaks a rule. Sizes are bounded here: of a request target, of a field, of the number
-of fields, and of whatever else (chunk extensions, trailers, empty lines) is neither head nor body.
+It stops at the first byte that breaks a rule. It bounds the size of the request target and of each field, the number of
+fields, and the bytes that are neither head nor body (chunk extensions, trailers, empty lines).
 """
 
 from typing import Protocol
@@ -19,7 +19,7 @@ _VERSIONS = ("1.0", "1.1")
 
 
 class Listener(Protocol):
-    """Who is told what came."""
+    """Receives the parser's events."""
 
     def head_came(self, head: ParsedHead) -> None:
         """If `head` has a fault, nothing follows it."""
@@ -29,12 +29,12 @@ class Listener(Protocol):
     def body_ended(self) -> None: ...
 
     def broke(self, fault: str) -> None:
-        """What came is not HTTP; nothing follows. `fault` says why if it is a head that broke."""
+        """The bytes are malformed; no event follows. `fault` is the reason shown if a head was malformed."""
         ...
 
 
 class _StopParsingError(Exception):
-    """Nothing more may be parsed."""
+    """Ends parsing from within a callback."""
 
 
 class RequestParser:
@@ -63,32 +63,32 @@ class RequestParser:
         self._names = names
         self._limits = limits
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._data = memoryview(b"")  # being parsed
+        self._data = memoryview(b"")  # the bytes being parsed
         self._line: bytes | None = b""
-        """What came of a request line before `_data`; None if it began somewhere within what came."""
+        """The bytes of the request line before `_data`; None if the line began at an unknown offset."""
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._known_fields = 0
-        """How many there were after the last read; -1 after a piece of a body."""
+        """Number of fields after the last read; -1 after a piece of a body."""
         self._silent_bytes = 0
-        """Parsed since the parser last told of a field or of a piece of a body."""
+        """Bytes parsed since the last field or piece of a body."""
         self._skipped_framing = b""
-        """Of a body that the parser does not expect, since its head asked for an upgrade."""
+        """The framing field of a body that httptools does not expect, as its head asks for an upgrade."""
         self.in_head = self._in_body = self._repeating = self._stopped = False
 
     def close(self) -> None:
-        """Parse nothing more, and let go of the listener and of httptools' parser: both hold this parser."""
+        """Stop parsing, and drop the listener and httptools' parser: both refer back to this parser."""
         self._stopped = True
         self._parser = None
         del self._listener
 
     def parse(self, data: memoryview) -> None:
-        """`data` is not needed any more when this returns."""
+        """Parse all of `data`; the caller may reuse its memory afterwards."""
         while data and not self._stopped:
             data = self._feed(data)
 
     def _feed(self, data: memoryview) -> memoryview:
-        """Returns what is left of `data`."""
+        """Returns the unparsed rest of `data`."""
         assert self._parser is not None  # it is not closed
         self._data = data
         try:
@@ -110,7 +110,7 @@ class RequestParser:
         return data
 
     def _note_progress(self, data: memoryview) -> None:
-        """A request is not whole yet: keep what came of its line, and bound what the parser does not tell of."""
+        """The request is incomplete: keep the bytes of its line, and bound the bytes that cause no callback."""
         if self.in_head and self._line is not None and b"\n" not in self._line.lstrip(b"\r\n"):
             self._line += data
         limits = self._limits
@@ -125,7 +125,7 @@ class RequestParser:
             self._break_off(request_head.TOO_LONG)
 
     def _ignore_upgrade(self) -> None:
-        """Go on in HTTP, as RFC 9110 7.8 allows. httptools expects no body then: if there is one, say so in a head.
+        """Continue in HTTP, as RFC 9110 7.8 allows. httptools then expects no body; feed it a head that announces one.
 
         A new parser reads that head: the old one accepts nothing more if the request also asked to close.
         """
@@ -204,17 +204,17 @@ class RequestParser:
         if len(url) > limits.max_line_bytes or len(fields) > limits.max_headers:
             return True
         if self._line == b"" and len(self._data) <= limits.max_field_bytes:
-            return False  # all of the head came in one small piece
+            return False  # the whole head arrived in one small read
         return any(len(name) + len(value) > limits.max_field_bytes for name, value in fields)
 
     def _names_http(self, head: ParsedHead, version: str) -> bool:
-        """The parser accepts other versions, and takes RTSP and ICE for HTTP."""
+        """Whether the request line names HTTP/1.x: the parser also accepts other versions, RTSP and ICE."""
         line = self._line
         return version in _VERSIONS and (line is None or says_http(line + self._data, head.method, head.target))
 
 
 def _raise_bugs(error: httptools.HttpParserError) -> None:
-    """httptools wraps what a callback raised."""
+    """Raise the exception of a callback, which httptools wraps."""
     cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
     if cause is not None and not isinstance(cause, _StopParsingError):
         raise cause

@@ -1,7 +1,7 @@
 """The HTTP server of a worker: accepts on one listening socket, watches its connections, and drains.
 
-Its four traps are answered here and in `connection.py`: a call is cancelled when its caller leaves; `receive` caps the
-body; `Expect: 100-continue` is answered when the body is wanted; a disconnect is noticed while reading is paused.
+It and `connection.py` ensure that a call is cancelled when its caller disconnects, also while reading is paused, and
+that `100 Continue` is sent only when the pipeline reads the body.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from proxy.edges.http.limits import HttpLimits
 from proxy.http_rules.header_names import HeaderNames
 
 READ_BYTES = 512 << 10
-"""One buffer for all connections, so that it stays in the cache: it is parsed before the next one reads."""
+"""Size of the one read buffer. All connections share it, so it stays in the CPU cache."""
 _BACKLOG = 1024
 _CANCEL_S = 2.0
-"""How long calls may take to end once they are cancelled."""
+"""How long cancelled calls may take to settle."""
 
 
 class HttpServer:
@@ -38,13 +38,13 @@ class HttpServer:
         self._sock: socket.socket | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._serving = 0
-        self._idle: asyncio.Event | None = None  # while somebody waits for it
+        self._idle: asyncio.Event | None = None  # set while a drain waits for the last call
 
     async def start(self, sock: socket.socket) -> None:
-        """Accept on `sock`, which is bound and from here on ours."""
+        """Accept on `sock`, which must be bound; the server owns it from here on."""
         self.loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        # Accepted sockets inherit both: no piece of a stream waits for another; a dead peer is found out in the end.
+        # Accepted sockets inherit both: TCP_NODELAY sends stream pieces at once, SO_KEEPALIVE detects dead peers.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._sock = sock
@@ -52,11 +52,11 @@ class HttpServer:
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
 
     def announce_close(self) -> None:
-        """From here on each answer ends its connection, and says so where its head is still to be sent."""
+        """From here on each answer ends its connection, and says `connection: close` if its head is not sent yet."""
         self.draining = True
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more, let what is in flight or still arriving end within `timeout_s`, cut the rest. Idempotent."""
+        """Stop accepting, let requests in flight or arriving end within `timeout_s`, abort the rest. Idempotent."""
         accepting, limits = self.accepting, self.limits
         self.accepting = None
         if accepting is None:
@@ -67,7 +67,7 @@ class HttpServer:
         if limits.drain_handshake_s and turn_away(self._sock):
             await asyncio.sleep(min(limits.drain_handshake_s, timeout_s))
         queued = self._take_queue()
-        accepting.close()  # nothing between: where nobody is turned away, who connects meanwhile is reset
+        accepting.close()  # at once: without a SYN filter, a connection made in between would be reset
         for sock in queued:
             sock.setblocking(False)
             await self.loop.connect_accepted_socket(self._connection, sock)
@@ -77,7 +77,7 @@ class HttpServer:
         await self._cut()
 
     async def _cut(self) -> None:
-        """Abort what is left; calls in flight are cancelled, and settle."""
+        """Abort all connections; their calls are cancelled and settle."""
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.abort()
@@ -91,10 +91,10 @@ class HttpServer:
         return Connection(self)
 
     def _take_queue(self) -> list[socket.socket]:
-        """The connections that wait to be accepted: closing the listener would reset them."""
+        """Accept all queued connections, which closing the listener would reset."""
         assert self._sock is not None
         queued: list[socket.socket] = []
-        with contextlib.suppress(OSError):  # BlockingIOError: there are no more; others: there is no descriptor left
+        with contextlib.suppress(OSError):  # BlockingIOError: the queue is empty; others: no descriptor is left
             while True:
                 queued.append(self._sock.accept()[0])
         return queued
@@ -105,7 +105,7 @@ class HttpServer:
             connection.check(now)
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
 
-    # --- what connections tell ----------------------------------------------------------------------------------------
+    # --- for the connections ------------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)
