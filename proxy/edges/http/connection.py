@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def check(self, now: float) -> None:
-        """Close the connection if a head is late, it is idle for too long, or its peer closed while reading was paused."""
+        """Close the connection if a head is late, it is idle too long, or its peer closed unnoticed."""
         transport, limits = self.transport, self._server.limits
         if transport is None or transport.is_closing():
             return
@@ -145,9 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's callbacks ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's transport has the interface but not the base class
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport lacks the base class
         self._idle_since = self._loop.time()
         self._server.opened(self)
         self._task = self._loop.create_task(self._serve())

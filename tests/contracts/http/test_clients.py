@@ -91,9 +91,7 @@ async def test_openai_sdk_shows_each_error_message(house: House, front: Front, s
             with pytest.raises(openai.APIStatusError) as raised:
                 await client.chat.completions.create(**arguments)
     assert raised.value.status_code == status
-    assert ERRORS[status] in str(
-        raised.value.body
-    )  # the exception text is the status alone, as the SDK expects a nested message
+    assert ERRORS[status] in str(raised.value.body)  # str() has the status alone: it expects a nested message
     assert ERRORS[status] in raised.value.response.reason_phrase
 
 
