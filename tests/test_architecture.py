@@ -624,14 +624,14 @@ RULES: tuple[Rule, ...] = (
 
 
 @pytest.fixture(scope="module")
-def ours() -> Sources:
+def repository_sources() -> Sources:
     return read_sources(ROOT)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_sources_follow_the_rule(rule: Rule, ours: Sources) -> None:
-    assert ours, f"no sources below {ROOT}"
-    problems = rule(ours)
+def test_sources_follow_the_rule(rule: Rule, repository_sources: Sources) -> None:
+    assert repository_sources, f"no sources below {ROOT}"
+    problems = rule(repository_sources)
     assert not problems, "\n" + "\n".join(problems)
 
 
@@ -739,15 +739,15 @@ BREACHES: tuple[tuple[Rule, dict[str, str], str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("rule", "files", "says"), BREACHES, ids=[f"{b[0].__name__}-{i}" for i, b in enumerate(BREACHES)]
+    ("rule", "files", "expected"), BREACHES, ids=[f"{b[0].__name__}-{i}" for i, b in enumerate(BREACHES)]
 )
-def test_violation_is_reported(rule: Rule, files: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_violation_is_reported(rule: Rule, files: dict[str, str], expected: str, tmp_path: Path) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     problems = rule(read_sources(tmp_path))
-    assert any(says in problem for problem in problems), problems
+    assert any(expected in problem for problem in problems), problems
 
 
 def test_every_rule_has_an_example_violation() -> None:
@@ -769,10 +769,10 @@ def test_names_defined_in_this_repository_are_allowed(tmp_path: Path) -> None:
     assert no_private_names_of_libraries(read_sources(tmp_path)) == []
 
 
-def test_bench_and_tests_use_no_private_name_of_a_library(ours: Sources) -> None:
+def test_bench_and_tests_use_no_private_name_of_a_library(repository_sources: Sources) -> None:
     """They may use private names of this repository."""
     others = read_sources(ROOT, ("bench", "tests"))
-    own = set[str]().union(*(defined_names(module) for module in (*ours.values(), *others.values())))
+    own = set[str]().union(*(defined_names(module) for module in (*repository_sources.values(), *others.values())))
     problems = [problem for module in others.values() for problem in private_uses(module, own)]
     assert not problems, "\n" + "\n".join(problems)
 

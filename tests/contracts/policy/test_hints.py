@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt
 
 
 @asynccontextmanager
-async def listening(url: str, heard: list[int | None]) -> AsyncIterator[HintSubscriber]:
-    hints = HintSubscriber(url, heard.append)
+async def subscribed(url: str, hints_received: list[int | None]) -> AsyncIterator[HintSubscriber]:
+    hints = HintSubscriber(url, hints_received.append)
     task = asyncio.create_task(hints.run())
     try:
         yield hints
@@ -28,8 +28,8 @@ async def listening(url: str, heard: list[int | None]) -> AsyncIterator[HintSubs
         await hints.close()
 
 
-async def until_heard(heard: list[int | None], count: int) -> None:
-    await eventually(lambda: len(heard) >= count)
+async def until_received(hints_received: list[int | None], count: int) -> None:
+    await eventually(lambda: len(hints_received) >= count)
 
 
 @pytest.fixture
@@ -45,63 +45,63 @@ async def publish(server: RedisServer, text: str) -> None:
 
 
 async def test_subscription_and_every_hint_are_reported(server: RedisServer) -> None:
-    heard: list[int | None] = []
-    async with listening(server.url, heard) as hints:
-        await until_heard(heard, 1)
+    hints_received: list[int | None] = []
+    async with subscribed(server.url, hints_received) as hints:
+        await until_received(hints_received, 1)
         await publish(server, "42")
         await publish(server, "gibberish")
-        await until_heard(heard, 3)
-        assert heard == [None, 42, None]
+        await until_received(hints_received, 3)
+        assert hints_received == [None, 42, None]
         assert not await hints.refusal()
         assert not hints.trouble
 
 
 async def test_resubscription_after_an_outage_counts_as_a_hint(server: RedisServer) -> None:
-    heard: list[int | None] = []
-    async with listening(server.url, heard) as hints:
-        await until_heard(heard, 1)
+    hints_received: list[int | None] = []
+    async with subscribed(server.url, hints_received) as hints:
+        await until_received(hints_received, 1)
         server.kill()
         assert await hints.refusal()
         server.start()
-        await until_heard(heard, 2)
+        await until_received(hints_received, 2)
         await publish(server, "7")
-        await until_heard(heard, 3)
-    assert heard == [None, None, 7]
+        await until_received(hints_received, 3)
+    assert hints_received == [None, None, 7]
 
 
 async def test_subscription_starts_when_redis_comes_up(server: RedisServer) -> None:
-    heard: list[int | None] = []
+    hints_received: list[int | None] = []
     server.kill()
-    async with listening(server.url, heard) as hints:
+    async with subscribed(server.url, hints_received) as hints:
         assert await hints.refusal()
         server.start()
-        await until_heard(heard, 1)
+        await until_received(hints_received, 1)
 
 
 async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.4)
-    heard: list[int | None] = []
-    async with listening(server.url, heard) as hints:
-        await until_heard(heard, 1)
+    hints_received: list[int | None] = []
+    async with subscribed(server.url, hints_received) as hints:
+        await until_received(hints_received, 1)
         await asyncio.sleep(1)
-        assert heard == [None]  # Redis answers pings, so the connection is kept
+        assert hints_received == [None]  # Redis answers pings, so the connection is kept
         server.pause()
         await eventually(hints.refusal)
         server.resume()
-        await until_heard(heard, 2)
+        await until_received(hints_received, 2)
 
 
 async def test_control_sends_hints_for_lower_revisions_too(server: RedisServer) -> None:
     """Its database may be restored to a point in time while it runs."""
-    heard: list[int | None] = []
+    hints_received: list[int | None] = []
     redis = Redis.from_url(server.url)
     telling = HintPublisher(redis)
     await telling.start()
-    async with listening(server.url, heard):
-        await until_heard(heard, 1)
+    async with subscribed(server.url, hints_received):
+        await until_received(hints_received, 1)
         for count, revision in enumerate((100, 7, 7), start=2):
             telling.publish(revision)
-            await until_heard(heard, count)
+            await until_received(hints_received, count)
     await telling.close()
     await redis.aclose()
-    assert heard == [None, 100, 7, 7]
+    assert hints_received == [None, 100, 7, 7]

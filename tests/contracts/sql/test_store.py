@@ -53,13 +53,13 @@ async def test_failed_write_is_rolled_back_entirely(store: Store) -> None:
 async def test_cancelled_write_is_rolled_back_and_blocks_no_other(store: Store) -> None:
     inside = asyncio.Event()
 
-    async def stuck() -> None:
+    async def wait_inside() -> None:
         async with store.write() as tx:
             await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
             inside.set()
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(stuck())
+    task = asyncio.create_task(wait_inside())
     await inside.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -97,8 +97,8 @@ async def test_read_transaction_sees_one_snapshot(store: Store) -> None:
 async def test_concurrent_writers_assign_revisions_without_gaps(store: Store) -> None:
     """Two stores share one database, as in two processes. No write fails and no revision is used twice."""
     other = Store.at(store.engine.url.render_as_string(hide_password=False))
-    told: list[int] = []
-    stores = [Store(store.engine, told.append), Store(other.engine, told.append)]
+    published: list[int] = []
+    stores = [Store(store.engine, published.append), Store(other.engine, published.append)]
 
     async def write(number: int) -> None:
         async def work(tx: WriteTx) -> None:
@@ -109,7 +109,7 @@ async def test_concurrent_writers_assign_revisions_without_gaps(store: Store) ->
 
     await asyncio.gather(*(write(number) for number in range(40)))
     await other.close()
-    assert sorted(told) == list(range(1, 41))
+    assert sorted(published) == list(range(1, 41))
     assert len(await names(store)) == 40
 
 

@@ -42,8 +42,8 @@ async def opened(upstream: ScriptedUpstream) -> AsyncIterator[Open]:
     clients: list[HttpUpstream] = []
 
     def open_client(limits: PoolLimits | None = None, **egress: Any) -> HttpUpstream:
-        rules, told = egress.pop("rules", EgressRules()), egress.pop("on_burst_end", lambda: None)
-        clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, told))
+        rules, burst_ends = egress.pop("rules", EgressRules()), egress.pop("on_burst_end", lambda: None)
+        clients.append(HttpUpstream(Egress(rules, egress.pop("connect_timeout_s", 5.0), **egress), limits, burst_ends))
         return clients[-1]
 
     yield open_client
@@ -274,8 +274,8 @@ async def test_retry_after_of_a_529_is_kept(upstream: ScriptedUpstream, client: 
 
 
 async def test_refused_connection_is_unreachable(client: HttpUpstream) -> None:
-    async with ScriptedUpstream() as gone:
-        url = gone.url
+    async with ScriptedUpstream() as stopped:
+        url = stopped.url
     with pytest.raises(UpstreamUnreachableError) as failure:
         await client.send(call(url))
     assert_no_secrets(failure.value)
@@ -548,8 +548,8 @@ async def test_end_of_a_burst_is_reported_once(
     upstream: ScriptedUpstream, opened: Open, count: int, is_burst: bool
 ) -> None:
     """Memory is returned then. Connections close in steps; all are closed when the end is reported."""
-    told: list[str] = []
-    client = opened(PoolLimits(idle_s=1), on_burst_end=lambda: told.append("gone"))
+    burst_ends: list[str] = []
+    client = opened(PoolLimits(idle_s=1), on_burst_end=lambda: burst_ends.append("gone"))
     gate = asyncio.Event()
     upstream.default = script.held(gate, after=script.head(200, {"content-length": "0"}))
     calls = [asyncio.ensure_future(fetch(client, upstream.url)) for _ in range(count)]
@@ -559,7 +559,7 @@ async def test_end_of_a_burst_is_reported_once(
     async with asyncio.timeout(SOON_S):
         while not client.is_idle:
             await asyncio.sleep(0.005)
-    assert len(told) == is_burst
+    assert len(burst_ends) == is_burst
     assert upstream.connections == count
 
 
@@ -589,8 +589,8 @@ async def test_deadline_applies_while_waiting_at_the_cap(upstream: ScriptedUpstr
 
 async def test_slot_is_released_when_connecting_fails(opened: Open) -> None:
     client = opened(PoolLimits(per_origin=1))
-    async with ScriptedUpstream() as gone:
-        url = gone.url
+    async with ScriptedUpstream() as stopped:
+        url = stopped.url
     results = await asyncio.gather(*(fetch(client, url) for _ in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [UpstreamUnreachableError] * 3
 

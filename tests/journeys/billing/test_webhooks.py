@@ -166,7 +166,7 @@ async def test_dead_receiver_delays_no_other_and_can_be_redelivered_later(
             given_up = await scenario.until_status(webhook, "DEAD")
             assert given_up["attempt_count"] >= 2
             assert given_up["attempts"][-1]["error"] in ("no answer in time", "answered 500")
-        assert "is given up after" in scenario.stage.product.log.read_text()
+        assert "gave up message" in scenario.stage.product.log.read_text()
 
         fails.status = 200
         webhook = dead[1]

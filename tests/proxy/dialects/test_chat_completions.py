@@ -207,8 +207,8 @@ def test_stream_with_a_byte_order_mark_is_metered_and_keeps_it(places: list[int]
     chunk = {"model": "m", "choices": [{"delta": {"content": "a"}}], "usage": usage}
     asked = received(STREAMED | {"stream_options": {"include_usage": True}})
     answer = answer_reader(asked, VENDOR_B, 200, SSE)
-    told = read(answer, cut(mark + frames(chunk), places))
-    assert told == mark + frames(chunk | {"model": SLUG})
+    rewritten = read(answer, cut(mark + frames(chunk), places))
+    assert rewritten == mark + frames(chunk | {"model": SLUG})
     assert answer.reported.tokens == Tokens(input=3, output=2)
 
 
@@ -342,10 +342,10 @@ def test_segmentation_changes_neither_output_nor_tokens(
     sent: list[Any], places: list[int], body: dict[str, Any], done: bool
 ) -> None:
     stream = frames(*sent, done=done)
-    whole, pieces = (answer_reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
-    out = read(whole, [stream])
+    unsplit, pieces = (answer_reader(received(body), VENDOR_B, 200, SSE) for _ in range(2))
+    out = read(unsplit, [stream])
     assert read(pieces, cut(stream, places)) == out
-    assert pieces.reported.tokens == whole.reported.tokens
+    assert pieces.reported.tokens == unsplit.reported.tokens
     given = [p for p in payloads(stream) if p != "[DONE]"]
     dropped = "stream_options" not in body
     expected = [
@@ -359,8 +359,8 @@ def test_segmentation_changes_neither_output_nor_tokens(
 @given(st.lists(st.binary(max_size=30), max_size=20), CUTS)
 def test_hostile_bytes_raise_nothing(scraps: list[bytes], places: list[int]) -> None:
     stream = b"\n".join([b"data: ", *scraps, b'data: {"model":"m","usage":{"prompt_tokens":1}}', b""])
-    whole, pieces = (answer_reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
-    assert read(whole, [stream]) == read(pieces, cut(stream, places))
+    unsplit, pieces = (answer_reader(received(STREAMED), VENDOR_B, 200, SSE) for _ in range(2))
+    assert read(unsplit, [stream]) == read(pieces, cut(stream, places))
 
 
 @pytest.mark.parametrize("step", [1 << 20, 40_000])
@@ -511,6 +511,8 @@ def test_frame_that_arrives_alone_is_read_like_any_other(frames: list[bytes], jo
 def test_learned_pattern_rewrites_deltas_as_the_parser_does() -> None:
     request = received(STREAMED)
     one = answer_reader(request, VENDOR_B, 200, SSE)
-    told = [one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")]
+    rewritten = [
+        one.feed(OPENING + text + DELTA[-4:] + b',"usage":null}\n\n') for text in (b"a", b"b", b"", b"c c", b"\\n")
+    ]
     as_slugs = OPENING.replace(b"gpt-x-2026", b"acme/fast")
-    assert told == [as_slugs + text + ENDING for text in (b"a", b"b", b"", b"c c", b"\\n")]
+    assert rewritten == [as_slugs + text + ENDING for text in (b"a", b"b", b"", b"c c", b"\\n")]

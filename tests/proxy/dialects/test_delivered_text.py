@@ -111,16 +111,16 @@ WAYS: list[tuple[str, Target, Callable[[str], bytes], Callable[[str], dict[str, 
 
 def asking(path: str, text: str, *, stream: bool) -> Any:
     name = {COMPLETIONS: "prompt", RESPONSES: "input", EMBEDDINGS: "input"}.get(path, "messages")
-    said: Any = [{"role": "user", "content": text}] if name == "messages" else text
-    return received({"model": SLUG, name: said, "stream": stream, "max_tokens": 32_000}, path)
+    messages: Any = [{"role": "user", "content": text}] if name == "messages" else text
+    return received({"model": SLUG, name: messages, "stream": stream, "max_tokens": 32_000}, path)
 
 
 def counted(answer: AnswerReader, request: Any, pieces: Iterable[bytes], *, ended: bool = False) -> Tokens:
     """The tokens billed for an answer that arrived in these pieces."""
     delivered = registry.delivered_counter(request, answer)
     for piece in pieces:
-        if told := answer.feed(piece):
-            delivered.add(told)
+        if output := answer.feed(piece):
+            delivered.add(output)
     if ended:
         delivered.add(answer.end())
     assert answer.reported.tokens is None
@@ -217,16 +217,16 @@ def test_tool_calls_are_counted_with_names_and_arguments() -> None:
     streamed = counted(answer, request, [frames(*map(chat_chunk, calls), done=False)]).output
     assert LEAST <= streamed / 13 <= MOST  # get_weather: 2, the arguments: 11
     message = {"tool_calls": [{"id": "t", "function": {"name": "get_weather", "arguments": arguments}}]}
-    whole = registry.answer_reader(asking(CHAT, "", stream=False), VENDOR_B, 200, JSON)
+    reader = registry.answer_reader(asking(CHAT, "", stream=False), VENDOR_B, 200, JSON)
     body = orjson.dumps({"model": "m", "choices": [{"message": message}]})
-    assert LEAST <= counted(whole, request, [body], ended=True).output / 13 <= MOST
+    assert LEAST <= counted(reader, request, [body], ended=True).output / 13 <= MOST
 
 
 def test_tool_use_of_messages_is_counted_as_json() -> None:
     block = {"type": "tool_use", "id": "t", "name": "get_weather", "input": {"city": "Paris", "unit": "celsius"}}
-    whole = registry.answer_reader(asking(MESSAGES, "", stream=False), VENDOR_A, 200, JSON)
+    reader = registry.answer_reader(asking(MESSAGES, "", stream=False), VENDOR_A, 200, JSON)
     body = orjson.dumps({"model": "m", "type": "message", "content": [block]})
-    assert LEAST <= counted(whole, asking(MESSAGES, "", stream=False), [body], ended=True).output / 13 <= MOST
+    assert LEAST <= counted(reader, asking(MESSAGES, "", stream=False), [body], ended=True).output / 13 <= MOST
 
 
 def test_all_choices_are_counted() -> None:

@@ -123,12 +123,12 @@ async def test_pending_is_zero_only_after_a_round_found_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while events written during a post are being read: they are in no batch yet, and no longer unread."""
-    told: list[int] = []
+    pending_counts: list[int] = []
     ingest, read = FakeIngest(), JournalReader.read
 
     def slow_read(reader: JournalReader, limit: int) -> list[Halves]:
         ended = read(reader, limit)
-        told.append(shipper.pending)
+        pending_counts.append(shipper.pending)
         return ended
 
     async def post(body: bytes) -> None:
@@ -144,7 +144,7 @@ async def test_pending_is_zero_only_after_a_round_found_no_events(
     shipper.start(lambda: {"w1"}, all_settled)
     await eventually(lambda: len(ingest.events) == 20)
     await eventually(lambda: shipper.pending == 0)
-    assert told[:3] == [0, 10, 10]
+    assert pending_counts[:3] == [0, 10, 10]
     journal.stop()
     assert await shipper.drain(10)
 

@@ -50,9 +50,9 @@ def open_until_refused(journal: JournalWriter, why: str) -> list[int]:
         try:
             journal.open(call(number, metadata={"m": "x" * (number * 37 % 700)}))
         except JournalUnavailableError as refusal:
-            said = str(refusal)
+            reason = str(refusal)
             break
-    assert re.search(why, said)
+    assert re.search(why, reason)
     return list(range(number))
 
 
