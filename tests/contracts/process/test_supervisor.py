@@ -1,7 +1,7 @@
 """The proxy as real processes: supervisor, workers, Redis, a control plane and an upstream in this process.
 
-Whatever is killed, queued connections are answered, no worker outlives the supervisor, and a drain finishes the calls
-in flight.
+Processes are killed and drained: queued connections are answered, no worker outlives the supervisor, and a drain
+finishes the calls in flight.
 """
 
 import asyncio
@@ -247,9 +247,9 @@ async def test_without_policy_the_answer_is_503_and_readyz_says_so(world: World)
         return '"workers": "ok"' in (await world.proxy.admin("/readyz"))[1]
 
     await eventually(workers_serve)
-    status, said = await world.proxy.admin("/readyz")
+    status, report = await world.proxy.admin("/readyz")
     assert status == 503
-    assert "no policy from control yet" in said
+    assert "no policy from control yet" in report
     assert (await world.proxy.call())[0] == 503
     world.control.down = False
     await world.proxy.until_ready()
@@ -277,10 +277,10 @@ async def test_rejected_event_is_counted_by_a_metric(world: World) -> None:
     world.control.refused_group = "g"
     assert (await world.proxy.call())[0] == 200
 
-    async def told() -> bool:
+    async def counted() -> bool:
         return await world.proxy.metric("tollgate_journal_rejected_events") == 1
 
-    await eventually(told)
+    await eventually(counted)
     assert world.events == []
 
 
@@ -289,8 +289,8 @@ async def test_readyz_reports_that_redis_is_unreachable(world: World) -> None:
     world.redis.kill()
 
     async def unready() -> bool:
-        status, said = await world.proxy.admin("/readyz")
-        return status == 503 and "Redis does not answer" in said
+        status, report = await world.proxy.admin("/readyz")
+        return status == 503 and "Redis does not answer" in report
 
     await eventually(unready)
     assert (await world.proxy.call())[0] == 503
@@ -302,11 +302,11 @@ async def test_readyz_reports_that_redis_is_unreachable(world: World) -> None:
 async def test_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) -> None:
     await world.proxy.start(ready=False, TOLLGATE_SECRET_KEY=base64.b64encode(bytes(32)).decode())
 
-    async def told() -> bool:
-        status, said = await world.proxy.admin("/readyz")
-        return status == 503 and "1 of 1 stored secrets cannot be opened" in said
+    async def reported() -> bool:
+        status, report = await world.proxy.admin("/readyz")
+        return status == 503 and "1 of 1 stored secrets cannot be opened" in report
 
-    await eventually(told)
+    await eventually(reported)
     await eventually(lambda: logged(world.proxy, "Not ready: secrets"))
     assert world.proxy.log.read_text().count("cannot be opened") == 1
 
@@ -316,11 +316,11 @@ async def test_redis_user_without_the_needed_commands_is_not_ready(world: World)
     await acl(world, "-evalsha", "-eval")
     await world.proxy.start(ready=False)
 
-    async def told() -> bool:
-        status, said = await world.proxy.admin("/readyz")
-        return status == 503 and "no permissions to run the 'eval" in said
+    async def reported() -> bool:
+        status, report = await world.proxy.admin("/readyz")
+        return status == 503 and "no permissions to run the 'eval" in report
 
-    await eventually(told)
+    await eventually(reported)
     for _ in range(20):
         assert (await world.proxy.call())[0] == 503
     await eventually(lambda: logged(world.proxy, "Not ready: redis"))
@@ -354,8 +354,8 @@ async def logged(proxy: Proxy, text: str) -> bool:
 
 
 async def is_degraded(proxy: Proxy, text: str) -> bool:
-    said = json.loads((await proxy.admin("/readyz"))[1])["degraded"]
-    return any(one.startswith(text) for one in said)
+    degraded = json.loads((await proxy.admin("/readyz"))[1])["degraded"]
+    return any(check.startswith(text) for check in degraded)
 
 
 async def test_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
@@ -383,9 +383,9 @@ async def test_worker_with_a_blocked_loop_is_not_ready(world: World) -> None:
     (worker,) = world.proxy.workers()
     os.kill(worker, signal.SIGSTOP)
     try:
-        status, said = await world.proxy.admin("/readyz")
+        status, report = await world.proxy.admin("/readyz")
         assert status == 503
-        assert "0 of 1 serve" in said
+        assert "0 of 1 serve" in report
         assert (await world.proxy.admin("/metrics"))[0] == 200
     finally:
         os.kill(worker, signal.SIGCONT)
@@ -399,10 +399,10 @@ async def test_no_worker_outlives_the_supervisor(world: World) -> None:
     assert len(workers) == 2
     await proxy.stop(signal.SIGKILL)
 
-    async def gone() -> bool:
+    async def worker_ended() -> bool:
         return not any(is_running(pid) for pid in workers)
 
-    await eventually(gone, within_s=5)
+    await eventually(worker_ended, within_s=5)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", proxy.port))
@@ -430,7 +430,7 @@ async def test_sigterm_finishes_calls_in_flight_and_ships_their_events(world: Wo
 
 
 async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -> None:
-    """Workers that have ended no longer report that they reach Redis; that must not show."""
+    """An ended worker no longer reports that it reaches Redis; readyz must not list that."""
     proxy = world.proxy
     await proxy.start(workers=2)
     world.upstream.gate.close()
@@ -446,9 +446,9 @@ async def test_readyz_of_a_draining_proxy_reports_only_the_drain(world: World) -
         return len(proxy.workers()) == 1
 
     await eventually(one_has_ended)
-    status, said = await proxy.admin("/readyz")
+    status, report = await proxy.admin("/readyz")
     assert status == 503
-    checks = json.loads(said)["checks"]
+    checks = json.loads(report)["checks"]
     assert {name: text for name, text in checks.items() if text != "ok"} == {"workers": "draining"}
     world.upstream.gate.open()
     assert (await call)[0] == 200
@@ -480,7 +480,7 @@ async def test_body_still_arriving_at_sigterm_is_read_and_answered(world: World)
 
 
 async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World) -> None:
-    """New connections are served meanwhile, as a load balancer needs it; their answers say `connection: close`."""
+    """Meanwhile new connections are served, as a load balancer may still send them, with `connection: close`."""
     proxy = world.proxy
     await proxy.start(TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="3")
     async with an_upload(proxy.port) as reused:
@@ -491,8 +491,8 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
         stopping = asyncio.create_task(proxy.stop())
 
         async def unready() -> bool:
-            status, said = await proxy.admin("/readyz")
-            return status == 503 and "draining" in said
+            status, report = await proxy.admin("/readyz")
+            return status == 503 and "draining" in report
 
         await eventually(unready)
         async with an_upload(proxy.port) as fresh:
@@ -509,7 +509,7 @@ async def test_readyz_is_503_for_a_while_before_the_listener_closes(world: World
 
 
 async def test_drain_fails_no_request_on_a_reused_connection(world: World) -> None:
-    """They reuse a connection until its answer says `connection: close`; no request meets a closed connection."""
+    """Callers reuse a connection until its answer says `connection: close`."""
     proxy = world.proxy
     await proxy.start(workers=2, TOLLGATE_DRAIN_TIMEOUT_S="20", TOLLGATE_READY_GRACE_S="2")
     answers: list[bytes] = []
@@ -592,8 +592,8 @@ async def test_invalid_setting_is_reported_in_one_line(world: World) -> None:
     await world.proxy.start(ready=False, TOLLGATE_DRAIN_TIMEOUT_S="soon")
     assert world.proxy.process is not None
     assert await world.proxy.process.wait() == 1
-    said = "Error: TOLLGATE_DRAIN_TIMEOUT_S: expected a number of seconds above 0\n"
-    assert world.proxy.log.read_text() == said
+    line = "Error: TOLLGATE_DRAIN_TIMEOUT_S: expected a number of seconds above 0\n"
+    assert world.proxy.log.read_text() == line
 
 
 async def test_damaged_replica_file_is_rebuilt_at_start(world: World) -> None:
@@ -615,7 +615,7 @@ async def refused(port: int) -> bool:
 
 
 class Upload:
-    """A caller whose body comes in two halves."""
+    """A caller that sends its body in two halves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
