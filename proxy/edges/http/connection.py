@@ -63,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arriving",
+        "_closing_since",
         "_exchange",
         "_half_closed",
         "_head_since",
@@ -101,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ignoring = False  # drop all further bytes
         self._half_closed = False
         self._lingering: asyncio.TimerHandle | None = None
-        self._head_since = self._idle_since = 0.0
+        self._head_since = self._idle_since = self._closing_since = 0.0
 
     # --- for the server -----------------------------------------------------------------------------------------------
 
@@ -130,11 +131,15 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def check(self, now: float) -> None:
-        """Close the connection if a head is late, it is idle too long, or its peer closed unnoticed."""
+        """Close the connection if a head is late, it is idle too long, or its peer has gone or does not read."""
         transport, limits = self.transport, self._server.limits
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
-        if self._head_since and now - self._head_since > limits.head_timeout_s:
+        if transport.is_closing():  # once its peer has read what was written
+            self._closing_since = self._closing_since or now
+            if now - self._closing_since > limits.exchange.stall_s:
+                transport.abort()
+        elif self._head_since and now - self._head_since > limits.head_timeout_s:
             transport.write(_TOO_SLOW)
             self.force_close()
         elif not transport.is_reading() and _peer_left(transport):
@@ -209,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue:
             if self._request_came is not None and not self._request_came.done():
                 self._request_came.set_result(None)
-        elif self._exchange is None and not self._head_since and not self._ignoring:
+        elif self._exchange is None and not self._head_since and self._parser.in_head and not self._ignoring:
             self._head_since = self._loop.time()
         if self._is_full() and not self._paused and self.transport is not None and not self.transport.is_closing():
             self._paused = True

@@ -177,7 +177,10 @@ class RequestParser:
             return
         self._in_body = False
         if self._fields:  # trailers
-            self._fields = []
+            trailers, self._fields = self._fields, []
+            if self._is_large(b"", trailers):
+                self._break_off(request_head.TOO_LONG)
+                raise _StopParsingError
         self._listener.body_ended()
 
     def _read_head(self, url: bytes, fields: RawFields) -> ParsedHead:

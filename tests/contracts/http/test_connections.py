@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import logging
+import socket
+from typing import cast
 
 import pytest
 
 from proxy.edges.http.connection import Connection
-from proxy.edges.http.limits import HttpLimits
+from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import Incoming, Outgoing
 from tests.fakes.front import echo, listening
 from tests.waiting import eventually
@@ -73,6 +75,39 @@ async def test_idle_connection_is_closed() -> None:
         assert (await used.answer())[0] == 200
         assert await unused.rest() == b""
         assert await used.rest() == b""
+
+
+async def test_empty_line_on_an_idle_connection_starts_no_head() -> None:
+    """RFC 9112 2.2: some callers send one more CRLF after a body."""
+    async with listening(echo, SHORT_TIMEOUTS) as front:
+        caller = await front.caller()
+        caller.say(REQUEST)
+        assert (await caller.answer())[0] == 200
+        caller.say(b"\r\n")
+        await asyncio.sleep(0.5)  # longer than a head may take
+        caller.say(REQUEST)
+        assert (await caller.answer())[0] == 200
+
+
+@pytest.mark.parametrize("field", [b"", b"Connection: close\r\n"])
+async def test_closed_connection_is_aborted_if_the_caller_does_not_read(field: bytes) -> None:
+    async def large(_: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [])
+        await outgoing.finish(b"x" * 50_000)  # less than what makes a writer wait
+
+    limits = HttpLimits(keepalive_timeout_s=0.1, watch_interval_s=0.05, exchange=ExchangeLimits(stall_s=0.2))
+    async with listening(large, limits) as front:
+        caller = await front.caller(receive_buffer=4096)
+        await eventually(lambda: front.server.connections)
+        [connection] = front.server.connections
+        transport = connection.transport
+        assert transport is not None
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        cast(asyncio.ReadTransport, caller.writer.transport).pause_reading()
+        caller.say(b"GET /a HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n")
+        await eventually(transport.is_closing)
+        assert transport.get_write_buffer_size() > 0
+        await eventually(lambda: not front.server.connections)
 
 
 async def test_unfinished_pipelined_head_is_a_408() -> None:

@@ -134,6 +134,13 @@ def test_endless_head_chunk_extension_or_trailer_is_refused(message: bytes, even
     assert parse(message, 1000).events[-1] == events
 
 
+@pytest.mark.parametrize("cut", [0, 1000])
+@pytest.mark.parametrize("trailers", [b"X: a\r\n" * 200, b"X: " + b"a" * 20_000 + b"\r\n"])
+def test_trailers_are_bounded_however_they_are_cut(trailers: bytes, cut: int) -> None:
+    recorded = parse(CHUNKED + b"2\r\nhi\r\n0\r\n" + trailers + b"\r\n" + REQUEST, cut)
+    assert recorded.events == ["POST /a", "body hi", f"broke: {TOO_LONG}"]
+
+
 def test_limits_apply_to_each_request_of_a_connection() -> None:
     recorded = RecordingListener()
     parser = RequestParser(recorded, HeaderNames(), HttpLimits(max_line_bytes=50, max_field_bytes=50))
