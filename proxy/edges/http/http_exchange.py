@@ -229,6 +229,7 @@ class HttpExchange:
             async with asyncio.timeout(self._server.exchange_limits.stall_s):
                 await self._connection.room()
         except TimeoutError:
+            self.keep_alive = False
             if self._connection.transport is not None:
                 self._connection.transport.abort()
             raise CallerGoneError from None
@@ -281,6 +282,7 @@ class HttpExchange:
         """Raises `CallerGoneError`. `body_bytes`: bytes of the body, without framing and head."""
         transport = self._connection.transport
         if transport is None or transport.is_closing():
+            self.keep_alive = False
             raise CallerGoneError
         if body_bytes <= _JOINED_BYTES:
             transport.write(b"".join(parts))

@@ -1,6 +1,7 @@
 """Connections of the HTTP server on real sockets, on both event loops: backpressure, keep-alive and closing."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import socket
@@ -10,7 +11,7 @@ import pytest
 
 from proxy.edges.http.connection import Connection
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
-from proxy.exchange import Incoming, Outgoing
+from proxy.exchange import CallerGoneError, Incoming, Outgoing
 from tests.fakes.front import echo, listening
 from tests.waiting import eventually
 
@@ -108,6 +109,25 @@ async def test_closed_connection_is_aborted_if_the_caller_does_not_read(field: b
         await eventually(transport.is_closing)
         assert transport.get_write_buffer_size() > 0
         await eventually(lambda: not front.server.connections)
+
+
+async def test_request_behind_an_answer_that_nobody_reads_is_not_served() -> None:
+    targets: list[str] = []
+
+    async def endless(incoming: Incoming, outgoing: Outgoing) -> None:
+        targets.append(incoming.target)
+        outgoing.start(200, [])
+        with contextlib.suppress(CallerGoneError):  # as the pipeline does
+            while True:
+                outgoing.write(b"x" * 65_536)
+                await outgoing.room()
+
+    async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.2))) as front:
+        caller = await front.caller(receive_buffer=4096)
+        caller.say(REQUEST + REQUEST.replace(b"/a", b"/b"))
+        await eventually(lambda: targets)
+        await eventually(lambda: not front.server.connections)
+    assert targets == ["/a"]
 
 
 async def test_unfinished_pipelined_head_is_a_408() -> None:
