@@ -101,9 +101,11 @@ def full_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 100))
     monkeypatch.setattr(time_slices, "_CHECK_EVERY_S", 0.001)
+    gc.freeze()  # what pytest holds takes seconds to collect on a busy machine
     gc.callbacks.append(note)
     yield found
     gc.callbacks.remove(note)
+    gc.unfreeze()
 
 
 async def test_full_collections_wait_until_no_request_is_processed(full_collections: list[int]) -> None:
