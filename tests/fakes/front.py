@@ -38,7 +38,7 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         if not self.writer.is_closing():  # else the server has closed the connection, and uvloop raises on a write
             self.writer.write(data)
 
@@ -59,12 +59,12 @@ class Caller:
         async with asyncio.timeout(PATIENCE_S):
             return await self.reader.readuntil(text)
 
-    async def rest(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """Read until the server closes the connection. A reset raises ConnectionError."""
         async with asyncio.timeout(PATIENCE_S):
             return await self.reader.read()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         self.writer.close()
 
     def reset(self) -> None:
@@ -98,8 +98,8 @@ class Front:
     async def ask(self, data: bytes) -> bytes:
         """Send `data`; return everything received until the connection closes."""
         caller = await self.caller()
-        caller.say(data)
-        return await caller.rest()
+        caller.send(data)
+        return await caller.read_to_end()
 
 
 @asynccontextmanager

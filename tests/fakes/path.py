@@ -1,4 +1,4 @@
-"""The whole path on in-memory dependencies: what pipeline and listener tests drive. A `House()` serves KEY and SLUG."""
+"""The pipeline on in-memory dependencies, for tests of the pipeline and the server. `PathRig()` serves KEY and SLUG."""
 
 from dataclasses import dataclass, field, replace
 from time import time
@@ -24,7 +24,7 @@ def now_ms() -> int:
 
 
 @dataclass
-class House:
+class PathRig:
     """One worker's dependencies. All that do I/O are fakes."""
 
     directory: FakeDirectory = field(default_factory=ready_directory)
@@ -59,7 +59,7 @@ class House:
         """Use another upstream client, such as the real one."""
         self.pipeline = Pipeline(replace(self.dependencies(), upstream=upstream))
 
-    def rebuilt(self, **changes: object) -> "House":
+    def rebuilt(self, **changes: object) -> "PathRig":
         return replace(self, **changes)  # type: ignore[arg-type] # a test's own field names
 
     async def serve(self, incoming: FakeIncoming) -> FakeOutgoing:

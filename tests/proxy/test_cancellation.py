@@ -14,7 +14,7 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, platform
-from tests.fakes.path import House, now_ms
+from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
@@ -31,7 +31,7 @@ REQUEST_TOKENS = 1
 class Scene:
     """One call that will wait at a given await. `reached` is set once it waits there."""
 
-    house: House
+    rig: PathRig
     incoming: FakeIncoming
     outgoing: FakeOutgoing
     reached: asyncio.Event
@@ -59,16 +59,16 @@ class HeldCounters(FakeCounters):
 
 
 def new_scene() -> Scene:
-    house = House()
-    house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
-    return Scene(house, asking(stream=True), FakeOutgoing(), asyncio.Event())
+    rig = PathRig()
+    rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 100_000))
+    return Scene(rig, asking(stream=True), FakeOutgoing(), asyncio.Event())
 
 
 def while_the_key_is_confirmed() -> Scene:
     scene = new_scene()
     directory = HeldDirectory()
     directory.reached = scene.reached
-    scene.house = House(directory=directory)
+    scene.rig = PathRig(directory=directory)
     return scene
 
 
@@ -83,16 +83,16 @@ def while_redis_is_asked() -> Scene:
     scene = new_scene()
     counters = HeldCounters(now_ms)
     counters.reached = scene.reached
-    scene.house = House(directory=scene.house.directory, counters=counters)
+    scene.rig = PathRig(directory=scene.rig.directory, counters=counters)
     return scene
 
 
 def while_parked() -> Scene:
     scene = new_scene()
-    scene.house.directory.add_slug("acme/chat", platform())
-    scene.house.directory.deploy("WAKING_UP")
+    scene.rig.directory.add_slug("acme/chat", platform())
+    scene.rig.directory.deploy("WAKING_UP")
     looks = 0
-    look = scene.house.directory.model
+    look = scene.rig.directory.model
 
     def counted(id: str) -> object:
         nonlocal looks
@@ -101,7 +101,7 @@ def while_parked() -> Scene:
             asyncio.get_running_loop().call_soon(scene.reached.set)
         return look(id)
 
-    scene.house.directory.model = counted  # type: ignore[method-assign, assignment] # the fake, with a spy
+    scene.rig.directory.model = counted  # type: ignore[method-assign, assignment] # the fake, with a spy
     return scene
 
 
@@ -120,29 +120,29 @@ class HeldTokens:
 def while_a_token_is_minted() -> Scene:
     scene = new_scene()
     place = VendorCConfig("p", "l")
-    scene.house.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
-    scene.house.pipeline = Pipeline(replace(scene.house.dependencies(), access_tokens=HeldTokens(scene.reached)))
+    scene.rig.directory.add_slug("acme/chat", Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
+    scene.rig.pipeline = Pipeline(replace(scene.rig.dependencies(), access_tokens=HeldTokens(scene.reached)))
     return scene
 
 
 def while_upstream_is_asked() -> Scene:
     scene = new_scene()
-    scene.house.upstream.will(asyncio.Event())
-    scene.reached = scene.house.upstream.waiting
+    scene.rig.upstream.will(asyncio.Event())
+    scene.reached = scene.rig.upstream.waiting
     return scene
 
 
 def while_a_replica_is_asked() -> Scene:
     scene = while_upstream_is_asked()
-    scene.house.directory.add_slug("acme/chat", platform())
-    scene.house.directory.deploy("ACTIVE", "http://a")
+    scene.rig.directory.add_slug("acme/chat", platform())
+    scene.rig.directory.deploy("ACTIVE", "http://a")
     return scene
 
 
 def before_the_first_bytes() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[asyncio.Event()])
-    scene.house.upstream.will(upstream)
+    scene.rig.upstream.will(upstream)
     scene.reached = upstream.waiting
     return scene
 
@@ -150,7 +150,7 @@ def before_the_first_bytes() -> Scene:
 def in_the_stream() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, asyncio.Event()])
-    scene.house.upstream.will(upstream)
+    scene.rig.upstream.will(upstream)
     scene.reached = upstream.waiting
     return scene
 
@@ -158,7 +158,7 @@ def in_the_stream() -> Scene:
 def after_the_usage_came() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, USED, asyncio.Event()])
-    scene.house.upstream.will(upstream)
+    scene.rig.upstream.will(upstream)
     scene.reached = upstream.waiting
     return scene
 
@@ -166,14 +166,14 @@ def after_the_usage_came() -> Scene:
 def in_an_upstreams_error() -> Scene:
     scene = new_scene()
     upstream = answer(status=400, pieces=[b'{"er', asyncio.Event()])
-    scene.house.upstream.will(upstream)
+    scene.rig.upstream.will(upstream)
     scene.reached = upstream.waiting
     return scene
 
 
 def while_the_caller_is_slow() -> Scene:
     scene = new_scene()
-    scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
+    scene.rig.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
     scene.outgoing.room_left.clear()
     scene.reached = scene.outgoing.waiting
     return scene
@@ -182,7 +182,7 @@ def while_the_caller_is_slow() -> Scene:
 def at_the_last_bytes() -> Scene:
     scene = new_scene()
     scene.incoming = asking()
-    scene.house.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
+    scene.rig.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
     scene.outgoing.room_left.clear()
     scene.reached = scene.outgoing.waiting
     return scene
@@ -213,37 +213,37 @@ async def test_cancelled_call_is_settled_at_each_await(
     arrange: Callable[[], Scene], billed: Tokens | None, journaled_status: int
 ) -> None:
     scene = arrange()
-    house = scene.house
-    task = asyncio.create_task(house.pipeline.handle(scene.incoming, scene.outgoing))
+    rig = scene.rig
+    task = asyncio.create_task(rig.pipeline.handle(scene.incoming, scene.outgoing))
     await asyncio.wait_for(scene.reached.wait(), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    house.check_settled()
-    assert [record.status for record in house.access_log.records] == [499]
-    assert house.pipeline._capacity.held_bytes == house.pipeline._capacity.in_flight == 0
-    assert house.pipeline._capacity.parked == 0
-    assert house.pipeline._capacity.workspaces == house.pipeline._capacity.keys == {}
+    rig.check_settled()
+    assert [record.status for record in rig.access_log.records] == [499]
+    assert rig.pipeline._capacity.held_bytes == rig.pipeline._capacity.in_flight == 0
+    assert rig.pipeline._capacity.parked == 0
+    assert rig.pipeline._capacity.workspaces == rig.pipeline._capacity.keys == {}
     if billed is NEVER_ADMITTED:
-        assert not house.journal.opened
-        assert not house.counters.settled
+        assert not rig.journal.opened
+        assert not rig.counters.settled
         return
-    [settled] = house.counters.settled
+    [settled] = rig.counters.settled
     assert settled.actual_tokens == billed.total
-    if house.journal.opened:
-        [closed] = house.journal.closed
+    if rig.journal.opened:
+        [closed] = rig.journal.closed
         assert (closed.status, closed.tokens) == (journaled_status, billed)
 
 
 async def test_cancelled_call_closes_upstream_and_frees_its_replica() -> None:
     scene = in_the_stream()
-    scene.house.directory.add_slug("acme/chat", platform())
-    scene.house.directory.deploy("ACTIVE", "http://a")
-    upstream = scene.house.upstream.script[0]
-    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    scene.rig.directory.add_slug("acme/chat", platform())
+    scene.rig.directory.deploy("ACTIVE", "http://a")
+    upstream = scene.rig.upstream.script[0]
+    task = asyncio.create_task(scene.rig.pipeline.handle(scene.incoming, scene.outgoing))
     await asyncio.wait_for(scene.reached.wait(), 5)
-    replica = scene.house.pipeline._dispatch._parts.fleet.replica("http://a")
+    replica = scene.rig.pipeline._dispatch._parts.fleet.replica("http://a")
     assert replica.in_flight == 1
     task.cancel()
     await asyncio.wait([task])
@@ -253,25 +253,25 @@ async def test_cancelled_call_closes_upstream_and_frees_its_replica() -> None:
 
 async def test_call_cancelled_twice_settles_once() -> None:
     scene = in_the_stream()
-    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    task = asyncio.create_task(scene.rig.pipeline.handle(scene.incoming, scene.outgoing))
     await asyncio.wait_for(scene.reached.wait(), 5)
     task.cancel()
     task.cancel()
     await asyncio.wait([task])
-    assert len(scene.house.journal.closed) == len(scene.house.counters.settled) == 1
+    assert len(scene.rig.journal.closed) == len(scene.rig.counters.settled) == 1
 
 
 @pytest.mark.parametrize("turns", range(40))
 async def test_call_cancelled_at_any_turn_of_the_loop_releases_everything(turns: int) -> None:
     """Cancels at every turn of the loop that the call takes, also between the arranged awaits."""
     scene = new_scene()
-    scene.house.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, USED, DONE]))
-    task = asyncio.create_task(scene.house.pipeline.handle(scene.incoming, scene.outgoing))
+    scene.rig.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, USED, DONE]))
+    task = asyncio.create_task(scene.rig.pipeline.handle(scene.incoming, scene.outgoing))
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    scene.house.check_settled()
-    assert len(scene.house.counters.settled) == len(scene.house.journal.opened)
-    capacity = scene.house.pipeline._capacity
+    scene.rig.check_settled()
+    assert len(scene.rig.counters.settled) == len(scene.rig.journal.opened)
+    capacity = scene.rig.pipeline._capacity
     assert (capacity.in_flight, capacity.held_bytes, capacity.workspaces, capacity.keys) == (0, 0, {}, {})

@@ -9,7 +9,7 @@ from policy.billing import Tokens
 from policy.credentials import KeyKind
 from policy.endpoints import Target
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
@@ -36,16 +36,16 @@ FAILED = {
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> PathRig:
+    return PathRig()
 
 
 def raw(body: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-def use_provider(house: House, provider: str) -> None:
-    house.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="their-model"))
+def use_provider(rig: PathRig, provider: str) -> None:
+    rig.directory.add_slug(SLUG, Target(provider, secret_id="s1", target_model="their-model"))
 
 
 def messages(target: str = "/v1/messages", **headers: str | None) -> FakeIncoming:
@@ -55,50 +55,50 @@ def messages(target: str = "/v1/messages", **headers: str | None) -> FakeIncomin
 # Answers.
 
 
-async def test_failed_response_passes_and_is_billed_its_usage(house: House) -> None:
-    house.upstream.will(answer(raw(FAILED)))
-    outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
+async def test_failed_response_passes_and_is_billed_its_usage(rig: PathRig) -> None:
+    rig.upstream.will(answer(raw(FAILED)))
+    outgoing = await rig.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert (outgoing.status, outgoing.json) == (200, FAILED | {"model": SLUG})
-    [closed] = house.journal.closed
+    [closed] = rig.journal.closed
     assert (closed.status, closed.tokens) == (200, Tokens(input=7, output=0, cached_input=0))
 
 
 @pytest.mark.parametrize(("output", "billed"), [([], False), ([{"type": "message", "content": "a"}], True)])
 async def test_failed_response_without_usage_is_billed_only_for_output(
-    house: House, output: list[Any], billed: bool
+    rig: PathRig, output: list[Any], billed: bool
 ) -> None:
-    house.upstream.will(answer(raw(FAILED | {"usage": None, "output": output})))
-    outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
+    rig.upstream.will(answer(raw(FAILED | {"usage": None, "output": output})))
+    outgoing = await rig.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert outgoing.status == 200
-    assert (house.journal.closed[0].tokens != Tokens()) is billed
+    assert (rig.journal.closed[0].tokens != Tokens()) is billed
 
 
-async def test_error_instead_of_a_response_is_a_502(house: House) -> None:
-    house.upstream.will(answer(raw({"error": {"message": "no"}})))
-    outgoing = await house.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
+async def test_error_instead_of_a_response_is_a_502(rig: PathRig) -> None:
+    rig.upstream.will(answer(raw({"error": {"message": "no"}})))
+    outgoing = await rig.serve(FakeIncoming("/v1/responses").saying({"model": SLUG, "input": "hi"}))
     assert outgoing.status == 502
 
 
 @pytest.mark.parametrize("status", [200, 429, 500])
-async def test_upstreams_retry_headers_pass(house: House, status: int) -> None:
+async def test_upstreams_retry_headers_pass(rig: PathRig, status: int) -> None:
     sent = [("x-should-retry", "false"), ("retry-after", "7"), ("request-id", "req_theirs"), ("x-other", "1")]
     body = COMPLETION if status == 200 else {"error": {"message": "no"}}
-    house.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *sent]))
-    outgoing = await house.serve(asking())
+    rig.upstream.will(answer(raw(body), status, [("content-type", "application/json"), *sent]))
+    outgoing = await rig.serve(asking())
     assert [(name, outgoing.header(name)) for name, _ in sent[:3]] == sent[:3]
     assert outgoing.header("x-other") is None
 
 
-async def test_each_messages_answer_has_a_request_id(house: House) -> None:
-    use_provider(house, "VENDOR_A")
+async def test_each_messages_answer_has_a_request_id(rig: PathRig) -> None:
+    use_provider(rig, "VENDOR_A")
     json_type = [("content-type", "application/json")]
-    house.upstream.will(
+    rig.upstream.will(
         answer(raw(MESSAGE), 200, json_type),
         answer(raw(MESSAGE), 200, [*json_type, ("request-id", "req_theirs")]),
         answer(raw({"error": {"message": "no"}}), 500, json_type),
     )
     for theirs in (None, "req_theirs", None):
-        outgoing = await house.serve(messages())
+        outgoing = await rig.serve(messages())
         ids = [value for name, value in outgoing.headers if name == "request-id"]
         assert ids == [theirs or outgoing.header("x-request-id")]
 
@@ -114,15 +114,15 @@ async def test_each_messages_answer_has_a_request_id(house: House) -> None:
         (FakeIncoming("/v1/messages").saying(MESSAGES | {"model": "acme/unknown"}), 404),
     ],
 )
-async def test_each_messages_refusal_has_our_request_id(house: House, incoming: FakeIncoming, status: int) -> None:
-    outgoing = await house.serve(incoming)
+async def test_each_messages_refusal_has_our_request_id(rig: PathRig, incoming: FakeIncoming, status: int) -> None:
+    outgoing = await rig.serve(incoming)
     assert outgoing.status == status
     assert outgoing.header("request-id") == outgoing.header("x-request-id") is not None
 
 
-async def test_other_paths_add_no_request_id_header(house: House) -> None:
-    house.upstream.will(answer(raw(COMPLETION)))
-    assert (await house.serve(asking())).header("request-id") is None
+async def test_other_paths_add_no_request_id_header(rig: PathRig) -> None:
+    rig.upstream.will(answer(raw(COMPLETION)))
+    assert (await rig.serve(asking())).header("request-id") is None
 
 
 # Errors.
@@ -138,8 +138,8 @@ async def test_other_paths_add_no_request_id_header(house: House) -> None:
         (FakeIncoming().saying(b" " * 100_001), 413),
     ],
 )
-async def test_refusal_message_is_the_reason_phrase(house: House, incoming: FakeIncoming, status: int) -> None:
-    outgoing = await house.serve(incoming)
+async def test_refusal_message_is_the_reason_phrase(rig: PathRig, incoming: FakeIncoming, status: int) -> None:
+    outgoing = await rig.serve(incoming)
     assert outgoing.status == status
     assert outgoing.reason == outgoing.json["error"]
 
@@ -155,39 +155,39 @@ async def test_refusal_message_is_the_reason_phrase(house: House, incoming: Fake
         (raw({"error": "the key sk-upstream-secret"}).replace(b"-upstream", b"\\u002dupstream"), "the key [hidden]"),
     ],
 )
-async def test_upstream_error_is_the_reason_phrase_without_secrets(house: House, body: bytes, reason: str) -> None:
-    house.upstream.will(answer(body, 503))
-    outgoing = await house.serve(asking())
+async def test_upstream_error_is_the_reason_phrase_without_secrets(rig: PathRig, body: bytes, reason: str) -> None:
+    rig.upstream.will(answer(body, 503))
+    outgoing = await rig.serve(asking())
     assert (outgoing.status, outgoing.reason) == (503, reason)
 
 
-async def test_success_has_the_default_reason_phrase(house: House) -> None:
-    house.upstream.will(answer(raw(COMPLETION)))
-    assert (await house.serve(asking())).reason == ""
+async def test_success_has_the_default_reason_phrase(rig: PathRig) -> None:
+    rig.upstream.will(answer(raw(COMPLETION)))
+    assert (await rig.serve(asking())).reason == ""
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(400, "invalid_request_error"), (404, "not_found_error"), (429, "rate_limit_error"), (500, "api_error")],
 )
-async def test_translated_error_has_the_fields_of_messages(house: House, status: int, kind: str) -> None:
-    house.upstream.will(
+async def test_translated_error_has_the_fields_of_messages(rig: PathRig, status: int, kind: str) -> None:
+    rig.upstream.will(
         answer(raw({"error": {"message": "no", "code": 7, "type": None}, "x": 1}), status),
         answer(raw({"error": {"message": "no", "type": "their_type"}}), status),
     )
-    outgoing = await house.serve(messages())
+    outgoing = await rig.serve(messages())
     assert outgoing.status == status
     assert outgoing.json == {"type": "error", "error": {"message": "no", "code": 7, "type": kind}, "x": 1}
-    outgoing = await house.serve(messages())
+    outgoing = await rig.serve(messages())
     assert outgoing.json == {"type": "error", "error": {"message": "no", "type": "their_type"}}
 
 
-async def test_translated_error_has_the_fields_of_chat_completions(house: House) -> None:
-    use_provider(house, "VENDOR_A")
+async def test_translated_error_has_the_fields_of_chat_completions(rig: PathRig) -> None:
+    use_provider(rig, "VENDOR_A")
     theirs = {"type": "error", "error": {"type": "overloaded_error", "message": "no"}, "request_id": "req_1"}
-    house.upstream.will(answer(raw(theirs), 529), answer(raw(theirs), 200))
+    rig.upstream.will(answer(raw(theirs), 529), answer(raw(theirs), 200))
     for status in (529, 502):
-        outgoing = await house.serve(asking())
+        outgoing = await rig.serve(asking())
         assert outgoing.status == status
         assert outgoing.json == theirs | {"error": {"code": None, "param": None} | theirs["error"]}  # type: ignore[operator] # JSON
 
@@ -207,17 +207,17 @@ async def test_translated_error_has_the_fields_of_chat_completions(house: House)
         ("", ""),
     ],
 )
-async def test_only_allowed_query_parameters_go_upstream(house: House, query: str, kept: str) -> None:
-    use_provider(house, "VENDOR_A")
-    house.upstream.will(answer(raw(MESSAGE)))
-    assert (await house.serve(messages(f"/v1/messages{query}"))).status == 200
-    assert house.upstream.calls[0].url == f"https://vendor-a.test/v1/messages{kept}"
+async def test_only_allowed_query_parameters_go_upstream(rig: PathRig, query: str, kept: str) -> None:
+    use_provider(rig, "VENDOR_A")
+    rig.upstream.will(answer(raw(MESSAGE)))
+    assert (await rig.serve(messages(f"/v1/messages{query}"))).status == 200
+    assert rig.upstream.calls[0].url == f"https://vendor-a.test/v1/messages{kept}"
 
 
-async def test_translated_call_drops_its_query(house: House) -> None:
-    house.upstream.will(answer(raw(COMPLETION)))
-    assert (await house.serve(messages("/v1/messages?beta=true"))).status == 200
-    assert house.upstream.calls[0].url.endswith("/v1/chat/completions")
+async def test_translated_call_drops_its_query(rig: PathRig) -> None:
+    rig.upstream.will(answer(raw(COMPLETION)))
+    assert (await rig.serve(messages("/v1/messages?beta=true"))).status == 200
+    assert rig.upstream.calls[0].url.endswith("/v1/chat/completions")
 
 
 # Credentials.
@@ -235,77 +235,77 @@ FOREIGN_CREDENTIAL = "sk-ant-oat01-of-somebody-else"
     ],
 )
 async def test_foreign_second_credential_is_ignored_and_never_forwarded(
-    house: House, authorization: str, x_api_key: str
+    rig: PathRig, authorization: str, x_api_key: str
 ) -> None:
-    house.upstream.will(answer(raw(COMPLETION)))
+    rig.upstream.will(answer(raw(COMPLETION)))
     incoming = asking()
     incoming.fields = [("authorization", authorization), ("x-api-key", x_api_key)]
-    assert (await house.serve(incoming)).status == 200
-    [sent] = house.upstream.calls
+    assert (await rig.serve(incoming)).status == 200
+    [sent] = rig.upstream.calls
     assert sent.headers["authorization"] == "Bearer sk-upstream-secret"
-    assert FOREIGN_CREDENTIAL not in str((sent, house.access_log.records))
+    assert FOREIGN_CREDENTIAL not in str((sent, rig.access_log.records))
     assert KEY not in str(sent)
-    assert house.directory.confirmations == 0
+    assert rig.directory.confirmations == 0
 
 
-async def test_two_unknown_credentials_are_confirmed_once(house: House) -> None:
+async def test_two_unknown_credentials_are_confirmed_once(rig: PathRig) -> None:
     incoming = asking()
     incoming.fields = [("authorization", f"Bearer {FOREIGN_CREDENTIAL}"), ("x-api-key", f"{KEY}x")]
-    outgoing = await house.serve(incoming)
+    outgoing = await rig.serve(incoming)
     assert (outgoing.status, outgoing.json) == (403, {"error": "Authentication failed"})
-    assert house.directory.confirmations == 1
+    assert rig.directory.confirmations == 1
 
 
-async def test_two_valid_keys_are_an_ambiguous_credential(house: House) -> None:
+async def test_two_valid_keys_are_an_ambiguous_credential(rig: PathRig) -> None:
     other = "tg_bbbbbbbbbbbb." + "y" * 40
-    house.directory.add_key(other, KeyKind.FEDERATED)
+    rig.directory.add_key(other, KeyKind.FEDERATED)
     for second in (other, WORKSPACE_KEY):
         incoming = asking()
         incoming.fields = [("authorization", f"Bearer {KEY}"), ("x-api-key", second)]
-        outgoing = await house.serve(incoming)
+        outgoing = await rig.serve(incoming)
         assert (outgoing.status, outgoing.json["error_code"]) == (400, "AMBIGUOUS_CREDENTIAL")
-    assert not house.upstream.calls
+    assert not rig.upstream.calls
 
 
 # Model listing.
 
 
-async def listed(house: House, path: str, method: str = "GET", **headers: str | None) -> FakeOutgoing:
-    return await house.serve(FakeIncoming(path, method, **headers))
+async def listed(rig: PathRig, path: str, method: str = "GET", **headers: str | None) -> FakeOutgoing:
+    return await rig.serve(FakeIncoming(path, method, **headers))
 
 
 @pytest.mark.parametrize(
     "path", [f"/v1/models/{SLUG}", "/v1/models/" + SLUG.replace("/", "%2F"), f"/v1/models/{SLUG}?x=1"]
 )
-async def test_model_is_retrieved_by_its_slug(house: House, path: str) -> None:
-    outgoing = await listed(house, path)
+async def test_model_is_retrieved_by_its_slug(rig: PathRig, path: str) -> None:
+    outgoing = await listed(rig, path)
     assert (outgoing.status, outgoing.json) == (
         200,
         {"id": SLUG, "object": "model", "created": 0, "owned_by": SLUG.partition("/")[0]},
     )
 
 
-async def test_forbidden_and_unknown_models_get_the_same_404(house: House) -> None:
-    house.directory.add_slug("acme/hidden", Target("VENDOR_B", secret_id="s1"))
+async def test_forbidden_and_unknown_models_get_the_same_404(rig: PathRig) -> None:
+    rig.directory.add_slug("acme/hidden", Target("VENDOR_B", secret_id="s1"))
     for path in ("/v1/models/acme/hidden", "/v1/models/acme/unknown", "/v1/models/", "/v1/models/%FF%00"):
-        outgoing = await listed(house, path)
+        outgoing = await listed(rig, path)
         assert (outgoing.status, outgoing.json["error_code"]) == (404, "MODEL_NOT_FOUND")
-    assert (await listed(house, f"/v1/models/{SLUG}", authorization=f"Bearer {WORKSPACE_KEY}")).status == 403
+    assert (await listed(rig, f"/v1/models/{SLUG}", authorization=f"Bearer {WORKSPACE_KEY}")).status == 403
 
 
-async def test_anthropic_version_header_selects_the_messages_listing(house: House) -> None:
+async def test_anthropic_version_header_selects_the_messages_listing(rig: PathRig) -> None:
     model = {"type": "model", "id": SLUG, "display_name": SLUG, "created_at": "1970-01-01T00:00:00Z"}
     version = "2023-06-01"
-    assert (await listed(house, f"/v1/models/{SLUG}", anthropic_version=version)).json == model
+    assert (await listed(rig, f"/v1/models/{SLUG}", anthropic_version=version)).json == model
     page = {"data": [model], "has_more": False, "first_id": SLUG, "last_id": SLUG}
-    assert (await listed(house, "/v1/models?limit=20", anthropic_version=version)).json == page
-    house.directory.endpoints.clear()
+    assert (await listed(rig, "/v1/models?limit=20", anthropic_version=version)).json == page
+    rig.directory.endpoints.clear()
     empty = {"data": [], "has_more": False, "first_id": None, "last_id": None}
-    assert (await listed(house, "/v1/models", anthropic_version=version)).json == empty
+    assert (await listed(rig, "/v1/models", anthropic_version=version)).json == empty
 
 
 @pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{SLUG}"])
-async def test_models_accept_head_and_get_and_name_them_in_a_405(house: House, path: str) -> None:
-    assert (await listed(house, path, "HEAD")).body == (await listed(house, path)).body
-    outgoing = await listed(house, path, "POST")
+async def test_models_accept_head_and_get_and_name_them_in_a_405(rig: PathRig, path: str) -> None:
+    assert (await listed(rig, path, "HEAD")).body == (await listed(rig, path)).body
+    outgoing = await listed(rig, path, "POST")
     assert (outgoing.status, outgoing.header("allow")) == (405, "GET, HEAD")

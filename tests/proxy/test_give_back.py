@@ -10,7 +10,7 @@ from policy.limits.limit import Limit, LimitType, Unit
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from tests.fakes.directory import SLUG, platform
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeOutgoing, asking
 
@@ -20,71 +20,71 @@ ANSWER = b'{"model":"m","usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
 @pytest.fixture(params=LIMITS)
-def house(request: pytest.FixtureRequest) -> House:
-    made = House()
+def rig(request: pytest.FixtureRequest) -> PathRig:
+    made = PathRig()
     made.directory.limit(*LIMITS[request.param])
     return made
 
 
-def used(house: House) -> tuple[int, int]:
+def used(rig: PathRig) -> tuple[int, int]:
     """The day's requests and tokens, including reservations."""
-    [counts] = [counts for book in house.counters.books.values() for counts in book.groups.values()]
+    [counts] = [counts for book in rig.counters.books.values() for counts in book.groups.values()]
     reserved = counts.used((LimitType.TOKEN, Unit.DAY))
     return counts.day_requests, reserved
 
 
-def journal_is_full(house: House) -> House:
-    house.journal.full = True
-    return house
+def journal_is_full(rig: PathRig) -> PathRig:
+    rig.journal.full = True
+    return rig
 
 
-def secret_is_missing(house: House) -> House:
-    house.directory.secrets.clear()
-    return house
+def secret_is_missing(rig: PathRig) -> PathRig:
+    rig.directory.secrets.clear()
+    return rig
 
 
-def upstream_is_unreachable(house: House) -> House:
-    house.upstream.will(UpstreamUnreachableError())
-    return house
+def upstream_is_unreachable(rig: PathRig) -> PathRig:
+    rig.upstream.will(UpstreamUnreachableError())
+    return rig
 
 
-def provider_is_unknown(house: House) -> House:
-    house.directory.add_slug(SLUG, Target("VENDOR_NEW", secret_id="s1", target_model="m"))
-    return house
+def provider_is_unknown(rig: PathRig) -> PathRig:
+    rig.directory.add_slug(SLUG, Target("VENDOR_NEW", secret_id="s1", target_model="m"))
+    return rig
 
 
-def no_token_is_minted(house: House) -> House:
+def no_token_is_minted(rig: PathRig) -> PathRig:
     place = VendorCConfig("project", "here")
-    house.directory.add_slug(SLUG, Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
-    return house.rebuilt(settings=type(house.settings)({"VENDOR_C": "https://vendor-c.test"}))
+    rig.directory.add_slug(SLUG, Target("VENDOR_C", secret_id="s1", vendor_c_config=place))
+    return rig.rebuilt(settings=type(rig.settings)({"VENDOR_C": "https://vendor-c.test"}))
 
 
-def nothing_serves(house: House) -> House:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("ACTIVE")
-    return house
+def nothing_serves(rig: PathRig) -> PathRig:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE")
+    return rig
 
 
-def no_replica_can_be_reached(house: House) -> House:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("ACTIVE", "http://a", "http://b")
-    house.upstream.will(UpstreamUnreachableError(), UpstreamUnreachableError())
-    return house
+def no_replica_can_be_reached(rig: PathRig) -> PathRig:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", "http://a", "http://b")
+    rig.upstream.will(UpstreamUnreachableError(), UpstreamUnreachableError())
+    return rig
 
 
-def parking_ends(house: House) -> House:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("WAKING_UP")
-    return house.rebuilt(settings=type(house.settings)({}, parking_timeout_s=0.01))
+def parking_ends(rig: PathRig) -> PathRig:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("WAKING_UP")
+    return rig.rebuilt(settings=type(rig.settings)({}, parking_timeout_s=0.01))
 
 
-def parking_is_full(house: House) -> House:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("WAKING_UP")
-    return house.rebuilt(capacity=CapacityLimits(max_parked=0))
+def parking_is_full(rig: PathRig) -> PathRig:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("WAKING_UP")
+    return rig.rebuilt(capacity=CapacityLimits(max_parked=0))
 
 
-REFUSED: list[Callable[[House], House]] = [
+REFUSED: list[Callable[[PathRig], PathRig]] = [
     journal_is_full,
     secret_is_missing,
     upstream_is_unreachable,
@@ -99,29 +99,29 @@ REFUSED: list[Callable[[House], House]] = [
 
 @pytest.mark.parametrize("arrange", REFUSED, ids=lambda one: one.__name__)
 async def test_call_refused_before_dispatch_returns_its_reservation(
-    house: House, arrange: Callable[[House], House]
+    rig: PathRig, arrange: Callable[[PathRig], PathRig]
 ) -> None:
-    house = arrange(house)
+    rig = arrange(rig)
     for _ in range(3):
-        outgoing = await house.serve(asking())
+        outgoing = await rig.serve(asking())
         assert outgoing.status in (500, 502, 503, 529), outgoing.body
-        assert used(house) == (0, 0)
-    house.check_settled()
-    for closed in house.journal.closed:
+        assert used(rig) == (0, 0)
+    rig.check_settled()
+    for closed in rig.journal.closed:
         assert not closed.numbers, "a replay of the journal would settle it again"
 
 
-async def test_caller_that_leaves_while_parked_returns_its_reservation(house: House) -> None:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("WAKING_UP")
-    task = asyncio.create_task(house.pipeline.handle(asking(), FakeOutgoing()))
-    while not house.pipeline._capacity.parked:
+async def test_caller_that_leaves_while_parked_returns_its_reservation(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("WAKING_UP")
+    task = asyncio.create_task(rig.pipeline.handle(asking(), FakeOutgoing()))
+    while not rig.pipeline._capacity.parked:
         await asyncio.sleep(0)
-    assert used(house)[0] == 1
+    assert used(rig)[0] == 1
     task.cancel()
     await asyncio.wait([task])
-    assert used(house) == (0, 0)
-    house.check_settled()
+    assert used(rig) == (0, 0)
+    rig.check_settled()
 
 
 @pytest.mark.parametrize(
@@ -129,22 +129,22 @@ async def test_caller_that_leaves_while_parked_returns_its_reservation(house: Ho
     [UpstreamResetError(), UpstreamTimeoutError(), RuntimeError("a bug"), answer(b"{}", 500)],
     ids=["reset", "timeout", "bug", "answered 500"],
 )
-async def test_dispatched_call_counts_as_one_request(house: House, failure: Exception) -> None:
-    house.upstream.will(failure)
-    await house.serve(asking())
-    assert used(house) == (1, 0)
+async def test_dispatched_call_counts_as_one_request(rig: PathRig, failure: Exception) -> None:
+    rig.upstream.will(failure)
+    await rig.serve(asking())
+    assert used(rig) == (1, 0)
 
 
-async def test_retry_at_another_replica_counts_as_one_request(house: House) -> None:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("ACTIVE", "http://a", "http://b")
-    house.upstream.will(UpstreamUnreachableError(), answer(ANSWER))
-    assert (await house.serve(asking())).status == 200
-    assert used(house)[0] == 1
+async def test_retry_at_another_replica_counts_as_one_request(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", "http://a", "http://b")
+    rig.upstream.will(UpstreamUnreachableError(), answer(ANSWER))
+    assert (await rig.serve(asking())).status == 200
+    assert used(rig)[0] == 1
 
 
-async def test_answered_call_is_settled(house: House) -> None:
-    house.upstream.will(answer(ANSWER))
-    await house.serve(asking())
-    assert used(house)[0] == 1
-    assert not any(one.given_back for one in house.counters.settled)
+async def test_answered_call_is_settled(rig: PathRig) -> None:
+    rig.upstream.will(answer(ANSWER))
+    await rig.serve(asking())
+    assert used(rig)[0] == 1
+    assert not any(one.given_back for one in rig.counters.settled)

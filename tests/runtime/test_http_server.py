@@ -37,8 +37,8 @@ class Served:
 
     async def ask(self, data: bytes) -> bytes:
         caller = await self.caller()
-        caller.say(data)
-        return await caller.rest()
+        caller.send(data)
+        return await caller.read_to_end()
 
 
 def hang_up(caller: Caller) -> None:
@@ -91,7 +91,7 @@ async def test_requests_are_served_one_after_another_and_pipelined() -> None:
     async with served() as server:
         caller = await server.caller()
         for message, count in ((HI, 1), (HI * 5, 5), (CHUNKED + b"2\r\nhi\r\n0\r\n\r\n", 1)):
-            caller.say(message)
+            caller.send(message)
             for _ in range(count):
                 head = await caller.head()
                 assert head.startswith(b"HTTP/1.1 200 ")
@@ -102,20 +102,20 @@ async def test_requests_are_served_one_after_another_and_pipelined() -> None:
 async def test_unfinished_head_is_a_408(beginning: bytes) -> None:
     async with served() as server:
         caller = await server.caller()
-        caller.say(HI)
+        caller.send(HI)
         await caller.until(b"hi")
         for one in (caller, await server.caller()):
-            one.say(beginning)
-            assert (await one.rest()).startswith(b"HTTP/1.1 408 ")
+            one.send(beginning)
+            assert (await one.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_slow_head_is_cut_off() -> None:
     async with served() as server:
         caller = await server.caller()
-        caller.say(HEAD + b"X-A: ")
-        rest = asyncio.create_task(caller.rest())
+        caller.send(HEAD + b"X-A: ")
+        rest = asyncio.create_task(caller.read_to_end())
         while not rest.done():
-            caller.say(b"a")
+            caller.send(b"a")
             await asyncio.wait([rest], timeout=0.02)
         assert_timed_out(rest)
 
@@ -132,10 +132,10 @@ async def test_a_missing_body_ends_the_connection(message: bytes, path: bytes) -
 async def test_a_body_below_the_minimum_rate_is_408() -> None:
     async with served(replace(QUICK, body_idle_s=0.4, body_bytes_per_s=1e6)) as server:
         caller = await server.caller()
-        caller.say(HEAD + b"Content-Length: 200000\r\n\r\n")
-        rest = asyncio.create_task(caller.rest())
+        caller.send(HEAD + b"Content-Length: 200000\r\n\r\n")
+        rest = asyncio.create_task(caller.read_to_end())
         while not rest.done():
-            caller.say(b"x")
+            caller.send(b"x")
             await asyncio.wait([rest], timeout=0.02)
         assert_timed_out(rest)
 
@@ -143,7 +143,7 @@ async def test_a_body_below_the_minimum_rate_is_408() -> None:
 async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
     async with served() as server:
         caller = await server.caller()
-        caller.say(HI.replace(b"/echo", b"/held"))
+        caller.send(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
         await asyncio.sleep(0.5)  # more than twice any limit
         server.go.set()
@@ -153,47 +153,47 @@ async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
 async def test_a_caller_that_does_not_read_is_disconnected() -> None:
     async with served() as server:
         caller = await server.caller()
-        caller.say(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        caller.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         caller.writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
         await eventually(lambda: _is_reset(caller))
 
 
 def _is_reset(caller: Caller) -> bool:
-    caller.say(b"x")
+    caller.send(b"x")
     return caller.writer.transport.is_closing()
 
 
 async def test_an_idle_connection_is_closed_without_a_response() -> None:
     async with served(replace(QUICK, idle_s=0.2)) as server:
         fresh, used = await server.caller(), await server.caller()
-        used.say(HI)
+        used.send(HI)
         await used.until(b"hi")
-        assert [await one.rest() for one in (fresh, used)] == [b"", b""]
+        assert [await one.read_to_end() for one in (fresh, used)] == [b"", b""]
 
 
 async def test_above_the_cap_the_longest_idle_connection_is_closed() -> None:
     async with served(replace(PATIENT, max_connections=3)) as server:
         callers = [await server.caller() for _ in range(3)]
         for caller in (callers[1], callers[0], callers[2]):
-            caller.say(HI)
+            caller.send(HI)
             await caller.until(b"hi")
         newcomer = await server.caller()
-        newcomer.say(HI)
+        newcomer.send(HI)
         await newcomer.until(b"hi")
-        assert await callers[1].rest() == b""
+        assert await callers[1].read_to_end() == b""
         for caller in (callers[0], callers[2]):
-            caller.say(HI)
+            caller.send(HI)
             await caller.until(b"hi")
 
 
 async def test_above_the_cap_a_new_connection_is_503_if_none_is_idle(caplog: pytest.LogCaptureFixture) -> None:
     async with served(replace(PATIENT, max_connections=2)) as server:
         busy, beginning = await server.caller(), await server.caller()
-        busy.say(HI.replace(b"/echo", b"/held"))
+        busy.send(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
-        beginning.say(HEAD)
+        beginning.send(HEAD)
         await asyncio.sleep(0.05)  # otherwise it would still count as idle and be closed
-        refused = await (await server.caller()).rest()
+        refused = await (await server.caller()).read_to_end()
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert json.loads(refused.partition(b"\r\n\r\n")[2])["code"] == "TOO_MANY_CONNECTIONS"
         server.go.set()
@@ -249,11 +249,11 @@ async def test_a_malformed_chunk_of_an_unread_body_is_not_quoted(caplog: pytest.
     caplog.set_level(logging.DEBUG)
     async with served() as server:
         caller = await server.caller()
-        caller.say(CHUNKED.replace(b"/echo", b"/unread") + b"2\r\nhi\r\n")
+        caller.send(CHUNKED.replace(b"/echo", b"/unread") + b"2\r\nhi\r\n")
         head = await caller.head()
         assert head.startswith(b"HTTP/1.1 401 ")
-        caller.say(KEY + b"\r\n")
-        raw = await caller.rest()
+        caller.send(KEY + b"\r\n")
+        raw = await caller.read_to_end()
     assert_not_quoted(head + raw, caplog)
 
 
@@ -261,12 +261,12 @@ async def test_a_malformed_chunk_of_an_unread_body_is_not_quoted(caplog: pytest.
 async def test_another_protocol_on_a_reused_connection_is_400(byte_by_byte: bool) -> None:
     async with served(PATIENT) as server:
         caller = await server.caller()
-        caller.say(HI)
+        caller.send(HI)
         await caller.until(b"hi")
         for piece in _pieces(b"GET /echo RTSP/1.0\r\nHost: x\r\n\r\n", byte_by_byte):
-            caller.say(piece)
+            caller.send(piece)
             await asyncio.sleep(0)
-        assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+        assert (await caller.read_to_end()).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_another_protocols_name_in_header_and_body_is_served() -> None:
@@ -276,7 +276,7 @@ async def test_another_protocols_name_in_header_and_body_is_served() -> None:
         caller = await server.caller()
         for byte_by_byte in (False, True):
             for piece in _pieces(request + request, byte_by_byte):
-                caller.say(piece)
+                caller.send(piece)
                 await asyncio.sleep(0)
             for _ in range(2):
                 assert (await caller.head()).startswith(b"HTTP/1.1 200 ")
@@ -304,12 +304,12 @@ async def test_a_body_that_becomes_malformed_while_awaited_is_400_at_once(
     caplog.set_level(logging.DEBUG)
     async with served(PATIENT) as server:
         caller = await server.caller()
-        caller.say(HI)
+        caller.send(HI)
         await caller.until(b"hi")
-        caller.say(CHUNKED.replace(b"/echo", b"/begun") + b"2\r\nhi\r\n")
+        caller.send(CHUNKED.replace(b"/echo", b"/begun") + b"2\r\nhi\r\n")
         await server.entered.wait()
-        caller.say(rest)
-        raw = await caller.rest()
+        caller.send(rest)
+        raw = await caller.read_to_end()
     assert raw.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in raw.lower()
     assert raw.count(b"HTTP/1.1 ") == 1
@@ -320,14 +320,14 @@ async def test_a_body_that_becomes_malformed_while_awaited_is_400_at_once(
 async def test_a_request_is_answered_though_the_next_body_is_malformed() -> None:
     async with served(PATIENT) as server:
         caller = await server.caller()
-        caller.say(HI.replace(b"/echo", b"/held"))
+        caller.send(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
-        caller.say(CHUNKED)
+        caller.send(CHUNKED)
         await asyncio.sleep(0.05)  # otherwise both arrive in one read, and aiohttp reports only the error
-        caller.say(b"zz\r\n")
+        caller.send(b"zz\r\n")
         await asyncio.sleep(0.05)
         server.go.set()
-        raw = await caller.rest()
+        raw = await caller.read_to_end()
     assert [part[:3] for part in raw.split(b"HTTP/1.1 ")] == [b"", b"200", b"400"]
 
 
@@ -343,10 +343,10 @@ async def test_trailers_that_only_aiohttp_refuses_end_the_connection(trailers: b
     """The second parser (httptools) accepts them, so the body counts as missing."""
     async with served() as server:
         caller = await server.caller()
-        caller.say(CHUNKED)
+        caller.send(CHUNKED)
         await asyncio.sleep(0.05)
-        caller.say(b"0\r\n" + trailers + b"X: y\r\n\r\n")
-        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+        caller.send(b"0\r\n" + trailers + b"X: y\r\n\r\n")
+        assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_malformed_body_after_a_declined_upgrade_ends_the_connection() -> None:
@@ -355,12 +355,12 @@ async def test_a_malformed_body_after_a_declined_upgrade_ends_the_connection() -
     async with served() as server:
         caller = await server.caller()
         for _ in range(2):
-            caller.say(upgrade)
+            caller.send(upgrade)
             await caller.until(b"hi")
-        caller.say(CHUNKED)
+        caller.send(CHUNKED)
         await asyncio.sleep(0.05)
-        caller.say(b"zz\r\n")
-        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+        caller.send(b"zz\r\n")
+        assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_bug_is_a_flat_500_logged_by_place_without_its_text(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ import orjson
 
 from proxy.exchange import UpstreamCall
 from proxy.json_text.segmented_body import SegmentedBody
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import JSON, SSE, FakeAnswer, FakeUpstream, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 
@@ -196,15 +196,15 @@ def call_of(kind: str, size: int) -> tuple[FakeIncoming, FakeAnswer]:
 
 
 async def measure(kind: str, size: int) -> dict[str, Any]:
-    house = House(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
+    rig = PathRig(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
     incoming, step = call_of(kind, size)
-    house.upstream.will(step)
+    rig.upstream.will(step)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
     held_before = high_bytes()
     before, probe, outgoing = process_time(), Probe(), Discarding()
     probe.start()
-    await house.pipeline.handle(incoming, outgoing)
+    await rig.pipeline.handle(incoming, outgoing)
     cpu_s = process_time() - before
     memory = high_bytes() - held_before
     return {"status": outgoing.status, "cpu_s": cpu_s, "held_s": probe.longest_s, "memory_bytes": memory}

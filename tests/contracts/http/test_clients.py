@@ -14,7 +14,7 @@ from proxy.edges.http.http_exchange import status_line
 from proxy.exchange import UpstreamUnreachableError
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import Front, listening
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
 
 BOTH_LOOPS = True
@@ -34,17 +34,17 @@ ERRORS = {
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> PathRig:
+    return PathRig()
 
 
 @pytest.fixture
-async def front(house: House) -> AsyncIterator[Front]:
-    async with listening(house.pipeline.handle) as front:
+async def front(rig: PathRig) -> AsyncIterator[Front]:
+    async with listening(rig.pipeline.handle) as front:
         yield front
 
 
-def provoke(house: House, status: int) -> dict[str, Any]:
+def provoke(rig: PathRig, status: int) -> dict[str, Any]:
     """Prepare this status; returns the call's arguments."""
     match status:
         case 400:
@@ -54,14 +54,14 @@ def provoke(house: House, status: int) -> dict[str, Any]:
         case 413:
             return CHAT | {"messages": [{"role": "user", "content": "x" * 100_000}]}
         case 429:
-            house.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
-            house.upstream.will(answer(b'{"error":"no"}', 422))
+            rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
+            rig.upstream.will(answer(b'{"error":"no"}', 422))
         case 502:
-            house.upstream.will(answer(b"no", 401))
+            rig.upstream.will(answer(b"no", 401))
         case 503:
-            house.upstream.will(UpstreamUnreachableError())
+            rig.upstream.will(UpstreamUnreachableError())
         case 529:
-            house.upstream.will(answer(b"", 529))
+            rig.upstream.will(answer(b"", 529))
     return CHAT
 
 
@@ -80,8 +80,8 @@ def hooks_for(status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("status", ERRORS)
-async def test_openai_sdk_shows_each_error_message(house: House, front: Front, status: int) -> None:
-    arguments = provoke(house, status)
+async def test_openai_sdk_shows_each_error_message(rig: PathRig, front: Front, status: int) -> None:
+    arguments = provoke(rig, status)
     url = f"http://127.0.0.1:{front.port}/v1"
     http_client = openai.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
     async with openai.AsyncOpenAI(
@@ -96,8 +96,8 @@ async def test_openai_sdk_shows_each_error_message(house: House, front: Front, s
 
 
 @pytest.mark.parametrize("status", ERRORS)
-async def test_anthropic_sdk_shows_each_error_message_and_request_id(house: House, front: Front, status: int) -> None:
-    arguments = provoke(house, status) | {"max_tokens": 5}
+async def test_anthropic_sdk_shows_each_error_message_and_request_id(rig: PathRig, front: Front, status: int) -> None:
+    arguments = provoke(rig, status) | {"max_tokens": 5}
     url = f"http://127.0.0.1:{front.port}"
     http_client = anthropic.DefaultAsyncHttpxClient(event_hooks=hooks_for(status))
     key = key_for(status)
@@ -143,8 +143,8 @@ async def test_head_has_the_headers_of_get_and_keeps_the_connection(front: Front
     assert int(first[1]["content-length"]) == len(got[2])
 
 
-async def test_upstream_error_text_cannot_inject_headers(house: House, front: Front) -> None:
-    house.upstream.will(answer(b"no\r\nset-cookie: x=1\r\n\r\n<html> \xff \xc3\xa9 \x00\x1b[2J" + b"y" * 300, 500))
+async def test_upstream_error_text_cannot_inject_headers(rig: PathRig, front: Front) -> None:
+    rig.upstream.will(answer(b"no\r\nset-cookie: x=1\r\n\r\n<html> \xff \xc3\xa9 \x00\x1b[2J" + b"y" * 300, 500))
     async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY, max_retries=0) as client:
         with pytest.raises(openai.InternalServerError) as raised:
             await client.chat.completions.create(**CHAT)

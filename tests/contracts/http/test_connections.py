@@ -33,20 +33,20 @@ async def test_connection_is_kept_after_a_complete_unread_body(size: int) -> Non
     async with listening(refuse_without_reading, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         for _ in range(3):
-            caller.say(HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
+            caller.send(HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
             status, head, _ = await caller.answer()
             assert status == 401
             if b"connection: close" in head:  # the body had not arrived completely
                 return
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert (await caller.answer())[0] == 401
 
 
 async def test_thousands_of_pipelined_requests_are_all_answered() -> None:
     async with listening(echo, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % number for number in range(3000)))
-        caller.say(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n0\r\n\r\n")
+        caller.send(b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % number for number in range(3000)))
+        caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n0\r\n\r\n")
         for number in range(3000):
             assert (await caller.answer())[2] == b"POST /a %04d" % number
         assert (await caller.answer())[2] == b"POST /a last"
@@ -59,34 +59,34 @@ async def test_caller_that_keeps_sending_gets_the_refusal_and_no_reset() -> None
 
     async with listening(refuse) as front:
         caller = await front.caller()
-        caller.say(HEAD + b"Content-Length: 9000000\r\n\r\n")
+        caller.send(HEAD + b"Content-Length: 9000000\r\n\r\n")
         for _ in range(30):
-            caller.say(b"x" * 100_000)
+            caller.send(b"x" * 100_000)
             await caller.writer.drain()
         status, head, _ = await caller.answer()
         assert status == 413
         assert b"connection: close" in head
-        assert await caller.rest() == b""
+        assert await caller.read_to_end() == b""
 
 
 async def test_idle_connection_is_closed() -> None:
     async with listening(echo, HttpLimits(keepalive_timeout_s=0.1, watch_interval_s=0.05)) as front:
         unused, used = await front.caller(), await front.caller()
-        used.say(REQUEST)
+        used.send(REQUEST)
         assert (await used.answer())[0] == 200
-        assert await unused.rest() == b""
-        assert await used.rest() == b""
+        assert await unused.read_to_end() == b""
+        assert await used.read_to_end() == b""
 
 
 async def test_empty_line_on_an_idle_connection_starts_no_head() -> None:
     """RFC 9112 2.2: some callers send one more CRLF after a body."""
     async with listening(echo, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert (await caller.answer())[0] == 200
-        caller.say(b"\r\n")
+        caller.send(b"\r\n")
         await asyncio.sleep(0.5)  # longer than a head may take
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert (await caller.answer())[0] == 200
 
 
@@ -105,7 +105,7 @@ async def test_closed_connection_is_aborted_if_the_caller_does_not_read(field: b
         assert transport is not None
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         cast(asyncio.ReadTransport, caller.writer.transport).pause_reading()
-        caller.say(b"GET /a HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n")
+        caller.send(b"GET /a HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n")
         await eventually(transport.is_closing)
         assert transport.get_write_buffer_size() > 0
         await eventually(lambda: not front.server.connections)
@@ -124,7 +124,7 @@ async def test_request_behind_an_answer_that_nobody_reads_is_not_served() -> Non
 
     async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.2))) as front:
         caller = await front.caller(receive_buffer=4096)
-        caller.say(REQUEST + REQUEST.replace(b"/a", b"/b"))
+        caller.send(REQUEST + REQUEST.replace(b"/a", b"/b"))
         await eventually(lambda: targets)
         await eventually(lambda: not front.server.connections)
     assert targets == ["/a"]
@@ -133,9 +133,9 @@ async def test_request_behind_an_answer_that_nobody_reads_is_not_served() -> Non
 async def test_unfinished_pipelined_head_is_a_408() -> None:
     async with listening(echo, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(REQUEST + HEAD + b"X-A:")
+        caller.send(REQUEST + HEAD + b"X-A:")
         assert (await caller.answer())[0] == 200
-        assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+        assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_connect_request_is_answered_and_closes_the_connection() -> None:
@@ -150,7 +150,7 @@ async def test_long_body_of_an_upgrade_request_arrives() -> None:
     async with listening(echo, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         upgrade = b"Connection: upgrade\r\nUpgrade: h2c\r\n"
-        caller.say(HEAD + upgrade + b"Content-Length: 400000\r\n\r\n" + b"x" * 400_000 + REQUEST)
+        caller.send(HEAD + upgrade + b"Content-Length: 400000\r\n\r\n" + b"x" * 400_000 + REQUEST)
         assert b"x-length: 400000" in (await caller.answer())[1]
         assert (await caller.answer())[2] == b"POST /a hi"
 
@@ -158,10 +158,10 @@ async def test_long_body_of_an_upgrade_request_arrives() -> None:
 async def test_http_1_0_caller_gets_no_100_continue() -> None:
     async with listening(echo, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        caller.send(b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         await asyncio.sleep(0.05)
-        caller.say(b"hi")
-        assert (await caller.rest()).startswith(b"HTTP/1.1 200 ")
+        caller.send(b"hi")
+        assert (await caller.read_to_end()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_exception_outside_the_pipeline_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,10 +181,10 @@ async def test_closed_connection_is_freed_without_the_cycle_collector() -> None:
         gc.disable()
         try:
             caller = await front.caller()
-            caller.say(REQUEST)
+            caller.send(REQUEST)
             assert (await caller.answer())[0] == 200
             assert len(connections_alive()) == 1
-            caller.leave()
+            caller.disconnect()
             await eventually(lambda: not front.server.connections)
             await asyncio.sleep(0.01)
             assert connections_alive() == []

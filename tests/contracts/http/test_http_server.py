@@ -19,7 +19,7 @@ from proxy.edges.http.http_exchange import HttpExchange
 from proxy.edges.http.limits import ExchangeLimits, HttpLimits
 from proxy.exchange import CallerGoneError, Incoming, Outgoing
 from tests.fakes.front import Front, echo, listening
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.waiting import eventually
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
@@ -150,8 +150,8 @@ ODD_VERSIONS = {
 async def test_unsupported_version_is_refused_at_once(front: Front, message: bytes) -> None:
     """httptools accepts these requests and raises only at the next bytes of the connection."""
     caller = await front.caller()
-    caller.say(message)
-    raw = await caller.rest()
+    caller.send(message)
+    raw = await caller.read_to_end()
     assert raw.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in raw
     assert raw.count(b"HTTP/1.1 ") == 1
@@ -159,12 +159,12 @@ async def test_unsupported_version_is_refused_at_once(front: Front, message: byt
 
 async def test_rtsp_sent_byte_by_byte_on_a_kept_connection_is_refused(front: Front) -> None:
     caller = await front.caller()
-    caller.say(REQUEST)
+    caller.send(REQUEST)
     assert (await caller.answer())[0] == 200
     for byte in b"\r\nGET /a RTSP/1.0\r\nHost: x\r\n\r\n":
-        caller.say(bytes([byte]))
+        caller.send(bytes([byte]))
         await asyncio.sleep(0)
-    assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+    assert (await caller.read_to_end()).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_invalid_framing_closes_the_connection_even_if_the_body_is_not_read() -> None:
@@ -176,16 +176,16 @@ async def test_invalid_framing_closes_the_connection_even_if_the_body_is_not_rea
     async with listening(unread, SHORT_TIMEOUTS) as front:
         for coding in (b"", b"gzip, chunked", b",chunked"):
             caller = await front.caller()
-            caller.say(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
-            assert b"connection: close" in await caller.rest()
+            caller.send(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+            assert b"connection: close" in await caller.read_to_end()
 
 
 async def test_broken_chunk_is_a_400_at_once(front: Front) -> None:
     caller = await front.caller()
-    caller.say(CHUNKED + b"2\r\nhi\r\n")
+    caller.send(CHUNKED + b"2\r\nhi\r\n")
     await asyncio.sleep(0.01)
-    caller.say(b"zz\r\n")
-    assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+    caller.send(b"zz\r\n")
+    assert (await caller.read_to_end()).startswith(b"HTTP/1.1 400 ")
 
 
 # Requests that must be accepted.
@@ -208,9 +208,9 @@ async def test_broken_chunk_is_a_400_at_once(front: Front) -> None:
 )
 async def test_valid_but_unusual_requests_are_served(front: Front, message: bytes, body: bytes) -> None:
     caller = await front.caller()
-    caller.say(message)
+    caller.send(message)
     assert (await caller.answer())[::2] == (200, body)
-    caller.say(REQUEST)
+    caller.send(REQUEST)
     assert (await caller.answer())[0] == 200, "the connection is kept"
 
 
@@ -219,7 +219,7 @@ async def test_pipelined_requests_are_answered_in_order(front: Front) -> None:
     for cut in (1, 7, len(requests)):
         caller = await front.caller()
         for start in range(0, len(requests), cut):
-            caller.say(requests[start : start + cut])
+            caller.send(requests[start : start + cut])
             if cut == 1 and start % 64 == 0:
                 await asyncio.sleep(0)
         bodies = [(await caller.answer())[2] for _ in range(60)]
@@ -243,7 +243,7 @@ async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
 
     async with listening(note_turn, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(REQUEST * 20)
+        caller.send(REQUEST * 20)
         for _ in range(20):
             assert (await caller.answer())[0] == 200
     running = False
@@ -261,7 +261,7 @@ async def test_calls_of_one_connection_run_in_one_task() -> None:
     async with listening(note_task, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
         for _ in range(2):
-            caller.say(REQUEST)
+            caller.send(REQUEST)
             assert (await caller.answer())[0] == 200
     assert tasks[0] is tasks[1] is not None
 
@@ -269,11 +269,11 @@ async def test_calls_of_one_connection_run_in_one_task() -> None:
 async def test_connection_is_kept_alive_until_the_caller_closes_it(front: Front) -> None:
     caller = await front.caller()
     for _ in range(3):
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert b"connection:" not in (await caller.answer())[1]
-    caller.say(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi")
+    caller.send(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi")
     assert b"connection: close" in (await caller.answer())[1]
-    assert await caller.rest() == b""
+    assert await caller.read_to_end() == b""
 
 
 async def test_http_1_0_answer_ends_with_the_connection(front: Front) -> None:
@@ -290,19 +290,19 @@ async def test_204_and_304_answers_have_no_body(status: int) -> None:
 
     async with listening(bodiless) as front:
         caller = await front.caller()
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         head = await caller.head()
         assert b"content-length" not in head
         assert b"transfer-encoding" not in head
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert (await caller.head()).startswith(b"HTTP/1.1 %d" % status)
 
 
 async def test_head_answer_has_no_body(front: Front) -> None:
     caller = await front.caller()
-    caller.say(b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n")
+    caller.send(b"HEAD /a HTTP/1.1\r\nHost: x\r\n\r\n")
     await caller.head()
-    caller.say(REQUEST)
+    caller.send(REQUEST)
     assert (await caller.head()).startswith(b"HTTP/1.1 200")
 
 
@@ -313,12 +313,12 @@ async def test_head_answer_has_no_body(front: Front) -> None:
 async def test_body_of_several_mebibytes_is_read(front: Front, chunked: bool) -> None:
     piece, count = b"x" * 65_536, 100
     caller = await front.caller()
-    caller.say(CHUNKED if chunked else HEAD + b"Content-Length: %d\r\n\r\n" % (len(piece) * count))
+    caller.send(CHUNKED if chunked else HEAD + b"Content-Length: %d\r\n\r\n" % (len(piece) * count))
     for _ in range(count):
-        caller.say(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
+        caller.send(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
         await caller.writer.drain()
     if chunked:
-        caller.say(b"0\r\n\r\n")
+        caller.send(b"0\r\n\r\n")
     status, head, _ = await caller.answer()
     assert status == 200
     assert b"x-length: 6553600" in head
@@ -326,17 +326,17 @@ async def test_body_of_several_mebibytes_is_read(front: Front, chunked: bool) ->
 
 async def test_expect_100_continue_is_answered_when_the_body_is_read(front: Front) -> None:
     caller = await front.caller()
-    caller.say(HEAD + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n")
+    caller.send(HEAD + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n")
     assert await caller.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
-    caller.say(b"hi")
+    caller.send(b"hi")
     assert (await caller.answer())[2] == b"POST /a hi"
 
 
 async def test_unauthorized_caller_gets_no_100_continue() -> None:
-    house = House()
-    async with listening(house.pipeline.handle, SHORT_TIMEOUTS) as front:
+    rig = PathRig()
+    async with listening(rig.pipeline.handle, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(
+        caller.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
         )
         head = await caller.head()
@@ -348,13 +348,13 @@ async def test_unread_body_is_not_buffered() -> None:
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(HEAD + b"Content-Length: 100000000\r\n\r\n")
+        caller.send(HEAD + b"Content-Length: 100000000\r\n\r\n")
         sent = 0
 
         async def send() -> None:
             nonlocal sent
             while sent < 100_000_000:
-                caller.say(b"x" * 65_536)
+                caller.send(b"x" * 65_536)
                 sent += 65_536
                 await caller.writer.drain()
 
@@ -370,15 +370,15 @@ async def test_unread_body_is_not_buffered() -> None:
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
 async def test_unfinished_head_is_a_408(front: Front, beginning: bytes) -> None:
     caller = await front.caller()
-    caller.say(beginning)
-    assert (await caller.rest()).startswith(b"HTTP/1.1 408 ")
+    caller.send(beginning)
+    assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_slow_head_is_cut_off(front: Front) -> None:
     caller = await front.caller()
     started = time.monotonic()
     for byte in HEAD + b"X-A: " + b"a" * 1000:
-        caller.say(bytes([byte]))
+        caller.send(bytes([byte]))
         await asyncio.sleep(0.01)
         if caller.reader.at_eof() or caller.writer.is_closing():
             break
@@ -388,7 +388,7 @@ async def test_slow_head_is_cut_off(front: Front) -> None:
 async def test_stalled_body_is_a_408(front: Front) -> None:
     for message in (HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"):
         caller = await front.caller()
-        caller.say(message)
+        caller.send(message)
         status, head, _ = await caller.answer()
         assert status == 408
         assert b"connection: close" in head
@@ -398,10 +398,10 @@ async def test_slow_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
-        caller.say(HEAD + b"Content-Length: 2000\r\n\r\n")
+        caller.send(HEAD + b"Content-Length: 2000\r\n\r\n")
         answer = asyncio.create_task(caller.answer())
         for _ in range(100):
-            caller.say(b"x")
+            caller.send(b"x")
             await asyncio.wait([answer], timeout=0.02)
             if answer.done():
                 break
@@ -424,7 +424,7 @@ async def test_caller_that_stops_reading_pauses_the_writer_and_is_disconnected()
 
     async with listening(endless, HttpLimits(exchange=ExchangeLimits(stall_s=0.3))) as front:
         caller = await front.caller(receive_buffer=4096)
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         async with asyncio.timeout(5):
             await outcome.wait()
         assert written < 16_000_000
@@ -440,7 +440,7 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
 
     async with listening(large) as front:
         caller = await front.caller(receive_buffer=8192)
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         got = await caller.head()
         while not got.endswith(b"3\r\nend\r\n0\r\n\r\n"):
             got = got[-100:] + await caller.reader.read(65_536)
@@ -454,7 +454,7 @@ async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         await held.entered.wait()
         getattr(caller, how)()
         await eventually(lambda: held.ended == ["cancelled"])
@@ -472,7 +472,7 @@ async def test_caller_that_leaves_is_noticed_while_reading_is_paused(how: str, p
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
         caller = await front.caller()
-        caller.say(REQUEST + pipelined)
+        caller.send(REQUEST + pipelined)
         await held.entered.wait()
         connection = next(iter(front.server.connections))
         await eventually(lambda: connection.transport is None or not connection.transport.is_reading())
@@ -494,9 +494,9 @@ async def test_caller_that_leaves_within_a_body_cancels_its_call(declared: int, 
 
     async with listening(reading) as front:
         caller = await front.caller()
-        caller.say(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
+        caller.send(HEAD + b"Content-Length: %d\r\n\r\n" % declared + sent)
         await eventually(entered.is_set)
-        caller.leave()
+        caller.disconnect()
         await eventually(ended.is_set)
 
 
@@ -515,7 +515,7 @@ async def test_head_and_each_piece_of_a_stream_are_sent_at_once() -> None:
 
     async with listening(pieces) as front:
         caller = await front.caller()
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         assert b"transfer-encoding: chunked" in await caller.head()
         go.set()
         assert await caller.until(b"0\r\n\r\n") == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
@@ -545,11 +545,11 @@ async def test_abort_resets_an_http_1_0_connection() -> None:
 
     async with listening(cut) as front:
         caller = await front.caller()
-        caller.say(b"POST /a HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+        caller.send(b"POST /a HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
         await caller.until(b"some")
         go.set()
         with pytest.raises(ConnectionResetError):
-            await caller.rest()
+            await caller.read_to_end()
 
 
 async def test_callers_sockets_have_tcp_nodelay() -> None:
@@ -565,7 +565,7 @@ async def test_callers_sockets_have_tcp_nodelay() -> None:
 
     async with listening(look) as front:
         caller = await front.caller()
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         await caller.answer()
     assert options[0] != 0
 
@@ -577,17 +577,17 @@ async def test_drain_finishes_calls_in_flight_and_refuses_connections() -> None:
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
         idle, busy = await front.caller(), await front.caller()
-        busy.say(REQUEST)
+        busy.send(REQUEST)
         await held.entered.wait()
         drain = asyncio.create_task(front.server.drain(5))
-        assert await idle.rest() == b""
+        assert await idle.read_to_end() == b""
         with pytest.raises(ConnectionError):
             await front.caller()
         held.go.set()
         status, head, _ = await busy.answer()
         assert status == 200
         assert b"connection: close" in head
-        assert await busy.rest() == b""
+        assert await busy.read_to_end() == b""
         await drain
         assert held.ended == ["answered"]
 
@@ -596,12 +596,12 @@ async def test_drain_cancels_calls_at_its_timeout() -> None:
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
         busy = await front.caller()
-        busy.say(REQUEST)
+        busy.send(REQUEST)
         await held.entered.wait()
         async with asyncio.timeout(5):
             await front.server.drain(0.05)
         assert held.ended == ["cancelled"]
-        assert await busy.rest() == b""
+        assert await busy.read_to_end() == b""
 
 
 PART = HEAD + b"Content-Length: 400000\r\n\r\n" + b"x" * 100_000
@@ -617,15 +617,15 @@ PARTS = {
 async def test_drain_serves_a_request_that_is_still_arriving(sent: bytes, rest: bytes) -> None:
     async with listening() as front:
         caller = await front.caller()
-        caller.say(sent)
+        caller.send(sent)
         await eventually(lambda: any(not connection.is_idle for connection in connections_of(front)))
         drain = asyncio.create_task(front.server.drain(5))
         await eventually(lambda: front.server.accepting is None)
-        caller.say(rest)
+        caller.send(rest)
         status, head, _ = await caller.answer()
         assert status == 200
         assert b"connection: close" in head
-        assert await caller.rest() == b""
+        assert await caller.read_to_end() == b""
         await drain
 
 
@@ -680,17 +680,17 @@ async def test_drain_serves_one_more_request_on_an_idle_connection() -> None:
     async with listening() as front:
         caller, silent = await front.caller(), await front.caller()
         for one in (caller, silent):
-            one.say(REQUEST)
+            one.send(REQUEST)
             assert b"connection:" not in (await one.answer())[1]
         drain = asyncio.create_task(front.server.drain(5))
         await eventually(lambda: front.server.accepting is None)
-        caller.say(REQUEST)
+        caller.send(REQUEST)
         status, head, _ = await caller.answer()
         assert status == 200
         assert b"connection: close" in head
-        assert await caller.rest() == b""
-        assert await silent.rest() == b"", "an idle connection is closed before the drain timeout"
-        silent.leave()
+        assert await caller.read_to_end() == b""
+        assert await silent.read_to_end() == b"", "an idle connection is closed before the drain timeout"
+        silent.disconnect()
         await drain
 
 
@@ -710,19 +710,19 @@ async def test_drain_closes_a_streams_connection_after_at_most_one_more_request(
     async with listening(stream) as front:
         caller, silent = await front.caller(), await front.caller()
         for one in (caller, silent):
-            one.say(REQUEST)
+            one.send(REQUEST)
             assert b"connection:" not in await one.head(), "the drain had not begun"
         drain = asyncio.create_task(front.server.drain(10))
         await eventually(lambda: front.server.accepting is None)
         go.set()
         for one in (caller, silent):
             await one.until(b"two\r\n0\r\n\r\n")
-        caller.say(once_more)
+        caller.send(once_more)
         status, head, _ = await caller.answer()
         assert status == 200
         assert b"connection: close" in head
-        assert await silent.rest() == b""
-        silent.leave()
+        assert await silent.read_to_end() == b""
+        silent.disconnect()
         await drain
 
 
@@ -746,15 +746,15 @@ async def test_announced_drain_adds_connection_close_to_answers() -> None:
     """New connections are still served, until the load balancer stops sending them."""
     async with listening() as front:
         kept = await front.caller()
-        kept.say(REQUEST)
+        kept.send(REQUEST)
         assert b"connection:" not in (await kept.answer())[1]
         front.server.announce_close()
         for caller in (kept, await front.caller()):
-            caller.say(REQUEST)
+            caller.send(REQUEST)
             status, head, _ = await caller.answer()
             assert status == 200
             assert b"connection: close" in head
-            assert await caller.rest() == b""
+            assert await caller.read_to_end() == b""
 
 
 def connecting() -> socket.socket:

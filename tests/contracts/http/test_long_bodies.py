@@ -39,9 +39,9 @@ async def test_long_body_arrives_unchanged_and_the_next_request_is_parsed(size: 
     async with listening(digest) as front:
         caller = await front.caller()
         for _ in range(2):
-            caller.say(head(size) + body[:cut])
+            caller.send(head(size) + body[:cut])
             await asyncio.sleep(0.01)
-            caller.say(body[cut:] + NEXT_REQUEST)
+            caller.send(body[cut:] + NEXT_REQUEST)
             for sent in (body, b"hi"):
                 status, _, answer = await caller.answer()
                 assert (status, answer.decode()) == (200, hashlib.sha256(sent).hexdigest())
@@ -53,7 +53,7 @@ async def test_pipelined_long_bodies_are_kept_apart() -> None:
     ]
     async with listening(digest) as front:
         caller = await front.caller()
-        caller.say(b"".join(head(len(body)) + body for body in bodies))
+        caller.send(b"".join(head(len(body)) + body for body in bodies))
         for body in bodies:
             assert (await caller.answer())[2].decode() == hashlib.sha256(body).hexdigest()
 
@@ -61,9 +61,9 @@ async def test_pipelined_long_bodies_are_kept_apart() -> None:
 async def test_expect_100_continue_works_for_a_long_body() -> None:
     async with listening(digest) as front:
         caller = await front.caller()
-        caller.say(head(400_000, b"Expect: 100-continue\r\n"))
+        caller.send(head(400_000, b"Expect: 100-continue\r\n"))
         assert await caller.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        caller.say(b"x" * 400_000 + NEXT_REQUEST)
+        caller.send(b"x" * 400_000 + NEXT_REQUEST)
         assert (await caller.answer())[2].decode() == hashlib.sha256(b"x" * 400_000).hexdigest()
         assert (await caller.answer())[0] == 200
 
@@ -72,7 +72,7 @@ async def test_stalled_long_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.2))
     async with listening(options=options) as front:
         caller = await front.caller()
-        caller.say(head(400_000) + b"x" * 100_000)
+        caller.send(head(400_000) + b"x" * 100_000)
         status, head_bytes, _ = await caller.answer()
         assert status == 408
         assert b"connection: close" in head_bytes
@@ -82,10 +82,10 @@ async def test_slow_long_body_is_a_408() -> None:
     options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
-        caller.say(head(400_000))
+        caller.send(head(400_000))
         answer = asyncio.create_task(caller.answer())
         while not answer.done():
-            caller.say(b"x")
+            caller.send(b"x")
             await asyncio.wait([answer], timeout=0.02)
         assert (await answer)[0] == 408
 
@@ -98,8 +98,8 @@ async def test_refused_long_body_closes_its_connection() -> None:
     options = HttpLimits(lingering_s=0.2)
     async with listening(refuse, options) as front:
         caller = await front.caller()
-        caller.say(head(400_000) + b"x" * 400_000 + NEXT_REQUEST)
+        caller.send(head(400_000) + b"x" * 400_000 + NEXT_REQUEST)
         status, head_bytes, _ = await caller.answer()
         assert status == 401
         assert b"connection: close" in head_bytes
-        assert await caller.rest() == b""
+        assert await caller.read_to_end() == b""

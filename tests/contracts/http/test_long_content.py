@@ -25,7 +25,7 @@ from tests.contracts.http.long_content import (
     call_of,
     parser_s,
 )
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import asking
 
@@ -129,32 +129,32 @@ def test_stream_cost_is_linear_in_its_length(meter: Meter, direction: str, name:
     "name", ["letters as escapes, and a key", "quotes", "line feeds", "strings of 1 kB", "short strings"]
 )
 async def test_other_calls_are_served_while_a_long_request_is_read(name: str) -> None:
-    house = House(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
+    rig = PathRig(upstream=BodyReadingUpstream(), max_body_bytes=100 * MB)
     incoming, small = call_of(f"request: {name}", 80 * MB)
-    house.upstream.will(small)
+    rig.upstream.will(small)
     outgoing, served = Discarding(), 0
-    long = asyncio.ensure_future(house.pipeline.handle(incoming, outgoing))
+    long = asyncio.ensure_future(rig.pipeline.handle(incoming, outgoing))
     while incoming.parts:  # count only calls served after its last byte arrived
         await asyncio.sleep(0)
-    while not outgoing.status and not any(len(call.body) > MB for call in house.upstream.calls):
-        house.upstream.will(answer(long_content.SMALL_ANSWER))
-        assert (await house.serve(asking())).status == 200
+    while not outgoing.status and not any(len(call.body) > MB for call in rig.upstream.calls):
+        rig.upstream.will(answer(long_content.SMALL_ANSWER))
+        assert (await rig.serve(asking())).status == 200
         served += 1
     await long
     assert served > 3
 
 
 async def test_other_calls_are_served_while_a_long_answer_is_read() -> None:
-    house = House(upstream=BodyReadingUpstream())
+    rig = PathRig(upstream=BodyReadingUpstream())
     incoming, long_answer = call_of("answer: letters as escapes, and a key", 30 * MB)
-    house.upstream.will(long_answer)
+    rig.upstream.will(long_answer)
     outgoing, served = Discarding(), 0
-    long = asyncio.ensure_future(house.pipeline.handle(incoming, outgoing))
+    long = asyncio.ensure_future(rig.pipeline.handle(incoming, outgoing))
     while not long_answer.ended:
         await asyncio.sleep(0)
     while not long.done():
-        house.upstream.will(answer(long_content.SMALL_ANSWER))
-        assert (await house.serve(asking())).status == 200
+        rig.upstream.will(answer(long_content.SMALL_ANSWER))
+        assert (await rig.serve(asking())).status == 200
         served += 1
     assert outgoing.status == 200
     assert served > 1

@@ -29,7 +29,7 @@ from tests import upstream as script
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import KEY, SLUG, platform
 from tests.fakes.front import Caller, Front, listening
-from tests.fakes.path import House, now_ms
+from tests.fakes.path import PathRig, now_ms
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.upstream import Behaviour, ScriptedUpstream
 from tests.waiting import eventually
@@ -48,44 +48,44 @@ SSE = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 class Wire:
     """The whole path, from a caller's socket to a scripted upstream."""
 
-    house: House
+    rig: PathRig
     front: Front
     upstream: ScriptedUpstream
 
     async def call(self, stream: bool = False, **more: Any) -> Caller:
         caller = await self.front.caller()
-        caller.say(request(stream=stream, **more))
+        caller.send(request(stream=stream, **more))
         return caller
 
     async def answer(self, **more: Any) -> tuple[int, dict[str, str], bytes]:
         """One whole answer; the connection stays open."""
         caller = await self.call(**more)
         status, head, body = await caller.answer()
-        caller.leave()
+        caller.disconnect()
         lines = head.decode().split("\r\n")[1:-2]
         return status, dict(line.split(": ", 1) for line in lines), body
 
     async def until_logged(self, count: int = 1) -> None:
-        await eventually(lambda: len(self.house.access_log.records) == count)
-        self.house.check_settled()
+        await eventually(lambda: len(self.rig.access_log.records) == count)
+        self.rig.check_settled()
 
     @property
     def billed(self) -> Tokens:
-        return self.house.journal.closed[-1].tokens
+        return self.rig.journal.closed[-1].tokens
 
     @property
     def status(self) -> int:
         """The last call's status; metrics, access log and billing event must agree on it."""
         [status] = {
-            self.house.meters.calls[-1].status,
-            self.house.access_log.records[-1].status,
-            self.house.journal.closed[-1].status,
+            self.rig.meters.calls[-1].status,
+            self.rig.access_log.records[-1].status,
+            self.rig.journal.closed[-1].status,
         }
         return status
 
     def check_discreet(self, *sent: bytes) -> None:
         """The upstream's host, model and credential appear in no answer, metric or log line."""
-        everything = b"".join(sent) + repr((self.house.meters, self.house.access_log)).encode()
+        everything = b"".join(sent) + repr((self.rig.meters, self.rig.access_log)).encode()
         assert SECRET.encode() not in everything
         assert f"127.0.0.1:{self.upstream.port}".encode() not in everything
         assert b"their-model" not in everything
@@ -99,33 +99,33 @@ def request(stream: bool = False, **more: Any) -> bytes:
 
 @asynccontextmanager
 async def wired(
-    house: House, base_url: str | None = None, ca_file: str | None = None, **settings: float
+    rig: PathRig, base_url: str | None = None, ca_file: str | None = None, **settings: float
 ) -> AsyncIterator[Wire]:
     async with ScriptedUpstream() as upstream:
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 1.0, ca_file))
-        house.settings = DispatchSettings({"VENDOR_B": base_url or upstream.url}, **settings)
-        house.over(client)
-        async with listening(house.pipeline.handle, OPTIONS) as front:
-            yield Wire(house, front, upstream)
+        rig.settings = DispatchSettings({"VENDOR_B": base_url or upstream.url}, **settings)
+        rig.over(client)
+        async with listening(rig.pipeline.handle, OPTIONS) as front:
+            yield Wire(rig, front, upstream)
         await client.aclose()
 
 
 @pytest.fixture
-def house() -> House:
-    house = House()
-    house.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 1_000_000))
-    return house
+def rig() -> PathRig:
+    rig = PathRig()
+    rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 1_000_000))
+    return rig
 
 
 @pytest.fixture
-async def wire(house: House) -> AsyncIterator[Wire]:
-    async with wired(house) as wire:
+async def wire(rig: PathRig) -> AsyncIterator[Wire]:
+    async with wired(rig) as wire:
         yield wire
 
 
-def deploy_platform_model(house: House, *replicas: str) -> None:
-    house.directory.add_slug(SLUG, platform())
-    house.directory.deploy("ACTIVE", *replicas)
+def deploy_platform_model(rig: PathRig, *replicas: str) -> None:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", *replicas)
 
 
 # Answers that succeed.
@@ -168,7 +168,7 @@ async def test_first_bytes_of_a_stream_are_sent_at_once(wire: Wire) -> None:
     )
     caller = await wire.call(stream=True)
     await caller.until(b'"role":"assistant"')
-    assert not wire.house.journal.closed
+    assert not wire.rig.journal.closed
     go.set()
     await caller.until(b"0\r\n\r\n")
     await wire.until_logged()
@@ -177,11 +177,11 @@ async def test_first_bytes_of_a_stream_are_sent_at_once(wire: Wire) -> None:
 async def test_two_calls_on_one_connection_have_different_request_ids(wire: Wire) -> None:
     caller = await wire.front.caller()
     for _ in range(2):
-        caller.say(request())
+        caller.send(request())
         assert (await caller.answer())[0] == 200
     await wire.until_logged(2)
     assert wire.upstream.connections == 1
-    ids = {call.request_id for call in wire.house.journal.opened}
+    ids = {call.request_id for call in wire.rig.journal.opened}
     assert len(ids) == 2
 
 
@@ -212,9 +212,9 @@ async def test_unusable_upstream_head_is_a_502_and_bills_nothing(wire: Wire, beh
 
 
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:1", "http://no-such-host.invalid", "https://127.0.0.1:{port}"])
-async def test_unreachable_upstream_is_a_503(house: House, base_url: str) -> None:
+async def test_unreachable_upstream_is_a_503(rig: PathRig, base_url: str) -> None:
     """Connection refused, name not resolved, and a TLS handshake with a server without TLS."""
-    async with ScriptedUpstream() as plain, wired(house, base_url.format(port=plain.port)) as wire:
+    async with ScriptedUpstream() as plain, wired(rig, base_url.format(port=plain.port)) as wire:
         status, headers, body = await wire.answer()
         assert status == 503
         await wire.until_logged()
@@ -223,23 +223,23 @@ async def test_unreachable_upstream_is_a_503(house: House, base_url: str) -> Non
         assert b"no-such-host" not in body
 
 
-async def test_untrusted_upstream_certificate_is_a_503(house: House, tmp_path: Path) -> None:
+async def test_untrusted_upstream_certificate_is_a_503(rig: PathRig, tmp_path: Path) -> None:
     tls = ThrowawayCa(tmp_path).server_context("127.0.0.1")
-    async with ScriptedUpstream(tls=tls) as upstream, wired(house, upstream.url) as wire:
+    async with ScriptedUpstream(tls=tls) as upstream, wired(rig, upstream.url) as wire:
         assert (await wire.answer())[0] == 503
         assert not upstream.received
 
 
-async def test_another_replica_is_tried_after_a_refused_connection(house: House) -> None:
-    async with wired(house) as wire:
-        deploy_platform_model(house, "http://127.0.0.1:1")
+async def test_another_replica_is_tried_after_a_refused_connection(rig: PathRig) -> None:
+    async with wired(rig) as wire:
+        deploy_platform_model(rig, "http://127.0.0.1:1")
         assert (await wire.answer())[0] == 503
-        deploy_platform_model(house, "http://127.0.0.1:1", wire.upstream.url)
+        deploy_platform_model(rig, "http://127.0.0.1:1", wire.upstream.url)
         assert [(await wire.answer())[0] for _ in range(4)] == [200] * 4
 
 
-async def test_late_upstream_head_is_a_504(house: House) -> None:
-    async with wired(house, request_timeout_s=0.2) as wire:
+async def test_late_upstream_head_is_a_504(rig: PathRig) -> None:
+    async with wired(rig, request_timeout_s=0.2) as wire:
         wire.upstream.plan(script.silent())
         status, _, body = await wire.answer()
         assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
@@ -283,25 +283,25 @@ async def test_broken_stream_is_cut_and_bills_the_delivered_text(wire: Wire, the
     caller = await wire.call(stream=True)
     await caller.until(b'"content":"a"')
     got.set()
-    assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+    assert not (await caller.read_to_end()).endswith(b"0\r\n\r\n")
     await wire.until_logged()
     assert wire.status == 502
-    assert wire.house.access_log.records[0].cause == "upstream_cut"
+    assert wire.rig.access_log.records[0].cause == "upstream_cut"
     assert wire.billed.output == DELIVERED
 
 
-async def test_silent_stream_ends_after_the_idle_timeout(house: House) -> None:
+async def test_silent_stream_ends_after_the_idle_timeout(rig: PathRig) -> None:
     frame = script.chat_frames("their-model", ("a",), None)[1]
-    async with wired(house, stream_idle_timeout_s=0.2) as wire:
+    async with wired(rig, stream_idle_timeout_s=0.2) as wire:
         wire.upstream.plan(script.silent(script.head(200, SSE) + script.chunked(frame, end=False)))
         caller = await wire.call(stream=True)
-        assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+        assert not (await caller.read_to_end()).endswith(b"0\r\n\r\n")
         await wire.until_logged()
         assert wire.status == 504
 
 
-async def test_late_plain_answer_is_a_504(house: House) -> None:
-    async with wired(house, request_timeout_s=0.3) as wire:
+async def test_late_plain_answer_is_a_504(rig: PathRig) -> None:
+    async with wired(rig, request_timeout_s=0.3) as wire:
         wire.upstream.plan(script.silent(script.head(200, JSON | {"content-length": "100"}) + b'{"model":'))
         status, _, body = await wire.answer()
         assert (status, json.loads(body)["error_code"]) == (504, "UPSTREAM_TIMEOUT")
@@ -309,7 +309,7 @@ async def test_late_plain_answer_is_a_504(house: House) -> None:
         assert (wire.status, wire.billed) == (504, Tokens())
 
 
-async def test_request_timeout_ends_a_stream_that_never_falls_silent(house: House) -> None:
+async def test_request_timeout_ends_a_stream_that_never_falls_silent(rig: PathRig) -> None:
     frame = script.chunked(script.chat_frames("their-model", ("a",), None)[1], end=False)
 
     async def drip(exchange: script.Exchange) -> None:
@@ -319,11 +319,11 @@ async def test_request_timeout_ends_a_stream_that_never_falls_silent(house: Hous
             await exchange.send(frame)
             await asyncio.sleep(0.02)
 
-    async with wired(house, request_timeout_s=0.4) as wire:
+    async with wired(rig, request_timeout_s=0.4) as wire:
         wire.upstream.plan(drip)
         started = time.monotonic()
         caller = await wire.call(stream=True)
-        assert not (await caller.rest()).endswith(b"0\r\n\r\n")
+        assert not (await caller.read_to_end()).endswith(b"0\r\n\r\n")
         assert time.monotonic() - started < 4
         await wire.until_logged()
         assert wire.status == 504
@@ -343,12 +343,12 @@ BODIES: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529])
 @pytest.mark.parametrize("form", BODIES)
 async def test_upstream_error_passes_with_its_status_and_bills_nothing(
-    house: House, platform_target: bool, status: int, form: str
+    rig: PathRig, platform_target: bool, status: int, form: str
 ) -> None:
     raw, expected = BODIES[form]
-    async with wired(house) as wire:
+    async with wired(rig) as wire:
         if platform_target:
-            deploy_platform_model(house, wire.upstream.url)
+            deploy_platform_model(rig, wire.upstream.url)
         wire.upstream.plan(script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"}))
         got, headers, body = await wire.answer(stream=status % 2 == 0)
         assert got == status
@@ -405,7 +405,7 @@ async def test_error_in_a_200_answer_is_a_502(wire: Wire, stream: bool) -> None:
     assert json.loads(body)["error"] == FAILURE["error"] | {"message": "Incorrect API key [hidden]"}
     await wire.until_logged()
     assert (wire.status, wire.billed) == (502, Tokens())
-    assert wire.house.access_log.records[0].cause == "error_in_answer"
+    assert wire.rig.access_log.records[0].cause == "error_in_answer"
     wire.check_discreet(repr(headers).encode(), body)
 
 
@@ -424,7 +424,7 @@ async def test_error_in_a_stream_passes_and_counts_as_a_502(wire: Wire, begun: b
     assert b"data: [DONE]" in raw, "the rest passes unchanged"
     await wire.until_logged()
     assert wire.status == 502
-    assert wire.house.access_log.records[0].cause == "error_in_answer"
+    assert wire.rig.access_log.records[0].cause == "error_in_answer"
     assert wire.billed.output == (DELIVERED if begun else 0)
     wire.check_discreet(raw)
 
@@ -448,10 +448,10 @@ async def test_malformed_request_is_counted_and_logged(wire: Wire, message: byte
     assert b"connection: close" in head
     assert json.loads(body)["error_code"] == "MALFORMED_REQUEST"
     await wire.until_logged()
-    [record] = wire.house.access_log.records
+    [record] = wire.rig.access_log.records
     assert (record.status, record.cause, record.method, record.path) == (400, "malformed", "", "")
     assert f"x-request-id: {record.request_id}".encode() in head
-    assert [call.status for call in wire.house.meters.calls] == [400]
+    assert [call.status for call in wire.rig.meters.calls] == [400]
     assert not wire.upstream.received
 
 
@@ -462,13 +462,13 @@ async def test_caller_that_leaves_before_the_head_is_a_499(wire: Wire) -> None:
     wire.upstream.plan(script.silent())
     caller = await wire.call()
     await wire.upstream.until(lambda: len(wire.upstream.received) == 1)
-    caller.leave()
+    caller.disconnect()
     await wire.until_logged()
     assert (wire.status, wire.billed) == (499, Tokens())
     await wire.upstream.until(lambda: wire.upstream.open_connections == 0)
 
 
-async def test_caller_that_leaves_during_admission_is_a_499(house: House) -> None:
+async def test_caller_that_leaves_during_admission_is_a_499(rig: PathRig) -> None:
     asked = asyncio.Event()
 
     class Stalled(FakeCounters):
@@ -477,36 +477,36 @@ async def test_caller_that_leaves_during_admission_is_a_499(house: House) -> Non
             await asyncio.Event().wait()
             raise AssertionError
 
-    house.counters = Stalled(now_ms)
-    async with wired(house) as wire:
+    rig.counters = Stalled(now_ms)
+    async with wired(rig) as wire:
         caller = await wire.call()
         await asked.wait()
-        caller.leave()
+        caller.disconnect()
         await wire.until_logged()
-        assert [call.status for call in house.meters.calls] == [499]
-        assert not house.journal.opened
+        assert [call.status for call in rig.meters.calls] == [499]
+        assert not rig.journal.opened
         assert not wire.upstream.received
 
 
-async def test_caller_that_leaves_while_parked_is_a_499(house: House) -> None:
-    async with wired(house) as wire:
-        house.directory.add_slug(SLUG, platform())
-        house.directory.deploy("SCALED_TO_ZERO")
+async def test_caller_that_leaves_while_parked_is_a_499(rig: PathRig) -> None:
+    async with wired(rig) as wire:
+        rig.directory.add_slug(SLUG, platform())
+        rig.directory.deploy("SCALED_TO_ZERO")
         caller = await wire.call()
-        await eventually(lambda: house.pipeline._capacity.parked == 1)
-        caller.leave()
+        await eventually(lambda: rig.pipeline._capacity.parked == 1)
+        caller.disconnect()
         await wire.until_logged()
-        assert [call.status for call in house.meters.calls] == [499]
-        assert house.pipeline._capacity.parked == 0
+        assert [call.status for call in rig.meters.calls] == [499]
+        assert rig.pipeline._capacity.parked == 0
 
 
-async def test_parked_call_continues_when_the_deployment_serves(house: House) -> None:
-    async with wired(house) as wire:
-        house.directory.add_slug(SLUG, platform())
-        house.directory.deploy("WAKING_UP")
+async def test_parked_call_continues_when_the_deployment_serves(rig: PathRig) -> None:
+    async with wired(rig) as wire:
+        rig.directory.add_slug(SLUG, platform())
+        rig.directory.deploy("WAKING_UP")
         caller = await wire.call()
-        await eventually(lambda: house.pipeline._capacity.parked == 1)
-        house.directory.deploy("ACTIVE", wire.upstream.url)
+        await eventually(lambda: rig.pipeline._capacity.parked == 1)
+        rig.directory.deploy("ACTIVE", wire.upstream.url)
         assert (await caller.answer())[0] == 200
         await wire.until_logged()
         assert (wire.status, wire.billed) == (200, USED)
@@ -526,7 +526,7 @@ async def test_caller_that_leaves_in_a_stream_is_billed_the_delivered_text(wire:
     wire.upstream.plan(script.silent(script.head(200, SSE) + frame))
     caller = await wire.call(stream=True)
     await caller.until(b'"content":"a"')
-    caller.leave()
+    caller.disconnect()
     await wire.until_logged()
     assert wire.status == 499
     assert wire.billed.output == DELIVERED
@@ -547,7 +547,7 @@ async def test_upstream_is_read_no_faster_than_the_caller_reads(wire: Wire) -> N
 
     wire.upstream.plan(flood)
     caller = await wire.front.caller(receive_buffer=4096)
-    caller.say(request(stream=True))
+    caller.send(request(stream=True))
     await caller.reader.readuntil(b"200 OK")
     seen = -1
     while seen != sent:  # until upstream is blocked
@@ -570,7 +570,7 @@ async def test_hundred_concurrent_streams_are_all_metered(wire: Wire) -> None:
     answers = await asyncio.gather(*(one() for _ in range(100)))
     assert all(b"[DONE]" in answer for answer in answers)
     await wire.until_logged(100)
-    assert {closed.tokens for closed in wire.house.journal.closed} == {USED}
+    assert {closed.tokens for closed in wire.rig.journal.closed} == {USED}
 
 
 async def test_frames_pass_wherever_tcp_splits_them(wire: Wire) -> None:
@@ -596,7 +596,7 @@ async def test_frames_pass_wherever_tcp_splits_them(wire: Wire) -> None:
 
 async def test_customer_target_with_an_internal_address_is_refused(wire: Wire) -> None:
     inside = Target("VENDOR_B_COMPATIBLE", secret_id="s1", target_model="m", base_url="https://169.254.169.254")
-    wire.house.directory.add_slug(SLUG, inside)
+    wire.rig.directory.add_slug(SLUG, inside)
     status, _, body = await wire.answer()
     assert status == 503
     assert b"169.254" not in body

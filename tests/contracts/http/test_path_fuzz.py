@@ -17,7 +17,7 @@ from tests import upstream as script
 from tests.contracts.http.test_path import request
 from tests.fakes.directory import KEY
 from tests.fakes.front import Caller, Front, listening
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
 
@@ -66,28 +66,28 @@ def mutated(seed: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
     return seed
 
 
-async def assert_next_call_is_served(house: House, front: Front) -> None:
+async def assert_next_call_is_served(rig: PathRig, front: Front) -> None:
     """The next caller gets an answer, and the capacity of the last one is released."""
     caller = await front.caller()
-    caller.say(request())
+    caller.send(request())
     assert (await caller.answer())[0] == 200
-    caller.leave()
-    await eventually(lambda: house.pipeline._capacity.in_flight == 0)
-    await eventually(lambda: house.meters.level == 0)
-    house.check_settled()
-    assert house.pipeline._capacity.held_bytes == 0
-    assert not [record for record in house.access_log.records if record.cause == "bug"]
+    caller.disconnect()
+    await eventually(lambda: rig.pipeline._capacity.in_flight == 0)
+    await eventually(lambda: rig.meters.level == 0)
+    rig.check_settled()
+    assert rig.pipeline._capacity.held_bytes == 0
+    assert not [record for record in rig.access_log.records if record.cause == "bug"]
 
 
-async def wired(attack: Callable[[House, Front, ScriptedUpstream], Awaitable[None]]) -> None:
-    house = House()
+async def wired(attack: Callable[[PathRig, Front, ScriptedUpstream], Awaitable[None]]) -> None:
+    rig = PathRig()
     async with ScriptedUpstream() as upstream:
-        house.settings = DispatchSettings({"VENDOR_B": upstream.url}, request_timeout_s=0.5, stream_idle_timeout_s=0.3)
+        rig.settings = DispatchSettings({"VENDOR_B": upstream.url}, request_timeout_s=0.5, stream_idle_timeout_s=0.3)
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 1.0))
-        house.over(client)
-        async with listening(house.pipeline.handle, SHORT_TIMEOUTS) as front:
-            await attack(house, front, upstream)
-            await assert_next_call_is_served(house, front)
+        rig.over(client)
+        async with listening(rig.pipeline.handle, SHORT_TIMEOUTS) as front:
+            await attack(rig, front, upstream)
+            await assert_next_call_is_served(rig, front)
         await client.aclose()
 
 
@@ -109,13 +109,13 @@ def test_mutated_requests_cause_no_bug_and_no_leak(
 ) -> None:
     message = mutated(seed, edits)
 
-    async def attack(house: House, front: Front, upstream: ScriptedUpstream) -> None:
+    async def attack(rig: PathRig, front: Front, upstream: ScriptedUpstream) -> None:
         caller = await front.caller()
         for start in range(0, len(message), cut):
-            caller.say(message[start : start + cut])
+            caller.send(message[start : start + cut])
             if start < 4 * cut:
                 await asyncio.sleep(0)
-        caller.say(TERMINATOR)
+        caller.send(TERMINATOR)
         raw = await read_until_silent(caller)
         assert b"HTTP/1.1 500" not in raw
         assert b"Internal gateway error" not in raw
@@ -130,11 +130,11 @@ def test_mutated_upstream_answers_cause_no_bug_and_no_leak(
 ) -> None:
     message = mutated(seed, edits)
 
-    async def attack(house: House, front: Front, upstream: ScriptedUpstream) -> None:
+    async def attack(rig: PathRig, front: Front, upstream: ScriptedUpstream) -> None:
         upstream.plan(script.raw(message, then=then))
         caller = await front.caller()
-        caller.say(request(stream=stream).replace(b"Host: us", b"Host: us\r\nConnection: close"))
-        raw = await caller.rest()
+        caller.send(request(stream=stream).replace(b"Host: us", b"Host: us\r\nConnection: close"))
+        raw = await caller.read_to_end()
         assert raw.startswith(b"HTTP/1.1 "), "every mutated answer leads to an answer"
         assert b"Internal gateway error" not in raw
         # Wait for upstream to close a kept connection: a call sent on it meanwhile would fail.

@@ -15,7 +15,7 @@ from proxy.stages.dispatch import DispatchSettings
 from tests import upstream as script
 from tests.contracts.http.test_path import OPTIONS, SSE, USED, request
 from tests.fakes.front import Caller, Front, listening
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
 
@@ -48,23 +48,23 @@ async def test_one_worker_serves_a_thousand_concurrent_streams() -> None:
         await go.wait()
         await exchange.send(script.chunked(*frames[2:]))
 
-    house = House()
+    rig = PathRig()
     async with ScriptedUpstream(default=behave) as upstream:
-        house.settings = DispatchSettings({"VENDOR_B": upstream.url})
+        rig.settings = DispatchSettings({"VENDOR_B": upstream.url})
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
-        house.over(client)
-        async with listening(house.pipeline.handle, OPTIONS) as front:
+        rig.over(client)
+        async with listening(rig.pipeline.handle, OPTIONS) as front:
             callers = await _open_streams(front)
-            assert house.pipeline._capacity.in_flight == upstream.open_connections == STREAMS
+            assert rig.pipeline._capacity.in_flight == upstream.open_connections == STREAMS
             go.set()
             async with asyncio.timeout(60):
                 answers = await asyncio.gather(*(caller.reader.readuntil(b"0\r\n\r\n") for caller in callers))
             assert all(b"data: [DONE]" in answer and b"their-model" not in answer for answer in answers)
-            await eventually(lambda: len(house.access_log.records) == STREAMS)
-            house.check_settled()
+            await eventually(lambda: len(rig.access_log.records) == STREAMS)
+            rig.check_settled()
         await client.aclose()
-    assert {closed.tokens for closed in house.journal.closed} == {USED}
-    assert {call.status for call in house.meters.calls} == {200}
+    assert {closed.tokens for closed in rig.journal.closed} == {USED}
+    assert {call.status for call in rig.meters.calls} == {200}
 
 
 async def _open_streams(front: Front) -> list[Caller]:
@@ -72,7 +72,7 @@ async def _open_streams(front: Front) -> list[Caller]:
     for _ in range(STREAMS // 100):  # no more at once than the listener's backlog takes
         some = [await front.caller() for _ in range(100)]
         for caller in some:
-            caller.say(request(stream=True))
+            caller.send(request(stream=True))
         async with asyncio.timeout(60):
             await asyncio.gather(*(caller.reader.readuntil(b"Hello") for caller in some))
         callers += some
@@ -91,17 +91,17 @@ async def test_stalled_readers_take_bounded_memory() -> None:
             await exchange.send(frame)
             sent += len(frame)
 
-    house = House()
+    rig = PathRig()
     async with ScriptedUpstream(default=flood) as upstream:
-        house.settings = DispatchSettings({"VENDOR_B": upstream.url})
+        rig.settings = DispatchSettings({"VENDOR_B": upstream.url})
         client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
-        house.over(client)
-        async with listening(house.pipeline.handle, OPTIONS) as front:
+        rig.over(client)
+        async with listening(rig.pipeline.handle, OPTIONS) as front:
             gc.collect()
             tracemalloc.start()
             callers = [await front.caller(receive_buffer=4096) for _ in range(STALLED)]
             for caller in callers:
-                caller.say(request(stream=True))
+                caller.send(request(stream=True))
             seen = -1
             while seen != sent:  # until upstream is blocked
                 seen = sent
@@ -110,11 +110,11 @@ async def test_stalled_readers_take_bounded_memory() -> None:
             tracemalloc.stop()
             for caller in callers:
                 caller.reset()
-            await eventually(lambda: len(house.access_log.records) == STALLED)
-            house.check_settled()
+            await eventually(lambda: len(rig.access_log.records) == STALLED)
+            rig.check_settled()
         await client.aclose()
     assert held_bytes < STALLED * MAX_STALLED_BYTES, f"{held_bytes // STALLED} bytes for each stalled reader"
-    assert {closed.status for closed in house.journal.closed} == {499}
-    outputs = [closed.tokens.output for closed in house.journal.closed]
+    assert {closed.status for closed in rig.journal.closed} == {499}
+    outputs = [closed.tokens.output for closed in rig.journal.closed]
     assert min(outputs) > 0
     assert sum(outputs) <= sent / 6 + STALLED, "at most a token per six letters that upstream sent"

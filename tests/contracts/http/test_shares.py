@@ -16,7 +16,7 @@ from tests import upstream as script
 from tests.contracts.http.test_path import JSON, Wire, request, wired
 from tests.fakes.directory import KEY, SLUG, platform
 from tests.fakes.front import Caller
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.waiting import eventually
 
 BOTH_LOOPS = True
@@ -26,10 +26,10 @@ OTHER_SLUG = "other/chat"
 DECLARED_BYTES = 90_000_000
 
 
-def tenants(limits: CapacityLimits | None = None) -> House:
+def tenants(limits: CapacityLimits | None = None) -> PathRig:
     """Workspace `w1` with two keys, and `w2` with one, its own slug and its own group."""
-    house = House(capacity=limits or CapacityLimits(), max_body_bytes=100_000_000)
-    directory = house.directory
+    rig = PathRig(capacity=limits or CapacityLimits(), max_body_bytes=100_000_000)
+    directory = rig.directory
     directory.add_key(COLLEAGUES_KEY)
     directory.workspaces["w2"] = WorkspaceRow("w2", "active", "basic", True)
     directory.secrets["s2"] = "sk-other"
@@ -38,7 +38,7 @@ def tenants(limits: CapacityLimits | None = None) -> House:
     directory.groups["g2"] = Group("g2", "w2", None, "entity-2", Enforcement.INDEPENDENT, models)
     digest = digest_of(OTHER_KEY)
     directory.keys[digest] = KeyRow(digest, OTHER_KEY.partition(".")[0], KeyKind.FEDERATED, "w2", "g2")
-    return house
+    return rig
 
 
 def head(key: str, length: int) -> bytes:
@@ -49,57 +49,57 @@ def head(key: str, length: int) -> bytes:
 async def calls(wire: Wire, data: bytes, count: int) -> list[Caller]:
     callers = [await wire.front.caller() for _ in range(count)]
     for caller in callers:
-        caller.say(data)
+        caller.send(data)
     return callers
 
 
 async def status_for(wire: Wire, key: str, slug: str) -> int:
     body = json.dumps({"model": slug, "messages": [{"role": "user", "content": "hi"}]}).encode()
     caller = await wire.front.caller()
-    caller.say(head(key, len(body)) + body)
+    caller.send(head(key, len(body)) + body)
     status, _, _ = await caller.answer()
-    caller.leave()
+    caller.disconnect()
     return status
 
 
 @pytest.mark.parametrize("count", [12, 200])
 async def test_declared_but_unsent_bodies_take_no_memory_from_other_workspaces(count: int) -> None:
-    house = tenants()
-    async with wired(house) as wire:
+    rig = tenants()
+    async with wired(rig) as wire:
         await calls(wire, head(KEY, DECLARED_BYTES) + b"{", count)
-        await eventually(lambda: house.pipeline._capacity.in_flight == count)
+        await eventually(lambda: rig.pipeline._capacity.in_flight == count)
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
-        await eventually(lambda: house.pipeline._capacity.held_bytes == count)
-    await eventually(lambda: house.pipeline._capacity.in_flight == 0)
-    assert house.pipeline._capacity.held_bytes == 0
+        await eventually(lambda: rig.pipeline._capacity.held_bytes == count)
+    await eventually(lambda: rig.pipeline._capacity.in_flight == 0)
+    assert rig.pipeline._capacity.held_bytes == 0
 
 
 async def test_unfinished_bodies_leave_memory_to_other_workspaces() -> None:
-    house = tenants(CapacityLimits(max_held_bytes=4_000_000))
-    async with wired(house) as wire:
+    rig = tenants(CapacityLimits(max_held_bytes=4_000_000))
+    async with wired(rig) as wire:
         await calls(wire, head(KEY, 1_000_000) + b"x" * 900_000, 8)
-        await eventually(lambda: house.meters.calls)
-        assert {call.status for call in house.meters.calls} == {529}
-        assert house.pipeline._capacity.held_bytes <= 3_000_000
+        await eventually(lambda: rig.meters.calls)
+        assert {call.status for call in rig.meters.calls} == {529}
+        assert rig.pipeline._capacity.held_bytes <= 3_000_000
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
         assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
 
 
 async def test_unfinished_calls_leave_capacity_to_other_workspaces() -> None:
-    house = tenants(CapacityLimits(max_in_flight=100))
-    async with wired(house) as wire:
+    rig = tenants(CapacityLimits(max_in_flight=100))
+    async with wired(rig) as wire:
         await calls(wire, head(KEY, 1000) + b"{", 120)
-        await eventually(lambda: len(house.meters.calls) + house.pipeline._capacity.in_flight == 120)
-        assert {call.status for call in house.meters.calls} == {529}
-        assert house.pipeline._capacity.in_flight <= 75
+        await eventually(lambda: len(rig.meters.calls) + rig.pipeline._capacity.in_flight == 120)
+        assert {call.status for call in rig.meters.calls} == {529}
+        assert rig.pipeline._capacity.in_flight <= 75
         for _ in range(3):
             assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200
             assert await status_for(wire, COLLEAGUES_KEY, SLUG) == 200
 
 
 async def test_shed_call_gets_a_retry_after() -> None:
-    house = tenants(CapacityLimits(max_in_flight=4))
-    async with wired(house) as wire:
+    rig = tenants(CapacityLimits(max_in_flight=4))
+    async with wired(rig) as wire:
         callers = await calls(wire, head(KEY, 1000) + b"{", 4)
         answered = await asyncio.wait(
             [asyncio.ensure_future(caller.answer()) for caller in callers], return_when=asyncio.FIRST_COMPLETED
@@ -112,32 +112,32 @@ async def test_shed_call_gets_a_retry_after() -> None:
 
 
 async def test_parked_calls_leave_parking_to_other_workspaces() -> None:
-    house = tenants(CapacityLimits(max_parked=20))
-    async with wired(house) as wire:
-        house.directory.add_slug(SLUG, platform())
-        house.directory.deploy("WAKING_UP")
-        house.directory.models["m2"] = replace(house.directory.models["m1"], id="m2", workspace_id="w2")
-        house.directory.add_slug(OTHER_SLUG, Target("PLATFORM", model_id="m2"), "w2")
+    rig = tenants(CapacityLimits(max_parked=20))
+    async with wired(rig) as wire:
+        rig.directory.add_slug(SLUG, platform())
+        rig.directory.deploy("WAKING_UP")
+        rig.directory.models["m2"] = replace(rig.directory.models["m1"], id="m2", workspace_id="w2")
+        rig.directory.add_slug(OTHER_SLUG, Target("PLATFORM", model_id="m2"), "w2")
         await calls(wire, request(), 25)
-        await eventually(lambda: len(house.meters.calls) + house.pipeline._capacity.parked == 25)
-        assert {call.status for call in house.meters.calls} == {529}
-        parked = house.pipeline._capacity.parked
+        await eventually(lambda: len(rig.meters.calls) + rig.pipeline._capacity.parked == 25)
+        assert {call.status for call in rig.meters.calls} == {529}
+        parked = rig.pipeline._capacity.parked
         other = asyncio.ensure_future(status_for(wire, OTHER_KEY, OTHER_SLUG))
-        await eventually(lambda: house.pipeline._capacity.parked == parked + 1)
+        await eventually(lambda: rig.pipeline._capacity.parked == parked + 1)
         awake = Deployment("d1", "ACTIVE", (wire.upstream.url,))
-        house.directory.models["m2"] = ModelRow("m2", "w2", {"d1": awake}, {"production": "d1"})
+        rig.directory.models["m2"] = ModelRow("m2", "w2", {"d1": awake}, {"production": "d1"})
         assert await other == 200
 
 
 async def test_buffered_answers_leave_memory_to_other_workspaces() -> None:
-    house, answer_part = (
+    rig, answer_part = (
         tenants(CapacityLimits(max_held_bytes=1_000_000)),
         script.head(200, JSON | {"content-length": "600000"}),
     )
-    async with wired(house) as wire:
+    async with wired(rig) as wire:
         wire.upstream.plan(*[script.silent(answer_part + b" " * 300_000)] * 4)
         await calls(wire, request(), 4)
-        await eventually(lambda: len(house.meters.calls) >= 2)
-        assert {call.status for call in house.meters.calls} == {529}
-        assert house.pipeline._capacity.held_bytes <= 750_000
+        await eventually(lambda: len(rig.meters.calls) >= 2)
+        assert {call.status for call in rig.meters.calls} == {529}
+        assert rig.pipeline._capacity.held_bytes <= 750_000
         assert await status_for(wire, OTHER_KEY, OTHER_SLUG) == 200

@@ -13,7 +13,7 @@ import pytest
 from policy.billing import Tokens
 from proxy.exchange import UpstreamCutError, UpstreamTimeoutError
 from proxy.stages import relay, settle
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeOutgoing, asking
 
@@ -22,8 +22,8 @@ CAP = 32_000
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def rig() -> PathRig:
+    return PathRig()
 
 
 def chunk(text: str, **more: Any) -> bytes:
@@ -45,36 +45,36 @@ def reported(output: int) -> bytes:
     ).encode()
 
 
-async def billed_after_disconnect(house: House, *pieces: bytes) -> Tokens:
+async def billed_after_disconnect(rig: PathRig, *pieces: bytes) -> Tokens:
     """What a caller is billed that disconnects after these pieces."""
     upstream = streamed(*pieces, asyncio.Event())
-    house.upstream.will(upstream)
-    call = asyncio.create_task(house.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
+    rig.upstream.will(upstream)
+    call = asyncio.create_task(rig.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
     await asyncio.wait_for(upstream.waiting.wait(), 5)
     call.cancel()
     await asyncio.wait([call])
-    return house.journal.closed[-1].tokens
+    return rig.journal.closed[-1].tokens
 
 
-async def test_long_answer_is_billed_by_its_text_not_by_the_mean(house: House) -> None:
+async def test_long_answer_is_billed_by_its_text_not_by_the_mean(rig: PathRig) -> None:
     """The mean output is 1 by then; it serves only reservations."""
     for _ in range(20):
-        house.upstream.will(answer(reported(1)))
-        await house.serve(asking())
-    billed = await billed_after_disconnect(house, *[chunk(TEN_WORDS)] * 500)
+        rig.upstream.will(answer(reported(1)))
+        await rig.serve(asking())
+    billed = await billed_after_disconnect(rig, *[chunk(TEN_WORDS)] * 500)
     assert 0.6 <= billed.output / 5000 <= 1.7
 
 
-async def test_first_words_of_a_new_group_do_not_cost_the_cap(house: House) -> None:
-    assert await billed_after_disconnect(house, chunk("Hello"), chunk(" there")) == Tokens(input=1, output=2)
+async def test_first_words_of_a_new_group_do_not_cost_the_cap(rig: PathRig) -> None:
+    assert await billed_after_disconnect(rig, chunk("Hello"), chunk(" there")) == Tokens(input=1, output=2)
 
 
 @pytest.mark.parametrize("end", [UpstreamCutError(), UpstreamTimeoutError()])
-async def test_stream_cut_by_upstream_bills_the_delivered_text(house: House, end: Exception) -> None:
-    house.upstream.will(streamed(*[chunk(TEN_WORDS)] * 20, end))
-    await house.serve(asking(stream=True, max_tokens=CAP))
-    assert 0.6 <= house.journal.closed[0].tokens.output / 200 <= 1.7
-    assert house.meters.unreported == ["missing"]
+async def test_stream_cut_by_upstream_bills_the_delivered_text(rig: PathRig, end: Exception) -> None:
+    rig.upstream.will(streamed(*[chunk(TEN_WORDS)] * 20, end))
+    await rig.serve(asking(stream=True, max_tokens=CAP))
+    assert 0.6 <= rig.journal.closed[0].tokens.output / 200 <= 1.7
+    assert rig.meters.unreported == ["missing"]
 
 
 @pytest.mark.parametrize(
@@ -94,51 +94,51 @@ async def test_stream_cut_by_upstream_bills_the_delivered_text(house: House, end
     ],
 )
 async def test_rejected_usage_report_is_estimated_and_not_in_the_mean(
-    house: House, figures: str, caplog: pytest.LogCaptureFixture
+    rig: PathRig, figures: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     for _ in range(16):
-        house.upstream.will(answer(reported(7)))
-        await house.serve(asking())
-    house.upstream.will(streamed(chunk("Hello there"), usage(figures), b"data: [DONE]\n\n"))
-    await house.serve(asking(stream=True, stream_options={"include_usage": True}))
-    assert house.journal.closed[-1].tokens == Tokens(input=1, output=2)
-    assert house.meters.unreported == ["rejected"]
+        rig.upstream.will(answer(reported(7)))
+        await rig.serve(asking())
+    rig.upstream.will(streamed(chunk("Hello there"), usage(figures), b"data: [DONE]\n\n"))
+    await rig.serve(asking(stream=True, stream_options={"include_usage": True}))
+    assert rig.journal.closed[-1].tokens == Tokens(input=1, output=2)
+    assert rig.meters.unreported == ["rejected"]
     (line,) = (record.getMessage() for record in caplog.records if "Usage report rejected" in record.getMessage())
     assert "TOLLGATE_MAX_REPORTED_TOKENS" in line
-    house.upstream.will(answer(reported(7)))
-    await house.serve(asking())
-    assert house.journal.opened[-1].estimate.output == 7
+    rig.upstream.will(answer(reported(7)))
+    await rig.serve(asking())
+    assert rig.journal.opened[-1].estimate.output == 7
 
 
 async def test_rejected_usage_reports_are_logged_at_most_once_per_interval(
-    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rig: PathRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING)
     for seconds in (3600.0, 0.0):
         monkeypatch.setattr(settle, "LOG_INTERVAL_S", seconds)
         for _ in range(50):
-            house.upstream.will(answer(reported(-1)))
-            await house.serve(asking())
+            rig.upstream.will(answer(reported(-1)))
+            await rig.serve(asking())
         if seconds:
             assert len(caplog.records) == 1
-    assert house.meters.unreported == ["rejected"] * 100
+    assert rig.meters.unreported == ["rejected"] * 100
 
 
-async def test_largest_accepted_usage_is_a_setting(house: House) -> None:
-    house.upstream.will(answer(reported(4_000_000)), answer(reported(4_000_001)))
-    await house.serve(asking())
-    await house.serve(asking())
-    assert [closed.tokens.output for closed in house.journal.closed] == [4_000_000, 0]
+async def test_largest_accepted_usage_is_a_setting(rig: PathRig) -> None:
+    rig.upstream.will(answer(reported(4_000_000)), answer(reported(4_000_001)))
+    await rig.serve(asking())
+    await rig.serve(asking())
+    assert [closed.tokens.output for closed in rig.journal.closed] == [4_000_000, 0]
 
 
-async def test_progress_of_a_stream_is_journaled_at_intervals(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_of_a_stream_is_journaled_at_intervals(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the first bytes, and after each interval in which more arrived."""
     monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.01)
     pause, end = asyncio.Event(), asyncio.Event()
-    house.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
-    call = asyncio.create_task(house.serve(asking(stream=True)))
-    seen = house.journal.progressed
+    rig.upstream.will(streamed(chunk(TEN_WORDS), pause, chunk(TEN_WORDS * 2), end, b"data: [DONE]\n\n"))
+    call = asyncio.create_task(rig.serve(asking(stream=True)))
+    seen = rig.journal.progressed
     async with asyncio.timeout(5):
         while len(seen) < 1:
             await asyncio.sleep(0.001)
@@ -148,23 +148,23 @@ async def test_progress_of_a_stream_is_journaled_at_intervals(house: House, monk
     await asyncio.sleep(0.05)  # several intervals without new text write nothing
     end.set()
     await call
-    assert house.journal.entries == ["open", "answered", "progress", "close"]
+    assert rig.journal.entries == ["open", "answered", "progress", "close"]
     first, second = (tokens for _, tokens in seen)
     assert 0.6 <= first.output / 10 <= 1.7
     assert 0.6 <= second.output / 30 <= 1.7
     assert {tokens.input for tokens in (first, second)} == {1}
-    assert house.journal.closed[0].tokens == second
+    assert rig.journal.closed[0].tokens == second
 
 
-async def test_no_progress_is_journaled_after_the_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_progress_is_journaled_after_the_end(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "PROGRESS_INTERVAL_S", 0.001)
-    await billed_after_disconnect(house, chunk("a"))
-    written = len(house.journal.entries)
+    await billed_after_disconnect(rig, chunk("a"))
+    written = len(rig.journal.entries)
     await asyncio.sleep(0.02)
-    assert len(house.journal.entries) == written
+    assert len(rig.journal.entries) == written
 
 
-async def test_plain_answer_journals_no_progress(house: House) -> None:
-    house.upstream.will(answer(reported(7)))
-    await house.serve(asking())
-    assert house.journal.entries == ["open", "close"]
+async def test_plain_answer_journals_no_progress(rig: PathRig) -> None:
+    rig.upstream.will(answer(reported(7)))
+    await rig.serve(asking())
+    assert rig.journal.entries == ["open", "close"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.http_rules import guarded_members
 from proxy.refusals import MalformedRequestError
 from tests.fakes.directory import SLUG
-from tests.fakes.path import House
+from tests.fakes.path import PathRig
 from tests.fakes.wire import FakeIncoming
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
@@ -33,11 +33,11 @@ async def test_stream_of_a_wrong_type_is_a_400_that_names_it(where: str, value: 
     outer, _, inner = where.partition(".")
     for path in PATHS:
         body = {"model": SLUG, "messages": [], outer: {inner: value} if inner else value}
-        house = House()
-        outgoing = await house.serve(FakeIncoming(path).saying(body))
+        rig = PathRig()
+        outgoing = await rig.serve(FakeIncoming(path).saying(body))
         assert outgoing.status == 400
         assert outgoing.json["error"] == f"{where} must be true or false"
-        assert not house.upstream.calls
+        assert not rig.upstream.calls
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -75,10 +75,10 @@ def test_null_and_right_types_pass() -> None:
     ],
 )
 async def test_lookalike_name_is_a_400_that_gives_the_right_spelling(name: str, meant: str) -> None:
-    house = House()
-    outgoing = await house.serve(FakeIncoming().saying({"model": SLUG, "messages": [], "x": 1, name: None}))
+    rig = PathRig()
+    outgoing = await rig.serve(FakeIncoming().saying({"model": SLUG, "messages": [], "x": 1, name: None}))
     assert (outgoing.status, outgoing.json["error"]) == (400, f"{name} must be spelled {meant}")
-    assert not house.upstream.calls
+    assert not rig.upstream.calls
 
 
 @pytest.mark.parametrize("name", ["Include_Usage", "include_uſage", "\uff49nclude_usage"])
