@@ -250,7 +250,6 @@ async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
     assert len(set(seen)) > 10, "far fewer would mean that pipelined requests block the other connections"
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="from there on the server starts its tasks eagerly")
 async def test_calls_of_one_connection_run_in_one_task() -> None:
     tasks: list[asyncio.Task[None] | None] = []
 
