@@ -448,7 +448,7 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
 # Callers that disconnect.
 
 
-@pytest.mark.parametrize("how", ["leave", "reset"])
+@pytest.mark.parametrize("how", ["disconnect", "reset"])
 async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
     held = HeldHandler()
     async with listening(held, SHORT_TIMEOUTS) as front:
@@ -461,7 +461,7 @@ async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "pipelined"),
-    [("leave", REQUEST * 200), ("reset", HEAD + b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000)],
+    [("disconnect", REQUEST * 200), ("reset", HEAD + b"Content-Length: 9000000\r\n\r\n" + b"x" * 8_000_000)],
 )
 async def test_caller_that_leaves_is_noticed_while_reading_is_paused(how: str, pipelined: bytes) -> None:
     """More bytes follow the call than the server reads: reading is paused, and a paused transport sees no disconnect.
