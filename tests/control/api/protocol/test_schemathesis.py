@@ -61,7 +61,15 @@ async def served(database_url: str) -> AsyncIterator[Served]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("examples", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("migrated_original", "examples"),
+    [
+        ("sqlite", QUICK),
+        pytest.param("sqlite", THOROUGH, marks=pytest.mark.soak),
+        pytest.param("postgresql", THOROUGH, marks=pytest.mark.soak),
+    ],
+    indirect=["migrated_original"],
+)
 async def test_schemathesis_finds_no_violation(
     served: Served, examples: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
