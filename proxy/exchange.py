@@ -188,6 +188,8 @@ class RequestHead:
     path: str
     """Without the query."""
     purpose: Purpose
+    cors_lines: str = ""
+    """The fields for a browser, encoded; each answer gets them."""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from proxy.accounting.ulids import Ulids
 from proxy.capacity.model_replicas import Fleet
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.exchange import Answered, Answering, CallerGoneError, Incoming, Outgoing, Purpose, RequestContext
+from proxy.http_rules.cors import CorsRules
 from proxy.refusals import BUG, render, row_of
 from proxy.stages import admit, authenticate, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
@@ -73,6 +74,7 @@ class PipelineDependencies:
     max_reported_tokens: int = MAX_REPORTED_TOKENS
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
+    cors: CorsRules = field(default_factory=CorsRules)
 
 
 class Pipeline:
@@ -82,7 +84,7 @@ class Pipeline:
         given, ulids, slices = dependencies, Ulids(time_ns, secrets.token_bytes), Slices()
         self._capacity = Capacity(given.capacity)
         given.meters.watch(self._capacity)
-        self._receive = Receive(ulids, slices, given.max_body_bytes)
+        self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors)
         self._authenticate = authenticate.Authenticate(given.directory)
         self._route = route.Route(given.directory, given.dialects)
         self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
@@ -106,6 +108,8 @@ class Pipeline:
         """Each step needs the value of the one before. Beside each step: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
         head = self._receive.valid(context.head)  # 400
+        if (preflight := self._receive.preflight(head)) is not None:
+            return preflight
         context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
         load.claim(identified.key.workspace_id, identified.key.digest)  # 529
         if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):

@@ -13,6 +13,7 @@ from policy.hosts import EgressRules
 from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
 from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
@@ -61,6 +62,7 @@ class Settings:
     metrics_max_entities: int
     metrics_max_slugs: int
     capacity: CapacityLimits
+    cors: CorsRules
     journal_dir: Path
     replica_path: Path
     log_level: str
@@ -96,6 +98,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         metrics_max_entities=read.count("TOLLGATE_METRICS_MAX_ENTITIES", 10_000),
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
         capacity=_capacity(read),
+        cors=read.parsed("TOLLGATE_CORS_ORIGINS", parse_cors_origins, ""),
         journal_dir=Path(read.text("TOLLGATE_JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("TOLLGATE_REPLICA_PATH", str(data / "replica.db"))),
         log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),

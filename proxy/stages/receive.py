@@ -12,8 +12,9 @@ import orjson
 from policy import exact_json
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
-from proxy.exchange import MODELS_PATH, Incoming, Purpose, Received, RequestContext, RequestHead
+from proxy.exchange import MODELS_PATH, Answered, Incoming, Purpose, Received, RequestContext, RequestHead
 from proxy.http_rules import guarded_members
+from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
@@ -41,7 +42,8 @@ MAX_BODY_METADATA_BYTES = 65_536
 class Receive:
     """Reads requests."""
 
-    def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int) -> None:
+    def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int, cors: CorsRules) -> None:
+        self._cors = cors
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
@@ -55,13 +57,17 @@ class Receive:
         if purpose is None:
             path = path.partition("?")[0]
             purpose = _purpose(path)
-        return RequestHead(incoming, request_id, path, purpose)
+        return RequestHead(incoming, request_id, path, purpose, self._cors.lines(incoming))
 
     def valid(self, head: RequestHead) -> RequestHead:
         """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
         if head.incoming.fault is not None:
             raise head.incoming.fault
         return head
+
+    def preflight(self, head: RequestHead) -> Answered | None:
+        """The answer to a browser's preflight request; None for any other request."""
+        return self._cors.preflight(head.incoming)
 
     async def body(self, context: RequestContext) -> Received:
         head = context.head

@@ -245,7 +245,7 @@ def begin(context: RequestContext, head: Answered) -> None:
     context.status = head.status
     context.first_byte_s = perf_counter() - context.head.incoming.received_at
     request_id = context.head.request_id
-    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}"
+    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{context.head.cors_lines}"
     if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
         lines += f"request-id: {request_id}\r\n"
     context.outgoing.start(head.status, head.headers, lines, head.reason)

@@ -134,6 +134,7 @@ async def _dependencies(
         max_reported_tokens=settings.max_reported_tokens,
         access_tokens=tokens,
         tiers=settings.tiers,
+        cors=settings.cors,
     )
 
 

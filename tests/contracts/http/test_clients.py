@@ -3,13 +3,15 @@
 import asyncio
 import http.client
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
-from policy.limits.limit import Limit, LimitType, Unit
+from policy.endpoints import Target
+from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from proxy.edges.http.http_exchange import status_line
 from proxy.exchange import UpstreamUnreachableError
 from tests.fakes.directory import KEY, SLUG
@@ -120,6 +122,29 @@ async def test_both_sdks_list_and_retrieve_models(front: Front) -> None:
     async with anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{front.port}", api_key=KEY) as other:
         assert [model.id async for model in other.models.list()] == [SLUG]
         assert (await other.models.retrieve(SLUG)).display_name == SLUG
+
+
+async def test_anthropic_sdk_pages_through_the_models_both_ways(rig: PathRig, front: Front) -> None:
+    slugs = [f"acme/model-{number}" for number in range(5)]
+    for slug in slugs:
+        rig.directory.add_slug(slug, Target("VENDOR_B", secret_id="s1"))
+    slugs.insert(0, SLUG)
+    group = rig.directory.groups["g1"]
+    rig.directory.groups["g1"] = replace(group, models=tuple(SlugLimits(slug) for slug in slugs))
+    async with anthropic.AsyncAnthropic(
+        base_url=f"http://127.0.0.1:{front.port}", api_key=KEY, max_retries=0
+    ) as client:
+        page = await client.models.list(limit=4)
+        assert ([model.id for model in page.data], page.has_more, page.first_id) == (slugs[:4], True, slugs[0])
+        assert [model.id async for model in client.models.list(limit=2)] == slugs
+        before = await client.models.list(limit=2, before_id=slugs[3])
+        assert ([model.id for model in before.data], before.has_more) == (slugs[1:3], True)
+        assert [model.id for model in (await client.models.list(after_id=slugs[3])).data] == slugs[4:]
+        assert (await client.models.list(before_id=slugs[0])).data == []
+        queries: tuple[dict[str, Any], ...] = ({"limit": 0}, {"limit": 1001}, {"after_id": "a", "before_id": "b"})
+        for query in queries:
+            with pytest.raises(anthropic.BadRequestError, match=next(iter(query))):
+                await client.models.list(**query)
 
 
 @pytest.mark.parametrize(
