@@ -10,10 +10,12 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
-from proxy.dialects import answer_text, chat_completions, messages, vendor_c
+from proxy.dialects import answer_text, vendor_c
 from proxy.dialects.answer_text import TextExtractor
 from proxy.dialects.body_readers import PassThroughReader
+from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter
+from proxy.dialects.messages import passing as messages
 from proxy.dialects.request_text import RequestTokens
 from proxy.dialects.translation.chat_answer import MessagesAnswerTranslator, MessagesStreamTranslator
 from proxy.dialects.translation.chat_request import to_messages_request

@@ -8,7 +8,7 @@ See docs/reference/inference.md#translation.
 
 import re
 
-from proxy.dialects.translation.field_reading import (
+from proxy.dialects.middle.reading import (
     Json,
     require_choice,
     require_json_object,

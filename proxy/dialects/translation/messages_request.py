@@ -7,7 +7,7 @@ See docs/reference/inference.md#translation.
 
 import orjson
 
-from proxy.dialects.translation.field_reading import (
+from proxy.dialects.middle.reading import (
     Json,
     require_choice,
     require_known_members,

@@ -54,3 +54,31 @@ def require_choice(value: object, field: str, choices: Mapping[str, str]) -> str
     if found is None:
         raise UntranslatableError(field, f"must be one of {', '.join(choices)}")
     return found
+
+
+def require_number(value: object, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UntranslatableError(field, "must be a number")
+    return value
+
+
+def require_integer(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UntranslatableError(field, "must be an integer")
+    return value
+
+
+def require_flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise UntranslatableError(field, "must be true or false")
+    return value
+
+
+def objects_at(container: Json, name: str, field: str) -> list[tuple[Json, str]]:
+    """The objects of a list member, each with its path; empty if the member is absent or null. `field`: its path."""
+    entries = container.get(name)
+    if entries is None:
+        return []
+    return [
+        (require_object(entry, f"{field}.{n}"), f"{field}.{n}") for n, entry in enumerate(require_list(entries, field))
+    ]

@@ -1,0 +1,4 @@
+"""The Messages dialect.
+
+Pure. Must not import another dialect's folder.
+"""

@@ -1,0 +1,83 @@
+"""What a dialect must bring, so that calls in it reach targets of any other dialect and callers of any other read it.
+
+Pure. A new dialect is one folder beside this one whose `dialect.py` has such a value, and an entry in `registry.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from policy.billing import Tokens
+from proxy.dialects.middle.answer import Answer, Event
+from proxy.dialects.middle.request import Request
+from proxy.dialects.usage import UsageMeter
+
+Json = dict[str, Any]
+
+
+class StreamReader(Protocol):
+    """Reads the events of one target's stream. One instance per answer."""
+
+    def read(self, event: Json) -> list[Event]:
+        """What this event of the target says; nothing for an event of an unknown type.
+
+        Raises `UpstreamCutError` for an answer too large to gather.
+        """
+        ...
+
+    def done_received(self) -> list[Event]:
+        """`[DONE]` was received, which may be the only sign that the answer is complete."""
+        ...
+
+
+class StreamWriter(Protocol):
+    """Writes one caller's stream. One instance per answer."""
+
+    def write(self, events: list[Event]) -> bytes:
+        """The caller's bytes for these events; may be empty. Raises `UpstreamCutError` as readers do."""
+        ...
+
+    def closing(self, tokens: Tokens | None) -> bytes:
+        """The bytes that end the stream. Called once, and only if `Stopped` was written.
+
+        `tokens`: None if no usage was reported.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class AnswerContext:
+    """What a writer of answers must know of the call. `request` has no turns any more."""
+
+    slug: str
+    """The answer's `model`."""
+    request: Request
+    created_s: int
+    """Unix seconds from the answer's `date` header, for answers that do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One dialect: four readers, four writers, and its meter."""
+
+    name: str
+    """As in `policy/endpoints.py`, which says what each provider speaks."""
+    path: str
+    """The path whose calls can be translated."""
+    read_request: Callable[[Json], Request]
+    """A caller's body. Raises `UntranslatableError` for what `Request` cannot hold, naming the field."""
+    write_request: Callable[[Request, str, str], Json]
+    """The body for a target: `(request, model, provider)`. Asks for a stream's usage.
+
+    Raises `UntranslatableError` for what the dialect cannot say. May set `reasoning_off`.
+    """
+    read_answer: Callable[[Json], Answer]
+    """A target's whole answer; lenient, since vendors differ."""
+    new_stream_reader: Callable[[], StreamReader]
+    write_answer: Callable[[Answer, AnswerContext, Tokens | None], Json]
+    """A caller's whole answer. The last argument: the reported usage."""
+    new_stream_writer: Callable[[AnswerContext], StreamWriter]
+    new_meter: Callable[[int], UsageMeter]
+    """A meter of this dialect's usage reports; the argument is the largest valid figure."""
+    error_holder: str | None = None
+    """The member of a stream's event that may wrap its `error`, besides the event itself."""

@@ -1,0 +1,74 @@
+"""Finds the members of a long body whose text a translation encodes again, and puts their long strings back.
+
+Pure. Everywhere else a placeholder may stand for a long string (`json_text/large_json.py`).
+"""
+
+from typing import Any
+
+import orjson
+
+from proxy.json_text.large_json import Outline
+
+Json = dict[str, Any]
+Slot = tuple[Json, str]
+"""An object and the name of one of its members."""
+
+MAX_SLOT_BYTES = 4 << 20
+MAX_SLOT_BRACKETS = 50_000
+"""Bounds on all of these members of a body: they are restored and parsed in one step."""
+
+_BY_TYPE = {
+    "tool_use": ("input",),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    "reasoning.encrypted": ("data",),
+    "function": ("arguments",),
+    "function_call": ("arguments",),
+    "reasoning": ("encrypted_content",),
+}
+"""Such members by the `type` of the block, item or call that has them."""
+
+
+def json_slots(body: Json) -> list[Slot]:
+    """All such members of a request or an answer, of any dialect."""
+    slots: list[Slot] = []
+    for name in ("messages", "content", "input", "output"):
+        for entry in _objects(body.get(name)):
+            _add_slots(entry, slots)
+    for choice in _objects(body.get("choices")):
+        if isinstance(message := choice.get("message"), dict):
+            _add_slots(message, slots)
+    return slots
+
+
+def restore_slots(slots: list[Slot], outline: Outline) -> bool:
+    """Restore placeholders in these members, in place. False, with nothing changed, if they exceed the bounds."""
+    try:
+        text = orjson.dumps([holder[name] for holder, name in slots])
+        values = orjson.loads(outline.restored_text(text, MAX_SLOT_BYTES))
+    except (ValueError, orjson.JSONEncodeError):  # above a bound, or nested too deeply to serialize
+        return False
+    if sum(value.count("{") + value.count("[") for value in values if isinstance(value, str)) > MAX_SLOT_BRACKETS:
+        return False
+    for (holder, name), value in zip(slots, values, strict=True):
+        holder[name] = value
+    return True
+
+
+def _add_slots(entry: Json, slots: list[Slot]) -> None:
+    """Those of a message, an item or a block."""
+    _add_own(entry, slots)
+    for name in ("content", "tool_calls", "reasoning_details"):
+        for inner in _objects(entry.get(name)):
+            _add_own(inner, slots)
+
+
+def _add_own(entry: Json, slots: list[Slot]) -> None:
+    kind = entry.get("type", "function" if "function" in entry else None)
+    holder = entry.get("function") if kind == "function" else entry
+    if isinstance(holder, dict) and isinstance(kind, str):
+        slots += [(holder, name) for name in _BY_TYPE.get(kind, ()) if name in holder]
+
+
+def _objects(value: object) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

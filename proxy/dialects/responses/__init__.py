@@ -1,0 +1,4 @@
+"""The Responses dialect.
+
+Pure. Must not import another dialect's folder.
+"""
