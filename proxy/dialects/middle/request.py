@@ -217,6 +217,11 @@ class Request:
     """Members of the caller's body that its dialect repeats in the answer (Responses)."""
     reasoning_off: str = ""
     """Set by a writer that had to turn thinking off: why, in a few words. The caller is told in a header."""
+    left_out: list[str] = field(default_factory=list, compare=False)
+    """What stock agents always send and only their own dialect has: `tools.8 (web_search)`. A header tells the caller.
+
+    Everything else that cannot be kept is refused.
+    """
 
     def field_of(self, setting: str) -> str:
         return self.fields.get(setting, setting)
