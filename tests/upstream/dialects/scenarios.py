@@ -1,0 +1,343 @@
+"""What the scripted vendors say, told in no dialect.
+
+A scenario is chosen by a marker in a user's text, `[[scenario:parallel-tools]]`, which survives every translation. The
+next turn of a tool loop is recognised by its tool results.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from policy.billing import Tokens
+
+Json = dict[str, Any]
+Stop = Literal["end", "tools", "length", "stop", "refusal"]
+MARKER = re.compile(r"\[\[scenario:([a-z0-9-]+)(?::([\w.-]+))?\]\]")
+
+PLAIN = "Grüße! This is the “vendor”, with a \\ and a 👋.\nAnd a second line."
+THOUGHT = "The caller asks for a number. Six times seven is forty-two."
+CITIES = ("Paris", "Rome")
+WEATHER: Json = {"city": "Paris", "celsius": 21}
+REFUSAL = "I cannot help with that."
+STOP_SEQUENCE = "END"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    text: str
+
+    @property
+    def signature(self) -> str:
+        return signed(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedThinking:
+    """Reasoning that the vendor hides. `data` goes back to it as it came."""
+
+    data: str = "redacted-" + hashlib.sha256(b"redacted").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Its media type and digest, or its URL."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Its media type and digest, its text, or its URL."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    id: str
+    content: tuple[Text | Image | Document, ...]
+    is_error: bool = False
+
+
+Part = Text | Refusal | Thinking | RedactedThinking | ToolCall | Image | Document | ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str | None
+    schema: Json
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request, read from its dialect. `parts` are (role, part); the roles are system, user, assistant and tool."""
+
+    model: str
+    stream: bool
+    parts: tuple[tuple[str, Part], ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or the name of a tool."""
+    parallel: bool = True
+    schema: Json | None = None
+    """The JSON schema that the answer must follow."""
+    thinks: bool = False
+    limits: Json = field(default_factory=dict)
+    """`max_tokens`, `temperature`, `top_p` and `stop`, where the request has them."""
+
+    @property
+    def scenario(self) -> tuple[str, str]:
+        """The name and the argument of the last marker."""
+        texts = [part.text for role, part in self.parts if role == "user" and isinstance(part, Text)]
+        found = [match for text in texts for match in MARKER.finditer(text)]
+        return (found[-1][1], found[-1][2] or "") if found else ("plain", "")
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """The tool results that end the conversation."""
+        results: list[ToolResult] = []
+        for _, part in reversed(self.parts):
+            if not isinstance(part, ToolResult):
+                break
+            results.insert(0, part)
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    parts: tuple[Part, ...]
+    stop: Stop
+    tokens: Tokens
+    thinking_tokens: int = 0
+    cut_by: str = ""
+    """An error that ends the stream after the parts: a key of `FAILURES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, and the status that each dialect's vendor gives it."""
+
+    message: str
+    messages_status: int
+    messages_type: str
+    openai_status: int
+    openai_type: str
+    openai_code: str | None = None
+
+
+FAILURES = {
+    "bad-request": Failure("This value is not allowed.", 400, "invalid_request_error", 400, "invalid_request_error"),
+    "too-long": Failure(
+        "The prompt is too long.", 400, "invalid_request_error", 400, "invalid_request_error", "context_length_exceeded"
+    ),
+    "unknown-model": Failure(
+        "This model does not exist.", 404, "not_found_error", 404, "invalid_request_error", "model_not_found"
+    ),
+    "rate-limited": Failure(
+        "Too many requests.", 429, "rate_limit_error", 429, "requests", "rate_limit_exceeded"
+    ),
+    "server-error": Failure("The server failed.", 500, "api_error", 500, "server_error"),
+    "overloaded": Failure("Overloaded.", 529, "overloaded_error", 503, "server_error", "server_is_overloaded"),
+}  # fmt: skip
+
+
+def signed(text: str) -> str:
+    """The vendor's signature below a thought. A vendor accepts only what it signed."""
+    return "sig-" + hashlib.sha256(f"the vendor's key:{text}".encode()).hexdigest()
+
+
+def respond(prompt: Prompt) -> Answer | Failure:
+    """What every vendor says to this prompt. KeyError for an unknown scenario."""
+    name, _ = prompt.scenario
+    if name in FAILURES:
+        return FAILURES[name]
+    answer = SCENARIOS[name](prompt)
+    thoughts = answer.parts if prompt.thinks else _without_thoughts(answer.parts)
+    number = list(SCENARIOS).index(name)
+    billed = Tokens(input=100 + number, output=20 + 2 * number, cached_input=10 + 3 * number)
+    return Answer(thoughts, answer.stop, billed, 7 if prompt.thinks else 0, answer.cut_by)
+
+
+def _without_thoughts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(part for part in parts if not isinstance(part, Thinking | RedactedThinking))
+
+
+def _says(*parts: Part, stop: Stop = "end") -> Answer:
+    return Answer(parts, stop, Tokens())
+
+
+def _plain(_: Prompt) -> Answer:
+    return _says(Text(PLAIN))
+
+
+def _one_tool(prompt: Prompt) -> Answer:
+    return _calls(prompt, CITIES[:1])
+
+
+def _parallel_tools(prompt: Prompt) -> Answer:
+    return _calls(prompt, CITIES)
+
+
+def _thinking_tools(prompt: Prompt) -> Answer:
+    called = _calls(prompt, CITIES[:1])
+    return called if prompt.results else Answer((Thinking(THOUGHT), *called.parts), called.stop, called.tokens)
+
+
+def _calls(prompt: Prompt, cities: tuple[str, ...]) -> Answer:
+    """Call the first tool for each city; once there are results, repeat them."""
+    if prompt.results or not prompt.tools or prompt.tool_choice == "none":
+        return _says(Text(f"The tools said: {json.dumps([understood(part) for part in prompt.results])}"))
+    name = prompt.tool_choice if prompt.tool_choice not in ("auto", "required") else prompt.tools[0].name
+    made = cities if prompt.parallel else cities[:1]
+    calls = [ToolCall(f"{number + 1}Ab9", name, {"city": city}) for number, city in enumerate(made)]
+    return _says(*calls, stop="tools")
+
+
+def _text_and_tool(prompt: Prompt) -> Answer:
+    called = _one_tool(prompt)
+    return called if prompt.results else Answer((Text("Let me look."), *called.parts), called.stop, called.tokens)
+
+
+def _structured(prompt: Prompt) -> Answer:
+    """JSON text if the request has a schema for its answer, otherwise a call of the tool that it offers for that."""
+    if prompt.schema is not None or not prompt.tools or prompt.results:
+        return _says(Text(json.dumps(WEATHER)))
+    name = prompt.tool_choice if prompt.tool_choice not in ("auto", "required") else prompt.tools[-1].name
+    return _says(ToolCall("1Ab9", name, WEATHER), stop="tools")
+
+
+def _thinking(_: Prompt) -> Answer:
+    return _says(Thinking(THOUGHT), Text("42"))
+
+
+def _redacted(_: Prompt) -> Answer:
+    return _says(RedactedThinking(), Thinking(THOUGHT), Text("42"))
+
+
+def _refuses(_: Prompt) -> Answer:
+    return _says(Refusal(REFUSAL), stop="refusal")
+
+
+def _too_long(_: Prompt) -> Answer:
+    return _says(Text("one two three four"), stop="length")
+
+
+def _stops(prompt: Prompt) -> Answer:
+    """Stop at the sequence, if the request has it."""
+    if STOP_SEQUENCE in prompt.limits.get("stop", ()):
+        return _says(Text("before "), stop="stop")
+    return _says(Text(f"before {STOP_SEQUENCE} after"))
+
+
+def _echo(prompt: Prompt) -> Answer:
+    """Everything that was understood of the request, as JSON text: a lost member is a difference in the answer."""
+    return _says(Text(json.dumps(what_was_understood(prompt), sort_keys=True)))
+
+
+def _cut(_: Prompt) -> Answer:
+    return Answer((Text("This much, then"),), "end", Tokens(), cut_by="overloaded")
+
+
+def _empty(_: Prompt) -> Answer:
+    return _says()
+
+
+def _after_a_retry(_: Prompt) -> Answer:
+    """`vendor.py` refuses the first call of each argument: `[[scenario:rate-limited-once:7]]`."""
+    return _says(Text("Thank you for waiting."))
+
+
+SCENARIOS: dict[str, Callable[[Prompt], Answer]] = {
+    "plain": _plain,
+    "tools": _one_tool,
+    "parallel-tools": _parallel_tools,
+    "text-and-tool": _text_and_tool,
+    "structured": _structured,
+    "thinking": _thinking,
+    "thinking-tools": _thinking_tools,
+    "redacted-thinking": _redacted,
+    "refusal": _refuses,
+    "max-tokens": _too_long,
+    "stop-sequence": _stops,
+    "echo": _echo,
+    "cut": _cut,
+    "empty": _empty,
+    "rate-limited-once": _after_a_retry,
+    "server-error-once": _after_a_retry,
+    "overloaded-once": _after_a_retry,
+}
+
+
+def what_was_understood(prompt: Prompt) -> Json:
+    """The prompt as JSON, without what dialects name differently: the ids of tool calls are numbered."""
+    numbers: dict[str, str] = {}
+    for _, part in prompt.parts:
+        if isinstance(part, ToolCall):
+            numbers.setdefault(part.id, f"call {len(numbers) + 1}")
+    return {
+        "parts": [[role, understood(part, numbers)] for role, part in prompt.parts],
+        "tools": [[tool.name, tool.description, tool.schema, tool.strict] for tool in prompt.tools],
+        "tool_choice": prompt.tool_choice if prompt.tools else "auto",
+        "parallel": prompt.parallel,
+        "schema": prompt.schema,
+        "thinks": prompt.thinks,
+        "limits": prompt.limits,
+    }
+
+
+def understood(part: Part, numbers: dict[str, str] | None = None) -> Any:
+    """One part as JSON."""
+    match part:
+        case Text(text) | Refusal(text):
+            return text
+        case Thinking(text):
+            return {"thinking": text}
+        case RedactedThinking(data):
+            return {"redacted_thinking": data}
+        case Image(content):
+            return {"image": content}
+        case Document(content):
+            return {"document": content}
+        case ToolCall(id, name, arguments):
+            return {"call": name, "arguments": arguments, "id": (numbers or {}).get(id)}
+        case ToolResult(id, content, is_error):
+            said = [understood(item) for item in content]
+            return {"result": said, "is_error": is_error, "id": (numbers or {}).get(id)}
+
+
+def digest(media_type: str, data: bytes) -> str:
+    """How an image or a document is named in a prompt."""
+    return f"{media_type} {hashlib.sha256(data).hexdigest()[:16]}"
+
+
+def pieces(text: str) -> list[str]:
+    """A text as a vendor streams it: word by word."""
+    return re.findall(r"\S+\s*|\s+", text)
+
+
+def json_pieces(value: Json) -> list[str]:
+    """A tool call's arguments as a vendor streams them: cut anywhere."""
+    text = json.dumps(value)
+    return [text[start : start + 7] for start in range(0, len(text), 7)]
