@@ -112,7 +112,7 @@ def _tool_choice(choice: Any) -> str:
 
 def whole(_: Json, prompt: Prompt, answer: Answer) -> Json:
     return {
-        "id": "chatcmpl-Ab9",
+        "id": f"chatcmpl-{prompt.answer_id}",
         "object": "chat.completion",
         "created": CREATED,
         "model": prompt.model,
@@ -165,7 +165,12 @@ def frames(body: Json, prompt: Prompt, answer: Answer) -> Iterator[bytes]:
 
 def chunks(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
     asked = bool((body.get("stream_options") or {}).get("include_usage"))
-    common: Json = {"id": "chatcmpl-Ab9", "object": "chat.completion.chunk", "created": CREATED, "model": prompt.model}
+    common: Json = {
+        "id": f"chatcmpl-{prompt.answer_id}",
+        "object": "chat.completion.chunk",
+        "created": CREATED,
+        "model": prompt.model,
+    }
     common |= {"service_tier": "default", "system_fingerprint": None} | ({"usage": None} if asked else {})
     for delta in deltas(answer):
         yield common | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}

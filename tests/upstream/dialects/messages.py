@@ -128,7 +128,7 @@ def ending(answer: Answer) -> Json:
 
 
 def _message(prompt: Prompt) -> Json:
-    return {"id": "msg_Ab9", "type": "message", "role": "assistant", "model": prompt.model}
+    return {"id": f"msg_{prompt.answer_id}", "type": "message", "role": "assistant", "model": prompt.model}
 
 
 def _blocks(answer: Answer) -> Iterator[Json]:

@@ -13,7 +13,9 @@ CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 MIN_BUDGET = 1024
 MAX_BREAKPOINTS = 4
-EXTENSIONS = frozenset(("stream", "temperature", "top_p", "top_k"))
+BETA = frozenset(("context_management",))
+"""Members that need a header `anthropic-beta` named after them. The SDK has them in types of its own."""
+EXTENSIONS = frozenset(("stream", "temperature", "top_p", "top_k", *BETA))
 """`stream`: the SDK has it in subclasses. The others: gone from the SDK, taken by the API for models that sample."""
 IN_HEADERS = ("workspace_id", "user_profile_id")
 

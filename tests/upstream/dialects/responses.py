@@ -164,7 +164,7 @@ def _begun(body: Json, prompt: Prompt) -> Json:
     echoed = {name: body.get(name) if body.get(name) is not None else value for name, value in ECHOED.items()}
     reasoning = body.get("reasoning") or {}
     return echoed | {
-        "id": "resp_Ab9",
+        "id": f"resp_{prompt.answer_id}",
         "object": "response",
         "created_at": CREATED,
         "completed_at": None,

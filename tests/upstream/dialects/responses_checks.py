@@ -20,13 +20,16 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
-EXTENSIONS = frozenset(("stream", "strict"))
-"""`stream`: the SDK has it in subclasses. `strict`: required by the SDK's type of a tool, not by the vendor."""
+EXTENSIONS = frozenset(("stream", "strict", "client_metadata"))
+"""`stream`: the SDK has it in subclasses. `strict`: required by the SDK's type of a tool, not by the vendor.
+
+`client_metadata`: Codex sends it, and the SDK lacks it.
+"""
 
 
 def check(body: Json) -> None:
     """Raises `RefusedError`."""
-    require_shape(body, ResponseCreateParamsBase, EXTENSIONS)
+    require_shape(body | {"input": _as_typed(body.get("input"))}, ResponseCreateParamsBase, EXTENSIONS)
     require(body.get("model") is not None, "is required", "model")
     require(bool(body.get("input")), "is required", "input")
     if body.get("previous_response_id") is not None:
@@ -38,6 +41,21 @@ def check(body: Json) -> None:
         _check_calls(body["input"])
         for number, item in enumerate(body["input"]):
             _check_item(item, f"input.{number}")
+
+
+def _as_typed(items: Any) -> Any:
+    """The input without what Codex sends and the SDK's types lack: ids of input messages, `content: null`."""
+    if not isinstance(items, list):
+        return items
+    given = (
+        {name: value for name, value in item.items() if name != "id"} if _is_given(item) else item for item in items
+    )
+    return [{name: value for name, value in item.items() if (name, value) != ("content", None)} for item in given]
+
+
+def _is_given(item: Json) -> bool:
+    """Whether it is a message that did not come from the model."""
+    return item.get("type") == "message" and item.get("role") != "assistant"
 
 
 def _check_limits(body: Json) -> None:

@@ -9,12 +9,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from policy.billing import Tokens
 
 Json = dict[str, Any]
 Stop = Literal["end", "tools", "length", "stop", "refusal"]
+SCRIPT = "[[scenario:scripted]]"
 MARKER = re.compile(r"\[\[scenario:([a-z0-9-]+)(?::([\w.-]+))?\]\]")
 
 PLAIN = "Grüße! This is the “vendor”, with a \\ and a 👋.\nAnd a second line."
@@ -115,6 +117,11 @@ class Prompt:
         return (found[-1][1], found[-1][2] or "") if found else ("plain", "")
 
     @property
+    def answer_id(self) -> str:
+        """The part of an answer's id behind its prefix; each turn of a conversation has another."""
+        return f"{len(self.parts)}Ab9"
+
+    @property
     def results(self) -> list[ToolResult]:
         """The tool results that end the conversation."""
         results: list[ToolResult] = []
@@ -174,6 +181,8 @@ def respond(prompt: Prompt) -> Answer | Failure:
     if name in FAILURES:
         return FAILURES[name]
     answer = SCENARIOS[name](prompt)
+    if isinstance(answer, Failure):
+        return answer
     thoughts = answer.parts if prompt.thinks else _without_thoughts(answer.parts)
     number = list(SCENARIOS).index(name)
     billed = Tokens(input=100 + number, output=20 + 2 * number, cached_input=10 + 3 * number)
@@ -269,7 +278,27 @@ def _after_a_retry(_: Prompt) -> Answer:
     return _says(Text("Thank you for waiting."))
 
 
-SCENARIOS: dict[str, Callable[[Prompt], Answer]] = {
+def _scripted(prompt: Prompt) -> Answer | Failure:
+    """Follow the script in the user's text: JSON behind the marker, a list of turns.
+
+    A turn is `{"expects", "says", "calls"}`: texts that must be in the conversation by then, a text, and a list of
+    names and arguments. The next turn begins when all its calls have results.
+    """
+    texts = [part.text for role, part in prompt.parts if role == "user" and isinstance(part, Text)]
+    script = next((text for text in reversed(texts) if SCRIPT in text), SCRIPT)
+    turns = json.loads(script.partition(SCRIPT)[2].strip() or '[{"expects": [], "says": "Done.", "calls": []}]')
+    answered = sum(isinstance(part, ToolResult) for _, part in prompt.parts)
+    begins = list(accumulate((len(turn["calls"]) for turn in turns), initial=0))
+    number = begins.index(answered) if answered in begins else 0
+    turn = turns[number] | ({} if answered in begins else {"expects": [f"not {answered} results"]})
+    known = json.dumps([understood(part) for _, part in prompt.parts if part != Text(script)], ensure_ascii=False)
+    if lost := [text for text in turn["expects"] if text not in known]:
+        return Failure(f"The conversation lacks {lost}.", 400, "invalid_request_error", 400, "invalid_request_error")
+    calls = [ToolCall(f"{number}x{n}Ab9", name, arguments) for n, (name, arguments) in enumerate(turn["calls"])]
+    return _says(Thinking(f"{THOUGHT} ({number})"), Text(turn["says"]), *calls, stop="tools" if calls else "end")
+
+
+SCENARIOS: dict[str, Callable[[Prompt], Answer | Failure]] = {
     "plain": _plain,
     "tools": _one_tool,
     "parallel-tools": _parallel_tools,
@@ -287,6 +316,7 @@ SCENARIOS: dict[str, Callable[[Prompt], Answer]] = {
     "rate-limited-once": _after_a_retry,
     "server-error-once": _after_a_retry,
     "overloaded-once": _after_a_retry,
+    "scripted": _scripted,
 }
 
 

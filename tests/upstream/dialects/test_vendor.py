@@ -62,3 +62,13 @@ async def test_a_dialect_that_is_not_spoken_is_not_found() -> None:
             await client.responses.create(model=MODEL, input="Hi")
         assert "error" not in refused.value.response.json()
         assert vendor.served == []
+
+
+async def test_member_of_a_beta_needs_its_header(upstream: ScriptedUpstream) -> None:
+    keeps = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    ask: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
+    ask["extra_body"] = {"context_management": keeps}
+    async with anthropic.AsyncAnthropic(base_url=upstream.url, api_key="k", max_retries=0) as client:
+        with pytest.raises(anthropic.BadRequestError, match="context_management"):
+            await client.messages.create(**ask)
+        await client.messages.create(**ask, extra_headers={"anthropic-beta": "x,context-management-2025-06-27"})

@@ -260,3 +260,15 @@ def test_responses_vendor_takes_back_only_reasoning_that_it_encrypted() -> None:
     assert "not found" in refusal(responses_checks.check, changed(body, "input.1", item))
     forged = item | {"encrypted_content": "bm90IGpzb24="}
     assert "verified" in refusal(responses_checks.check, changed(body, "input.1", forged))
+
+
+def test_responses_takes_what_codex_sends_beside_the_types_of_the_sdk() -> None:
+    given = {"type": "message", "id": "msg_1", "role": "developer", "content": [{"type": "input_text", "text": "Hi"}]}
+    thought: Json = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
+    thought |= {"encrypted_content": responses.encrypted(Thinking(THOUGHT))}
+    body = copy_of(RESPONSES) | {"client_metadata": {"thread_id": "t"}}
+    body["input"] = [given, thought, *body["input"]]
+    responses_checks.check(body)
+    body["input"].append({"type": "message", "role": "user", "content": [{"type": "output_text", "text": "Hi"}]})
+    with pytest.raises(RefusedError):
+        responses_checks.check(body)

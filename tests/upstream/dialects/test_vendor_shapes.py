@@ -18,6 +18,7 @@ from tests.upstream.dialects.scenarios import (
     SCENARIOS,
     STOP_SEQUENCE,
     Answer,
+    Failure,
     Json,
     Prompt,
     Refusal,
@@ -165,6 +166,35 @@ def test_tool_loop_ends_with_what_the_tools_said() -> None:
     [part] = answer_of(prompt).parts
     assert isinstance(part, Text)
     assert "21 degrees" in part.text
+
+
+def test_script_goes_on_when_all_calls_have_results_that_say_what_it_expects() -> None:
+    turns = [
+        {"expects": [], "says": "Reading.", "calls": [["read", {"path": "a"}], ["read", {"path": "b"}]]},
+        {"expects": ["Hello"], "says": "Done.", "calls": []},
+    ]
+
+    def answered(*results: str) -> Answer | Failure:
+        said = [("tool", ToolResult(str(number), (Text(text),))) for number, text in enumerate(results)]
+        script = ("user", Text(f"[[scenario:scripted]] {json.dumps(turns)}"))
+        return respond(prompt_of("plain", script, *said))
+
+    first = answered()
+    assert isinstance(first, Answer)
+    calls = [part for part in first.parts if isinstance(part, ToolCall)]
+    assert [call.arguments["path"] for call in calls] == ["a", "b"]
+    assert calls[0].id != calls[1].id
+    assert answered("Hello", "no such file").parts[-1] == Text("Done.")  # type: ignore[union-attr]
+    for lacking in (("Bye", "no such file"), ("Hello",)):
+        assert isinstance(answered(*lacking), Failure)
+
+
+def test_each_turn_of_a_conversation_has_another_id() -> None:
+    told = ("assistant", Text("42"))
+    for dialect in DIALECTS:
+        prompts = (prompt_of("plain"), prompt_of("plain", told))
+        first, second = (dialect.whole(BODY, prompt, answer_of(prompt))["id"] for prompt in prompts)
+        assert first != second
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

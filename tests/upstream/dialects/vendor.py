@@ -96,7 +96,7 @@ class ScriptedVendor:
     async def _answer(self, exchange: Exchange, dialect: Dialect) -> None:
         try:
             body = json.loads(exchange.received.body)
-            _check_headers(exchange, dialect)
+            _check_headers(exchange, dialect, body)
             dialect.check(body)
             prompt = dialect.read(body)
         except RefusedError as problem:
@@ -128,12 +128,16 @@ class ScriptedVendor:
         return FAILURES[marker[0].removesuffix(ONCE)]
 
 
-def _check_headers(exchange: Exchange, dialect: Dialect) -> None:
+def _check_headers(exchange: Exchange, dialect: Dialect, body: Json) -> None:
     received = exchange.received
     if not (received.header("authorization") or received.header("x-api-key")):
         raise RefusedError("no credential", status=401)
     if dialect is MESSAGES and received.header("anthropic-version") is None:
         raise RefusedError("header is required", "anthropic-version")
+    for name in messages_checks.BETA & body.keys() if dialect is MESSAGES else ():
+        asked = (received.header("anthropic-beta") or "").split(",")
+        if not any(beta.startswith(name.replace("_", "-")) for beta in asked):
+            raise RefusedError("Extra inputs are not permitted", name)
 
 
 def _error_headers(status: int) -> dict[str, str]:
