@@ -1,0 +1,33 @@
+"""Reads the boundary of a form from `content-type`, and writes that field for the upstream. Pure.
+
+See docs/reference/inference.md#forms.
+"""
+
+import re
+from collections.abc import Sequence
+
+from proxy.refusals import MalformedRequestError
+
+_MEDIA_TYPE = "multipart/form-data"
+_CHARACTERS = r"[A-Za-z0-9'()+_,./:=?-]{1,70}"  # RFC 2046 5.1.1, without the space
+_FORM = re.compile(rf'multipart/form-data[ \t]*;[ \t]*boundary=(?:"({_CHARACTERS})"|([A-Za-z0-9\'+_.-]{{1,70}}))', re.I)
+
+
+def is_form(content_type: str | None) -> bool:
+    """Whether a body of this `content-type` is a form, or may be read as one."""
+    return content_type is not None and content_type.strip().lower().startswith("multipart/")
+
+
+def boundary_of(content_types: Sequence[str]) -> bytes:
+    """The boundary. `content_types`: all values of the field. Raises `MalformedRequestError`."""
+    match = _FORM.fullmatch(content_types[0].strip()) if len(content_types) == 1 else None
+    if match is None:
+        raise MalformedRequestError(
+            f"content-type of a form must be {_MEDIA_TYPE} with a boundary of at most 70 characters and nothing else"
+        )
+    return (match[1] or match[2]).encode()
+
+
+def content_type_of(boundary: bytes) -> str:
+    """The field for the upstream, always in the same form."""
+    return f'{_MEDIA_TYPE}; boundary="{boundary.decode()}"'
