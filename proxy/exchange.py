@@ -103,6 +103,27 @@ class Outgoing(Protocol):
         ...
 
 
+class Upload(Protocol):
+    """A request's body that is still arriving while it is sent."""
+
+    content_type: str
+    length: int | None
+    """Size in bytes as sent upstream; None if the caller did not declare it."""
+    received_bytes: int
+    """How much has arrived."""
+
+    def rename(self, model: str) -> None:
+        """Give the upstream this model. Call it before `read`."""
+        ...
+
+    async def read(self) -> bytes:
+        """The next bytes for the upstream as they arrive; b"" at the end of a valid body.
+
+        Raises what `Incoming.read` raises, and a `RefusalError` for a body that turns out to be wrong.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class UpstreamCall:
     """One request to an upstream, ready to send. The client adds `host` and `content-length`."""
@@ -118,6 +139,8 @@ class UpstreamCall:
     idle_timeout_s: float
     """How long the upstream may be silent after its head."""
     reach: Reach
+    upload: Upload | None = None
+    """If set, it is the body, in place of `body`."""
     written: bool = False
     """Set by the client with the first byte that it writes."""
 
@@ -215,6 +238,8 @@ class Received:
     """The billing event's `requestMetadata`."""
     outline: Outline | None = None
     """If set, long strings in `json` are placeholders; never in a member that a stage reads."""
+    upload: Upload | None = None
+    """If set, it is the body: most of it has not arrived."""
 
 
 @dataclass(slots=True)

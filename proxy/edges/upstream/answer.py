@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from proxy.edges.upstream.status_lines import StatusLines
-from proxy.exchange import Headers, UpstreamCall, UpstreamCutError, UpstreamError
+from proxy.exchange import Headers, UpstreamCall, UpstreamCutError
 
 HELD_BYTES = 65_536
 """With more than this unread, reading from the socket pauses until the answer was read (backpressure)."""
@@ -62,7 +62,7 @@ class HttpAnswer:
         self.held_bytes = 0
         self.complete = False
         self.ended = False
-        self.failure: UpstreamError | None = None
+        self.failure: Exception | None = None
         self.waiter: asyncio.Future[bool] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # only during `pour`
         self.exchange: AnsweringConnection | None = exchange  # None once the exchange is over

@@ -69,6 +69,8 @@ class HttpUpstream:
         if route is None or route.reach is not call.reach:
             route = self._make_route(call)
         pool, head = route.pool, _head(call, route.line)
+        if call.upload is not None:  # it cannot be sent twice, so it uses no connection that may be stale
+            return await (await pool.take_new(call.deadline)).exchange(call, head)
         connection = pool.take() or await pool.take_or_wait(call.deadline)
         try:
             return await connection.exchange(call, head)
@@ -188,6 +190,12 @@ class _Pool:
             connection.drop()
         return None
 
+    async def take_new(self, deadline: float) -> UpstreamConnection:
+        """A connection that was not used before, unless the cap is reached. Raises an `UpstreamError`."""
+        if self._slots_in_use < self._per_origin:
+            return await self.take_or_wait(deadline)
+        return self.take() or await self.take_or_wait(deadline)
+
     async def take_or_wait(self, deadline: float) -> UpstreamConnection:
         """A new connection, or at the cap the next free one. Raises an `UpstreamError`."""
         if self._slots_in_use < self._per_origin:
@@ -282,7 +290,11 @@ class _Pool:
 def _head(call: UpstreamCall, line: str) -> bytes:
     """The request's head. Raises `UpstreamUnreachableError` for a character that could smuggle in a line."""
     fields = [f"{name}: {value}\r\n" for name, value in call.headers.items() if name.lower() not in _CONNECTION_FIELDS]
-    if call.body or call.method not in _BODILESS:
+    if call.upload is not None and call.upload.length is None:
+        fields.append("transfer-encoding: chunked\r\n")
+    elif call.upload is not None:
+        fields.append(f"content-length: {call.upload.length}\r\n")
+    elif call.body or call.method not in _BODILESS:
         fields.append(f"content-length: {len(call.body)}\r\n")
     head = f"{call.method} {line}{''.join(fields)}\r\n"
     lines = len(fields) + 3  # plus request line, `host` and the empty line

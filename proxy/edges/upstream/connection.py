@@ -10,33 +10,25 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Protocol, cast
 
 import httptools
 
 from proxy.edges.upstream.answer import HELD_BYTES, HttpAnswer
+from proxy.edges.upstream.request_writer import RequestWriter
 from proxy.exchange import (
     UpstreamCall,
     UpstreamCutError,
-    UpstreamError,
     UpstreamResetError,
     UpstreamTimeoutError,
 )
 from proxy.http_rules.header_names import HeaderNames
-from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 READ_BYTES = 65_536
 """Size of the read buffer that all connections of a client share: each read is parsed before the next one."""
 HEAD_BYTES = 65_536
 """Most bytes in a row that are not body: a head, trailers, chunk extensions, interim answers."""
-WRITE_BYTES = 65_536
-"""A request up to this size is joined into one buffer and one write."""
-WHOLE_BYTES = 1 << 20
-"""A request up to this size is one write of all its segments."""
-PIECE_BYTES = 131_072
-"""A longer body is written in pieces of this size as the socket accepts them."""
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 
 
@@ -85,10 +77,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         "_sock",
         "_timer",
         "_timer_at",
-        "_truncated",
-        "_unsent",
-        "_writing_paused",
-        "_written_bytes",
+        "_writer",
         "freed_at",
         "loop",
         "transport",
@@ -106,10 +95,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._timer_at = 0.0
         self._exchanges = 0
         self._fields: list[tuple[str, str]] = []
-        self._unsent: Iterator[bytes | memoryview] | None = None
-        self._written_bytes = 0
+        self._writer: RequestWriter
         self._non_body_bytes = 0
-        self._received_any = self._interim = self._reading_paused = self._writing_paused = self._truncated = False
+        self._received_any = self._interim = self._reading_paused = False
         self._reusable = True
         self._received_at = 0.0
         self.freed_at = 0.0
@@ -128,14 +116,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         until = silent_at if silent_at < call.deadline else call.deadline
         if self._timer is None or self._timer_at > until:  # a timer of an earlier exchange that fires sooner will do
             self._set_timer(until)
-        body = call.body
         call.written = True
-        if isinstance(body, bytes) and len(head) + len(body) <= WRITE_BYTES:
-            self._written_bytes = len(head) + len(body)
-            self._unsent = None
-            self.transport.write(head + body)
+        if call.upload is None:
+            self._writer.write(head, call.body)
         else:
-            self._send_long(head, body)
+            self._writer.upload(head, call.upload, self._fail)
         answer.waiter = waiter = self.loop.create_future()
         try:
             await waiter
@@ -149,6 +134,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def drop(self) -> None:
         """Close at once and discard unsent bytes."""
         self._pool.forget(self)
+        self._writer.stop()
         self.transport.abort()
 
     def abandon(self) -> None:
@@ -158,37 +144,17 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def _send_long(self, head: bytes, body: RequestBody) -> None:
-        if len(body) <= WHOLE_BYTES:
-            self._written_bytes = len(head) + len(body)
-            self._unsent = None
-            self.transport.writelines((head, body) if isinstance(body, bytes) else (head, *body.segments))
-            return
-        self._written_bytes = len(head)
-        self._unsent = (SegmentedBody(body) if isinstance(body, bytes) else body).pieces(PIECE_BYTES)
-        self.transport.write(head)
-        self._send_more()
-
-    def _send_more(self) -> None:
-        """Write as much of a long body as the transport accepts; `resume_writing` continues."""
-        while self._unsent is not None and not self._writing_paused and not self.transport.is_closing():
-            if piece := next(self._unsent, b""):
-                self._written_bytes += len(piece)
-                self.transport.write(piece)
-            else:
-                self._unsent = None
-
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        self._send_more()
+        self._writer.resume()
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
+        self._writer = RequestWriter(self.loop, self.transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._shared.buffer
@@ -241,7 +207,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.exchange = None
         if self._reading_paused:
             self.resume_receiving()
-        if self._reusable and self._unsent is None and not self._writing_paused and not self._truncated:
+        if self._reusable and self._writer.is_free:
             self.freed_at = self._received_at
             self._pool.release(self)
         else:
@@ -273,8 +239,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             answer.status = status
             if answer.method == "HEAD":  # the parser would wait for a body of `content-length`
                 answer.complete = True
-            elif status >= 400 and self._unsent is not None:
-                self._unsent, self._truncated = None, True  # the upstream refused: stop sending the body (RFC 9112 9.3)
+            elif status >= 400 and self._writer.is_sending:
+                self._writer.stop()  # the upstream refused: stop sending the body (RFC 9112 9.3)
         elif status in (100, 102, 103):
             self._interim = True
         else:
@@ -315,7 +281,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._pool.forget(self)
         if self._answer is not None:
             self._break("the connection to the upstream broke off")
-        self._unsent = None
+        self._writer.stop()
         del self._parser  # it refers to our bound methods: break the cycle
 
     def _break(self, text: str, closed_in_order: bool = False) -> None:
@@ -332,7 +298,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         else:
             self._fail(UpstreamResetError(text))
 
-    def _fail(self, failure: UpstreamError) -> None:
+    def _fail(self, failure: Exception) -> None:
         answer, self._answer = self._answer, None
         self.drop()
         if answer is not None:
@@ -353,7 +319,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if not closed_in_order:
             return False
         unacknowledged = _unacknowledged_bytes(self._sock)
-        handed_over = self._written_bytes - self.transport.get_write_buffer_size()
+        handed_over = self._writer.written_bytes - self.transport.get_write_buffer_size()
         return unacknowledged is not None and unacknowledged >= handed_over
 
     # --- time ---------------------------------------------------------------------------------------------------------
