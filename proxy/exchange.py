@@ -174,6 +174,8 @@ class Purpose(Enum):
     """What a path is for, and which kinds of key may use it."""
 
     INFER = "infer", SLUG_CALLERS
+    COUNT = "count", SLUG_CALLERS
+    """Count the tokens of a request to come: takes and costs none."""
     LIST = "list", SLUG_CALLERS
     INVOKE = "invoke", MODEL_CALLERS
     UNKNOWN = "unknown", tuple(KeyKind)
@@ -305,13 +307,15 @@ class RequestContext:
     """The latest stage's value. It leads to the values before it."""
     load: Load | None = None
     """What the request takes of the worker's capacity."""
+    upload: Upload | None = None
+    """Set if the body is sent while it arrives."""
     replica_call: ReplicaCall | None = None
     rate_limit_lines: str = ""
     """The `x-ratelimit-*` fields, encoded."""
     journaled: bool = False
     """The journal has the call's open record."""
     dispatched: bool = False
-    """A byte of the request was written upstream, so it counts as a request."""
+    """A byte of the request was written upstream, so it counts as a request. So does a token count answered here."""
     ended: bool = False
     """The call was journaled as ended, and settled."""
     billed: Tokens | None = None

@@ -21,7 +21,7 @@ from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.exchange import Answered, Answering, CallerGoneError, Incoming, Outgoing, Purpose, RequestContext
 from proxy.http_rules.cors import CorsRules
 from proxy.refusals import BUG, render, row_of
-from proxy.stages import admit, authenticate, dispatch, relay, route, settle
+from proxy.stages import admit, authenticate, count_tokens, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.time_slices import Slices
 
@@ -40,7 +40,7 @@ class Journal(dispatch.Journal, relay.Journal, settle.Journal, Protocol):
     """The journal of calls."""
 
 
-class Dialects(route.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
+class Dialects(route.Dialects, count_tokens.Dialects, dispatch.Dialects, relay.Dialects, Protocol):
     """How each provider is asked, and how its answers are read."""
 
 
@@ -88,6 +88,7 @@ class Pipeline:
         self._authenticate = authenticate.Authenticate(given.directory)
         self._route = route.Route(given.directory, given.dialects)
         self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
+        self._count_tokens = count_tokens.CountTokens(given.dialects)
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
         self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)
         self._settle = settle.Settle(_settle_dependencies(given))
@@ -117,6 +118,8 @@ class Pipeline:
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
         context.reached = routed = self._route(identified, received)  # 400 404
         context.reached = admitted = await self._admit(context, routed)  # 429 503
+        if (counted := self._count_tokens(context, admitted)) is not None:
+            return counted
         context.reached = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
         return await self._relay(context, answering)  # 499 502 504
 

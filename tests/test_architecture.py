@@ -113,6 +113,7 @@ PURE = (
     "proxy.capacity.",
     "proxy.dialects.",
     "proxy.exchange",
+    "proxy.forms.",
     "proxy.http_rules.",
     "proxy.json_text.",
     "proxy.refusals",

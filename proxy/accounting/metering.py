@@ -65,6 +65,11 @@ class AnswerReader(Protocol):
 class DeliveredCounter(Protocol):
     """Counts what was delivered to the caller, for answers without a usage report."""
 
+    @property
+    def expects_usage(self) -> bool:
+        """Whether an answer without a usage report is worth noting."""
+        ...
+
     def add(self, data: bytes) -> None:
         """Add bytes that the caller was sent."""
         ...

@@ -7,6 +7,8 @@ See docs/reference/events-and-webhooks.md#token-counts.
 """
 
 import re
+from dataclasses import dataclass
+from typing import Protocol
 
 import orjson
 
@@ -14,7 +16,6 @@ from policy.billing import Tokens
 from policy.token_estimate import sample_of, tokens_of, weight_of
 from proxy.dialects import delta_pattern
 from proxy.dialects.answer_text import TextExtractor
-from proxy.dialects.request_text import RequestTokens
 
 PENDING_BYTES = 8 << 10
 LESSONS = 8
@@ -27,12 +28,27 @@ _DATA_NAME = b"data: "
 _BACKSLASH = 0x5C
 
 
+class AskedTokens(Protocol):
+    """The input tokens of a request."""
+
+    @property
+    def tokens(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTokens:
+    """The input of a request that is not read."""
+
+    tokens: int
+
+
 class StreamCounter:
     """Counts the frames of a stream."""
 
     __slots__ = ("_lessons", "_pattern", "_pending", "_request", "_size", "_texts", "_unfinished", "_weight")
+    expects_usage = True
 
-    def __init__(self, request: RequestTokens, texts: TextExtractor) -> None:
+    def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self._request = request
         self._texts = texts
         self._pending: list[bytes] = []
@@ -93,8 +109,9 @@ class BodyCounter:
     """Counts a body, or the pieces of one that was too large to be held."""
 
     __slots__ = ("_last", "_request", "_texts", "_weight")
+    expects_usage = True
 
-    def __init__(self, request: RequestTokens, texts: TextExtractor) -> None:
+    def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self._request = request
         self._texts = texts
         self._last = b""
@@ -118,8 +135,9 @@ class NoTextCounter:
     """For a path whose answers hold no text: output is always 0."""
 
     __slots__ = ("_request",)
+    expects_usage = True
 
-    def __init__(self, request: RequestTokens) -> None:
+    def __init__(self, request: AskedTokens) -> None:
         self._request = request
 
     def add(self, data: bytes) -> None:
@@ -129,7 +147,37 @@ class NoTextCounter:
         return _tokens(0, self._request, reported_input)
 
 
-def _tokens(weight: int, request: RequestTokens, reported_input: Tokens | None) -> Tokens:
+class PlainTextCounter:
+    """Counts an answer that is text alone, piece by piece."""
+
+    __slots__ = ("_request", "_weight")
+    expects_usage = True
+
+    def __init__(self, request: AskedTokens) -> None:
+        self._request = request
+        self._weight = 0
+
+    def add(self, data: bytes) -> None:
+        self._weight += sample_of([data]).weight
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        return _tokens(self._weight, self._request, reported_input)
+
+
+class UnbilledCounter:
+    """For a path whose requests and answers are billed only as reported."""
+
+    __slots__ = ()
+    expects_usage = False
+
+    def add(self, data: bytes) -> None:
+        """Counts nothing."""
+
+    def tokens(self, reported_input: Tokens | None) -> Tokens:
+        return Tokens()
+
+
+def _tokens(weight: int, request: AskedTokens, reported_input: Tokens | None) -> Tokens:
     output = tokens_of(weight)
     return (
         Tokens(input=request.tokens, output=output)

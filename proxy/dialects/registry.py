@@ -10,11 +10,11 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
-from proxy.dialects import answer_text, vendor_c
+from proxy.dialects import answer_text, passed_paths, token_count, vendor_c
 from proxy.dialects.answer_text import TextExtractor
 from proxy.dialects.body_readers import PassThroughReader
 from proxy.dialects.chat_completions import passing as chat_completions
-from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter
+from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
 from proxy.dialects.messages import passing as messages
 from proxy.dialects.request_text import RequestTokens
 from proxy.dialects.translation.chat_answer import MessagesAnswerTranslator, MessagesStreamTranslator
@@ -35,7 +35,11 @@ from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
-_PATH_DIALECTS = dict.fromkeys(chat_completions.PATHS, CHAT_COMPLETIONS) | {messages.PATH: MESSAGES}
+_PATH_DIALECTS = {
+    **dict.fromkeys((*chat_completions.PATHS, *passed_paths.PATHS), CHAT_COMPLETIONS),
+    messages.PATH: MESSAGES,
+    token_count.PATH: MESSAGES,
+}
 """The caller's dialect by path. Other paths serve no inference."""
 _TEXT_EXTRACTORS: dict[str, TextExtractor] = {
     chat_completions.CHAT_PATH: answer_text.chat_texts,
@@ -63,6 +67,8 @@ def translate_request(request: Received, target: Target) -> Json | None:
     Raises `UntranslatableError` wherever `build_request` would, so that such a call is refused before it is counted.
     """
     target_dialect = _dialect_of_target(target)
+    if request.head.path == token_count.PATH:
+        return None
     if dialect_of(request.head.path) != target_dialect:
         return _translated(request, target)
     if target_dialect == CHAT_COMPLETIONS and request.streaming:
@@ -78,6 +84,8 @@ def build_request(
     Raises `UntranslatableError` if the target's dialect cannot express it.
     """
     target_dialect = _dialect_of_target(target)
+    if request.head.path == token_count.PATH:
+        return token_count.build_request(request, target, credential)
     try:
         if translation is None and dialect_of(request.head.path) != target_dialect:
             translation = _translated(request, target)
@@ -91,7 +99,22 @@ def build_request(
 def translated_for(request: Received, target: Target) -> str | None:
     """The caller's dialect if answers of `target` are translated into it; None if both speak the same."""
     caller_dialect = dialect_of(request.head.path)
+    if request.head.path == token_count.PATH:
+        return None
     return caller_dialect if caller_dialect != _dialect_of_target(target) else None
+
+
+def own_answer(request: Received, target: Target) -> bytes | None:
+    """The JSON that answers the request without its target; None if the target is asked."""
+    is_count = request.head.path == token_count.PATH
+    return token_count.estimate(request) if is_count and not token_count.is_asked(target) else None
+
+
+def stand_in_answer(request: Received, status: int, error: bytes) -> bytes | None:
+    """The JSON that answers the request in place of this error of its target; None if the error stands."""
+    if request.head.path != token_count.PATH or not token_count.says_no_such_path(status, error):
+        return None
+    return token_count.estimate(request)
 
 
 def answer_reader(
@@ -102,6 +125,10 @@ def answer_reader(
     form = _form(headers, request.streaming)
     if not 200 <= status < 300 or form == "other":
         return PassThroughReader()
+    if request.head.path == token_count.PATH:
+        return messages.body_reader(request.slug, most)
+    if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+        return passed_paths.answer_reader(passed, form, request.slug, most)
     caller_dialect, target_dialect = dialect_of(request.head.path), _dialect_of_target(target)
     if caller_dialect != target_dialect:
         if caller_dialect == CHAT_COMPLETIONS:
@@ -118,6 +145,10 @@ def answer_reader(
 
 def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
     """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
+    if request.head.path == token_count.PATH:
+        return UnbilledCounter()
+    if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+        return passed.count(request, reader)
     texts, asked = _TEXT_EXTRACTORS.get(request.head.path), RequestTokens(request)
     if texts is None:
         return NoTextCounter(asked)
@@ -138,16 +169,20 @@ def _chat_request(
     request: Received, target: Target, credential: str | None, translation: Json | None
 ) -> UpstreamRequest:
     body: RequestBody
-    if translation is not None:
+    config = target.vendor_c_config
+    headers = chat_completions.request_headers(credential if config is None else vendor_c.bearer_token(credential))
+    if request.upload is not None:
+        path, body = request.head.path, b""
+        request.upload.rename(target.target_model or request.slug)
+        headers["content-type"] = request.upload.content_type
+    elif translation is not None:
         path, body = chat_completions.CHAT_PATH, _restored(request, translation)
     else:
         path = request.head.path
         changes = chat_completions.changed_members(path, request.json, target.target_model)
         body = edit_members(request.body, request.json, changes, request.outline)
-    config = target.vendor_c_config
     if config is None:
-        return UpstreamRequest(path, chat_completions.request_headers(credential), body)
-    headers = chat_completions.request_headers(vendor_c.bearer_token(credential))
+        return UpstreamRequest(path, headers, body)
     return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
 
 

@@ -5,6 +5,7 @@ Pure. One function serves all dialects: few members reach the model, and their p
 See docs/reference/events-and-webhooks.md#token-counts.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -39,9 +40,11 @@ _MEMBERS_WITHOUT_TEXT = frozenset(
 class RequestTokens:
     """A request's text, and its token count once it was asked for."""
 
-    __slots__ = ("_json", "_media_tokens", "_sample", "_tokens")
+    __slots__ = ("_json", "_media_tokens", "_members", "_sample", "_tokens")
 
-    def __init__(self, request: Received) -> None:
+    def __init__(self, request: Received, members: Sequence[str] = _TEXT_MEMBERS) -> None:
+        """`members`: those that hold the text that the model sees."""
+        self._members = members
         self._tokens: int | None = None
         self._media_tokens = 0
         self._sample = Sample("", 0)
@@ -65,7 +68,7 @@ class RequestTokens:
         for name in _SERIALIZED_MEMBERS:
             if name in json:
                 collected.texts.append(_serialized(json[name]))
-        collected.read([json[name] for name in _TEXT_MEMBERS if name in json])
+        collected.read([json[name] for name in self._members if name in json])
         texts: list[str | bytes | memoryview] = [*collected.texts]
         if outline is not None:
             texts = list(islice(outline.original_segments(collected.texts, MAX_VALUES), MAX_VALUES))

@@ -50,4 +50,4 @@ def _url(base_url: str, path: str, location: str) -> str:
         base = base.replace("{location}-", "")
     base = base.replace("{location}", location)
     version = path[: path.find("/", 1)]
-    return base + (path[len(version) :] if base.endswith(version) else path)
+    return base + path[len(version) :] if base.endswith(version) else base.removesuffix("/v1") + path

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 
 _INPUT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
+_TOTAL = ("total_tokens",)
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _CACHED = ("cached_tokens",)
 _CACHED_LEGACY = ("prompt_cache_hit_tokens",)
@@ -77,6 +78,8 @@ class OpenAiMeter:
         _must_be_an_object(usage)
         input_tokens = _figure(usage, _INPUT, self._most)
         output = _figure(usage, _OUTPUT, self._most)
+        if input_tokens is None and not self._has_output:
+            input_tokens = _figure(usage, _TOTAL, self._most)  # a rerank may report nothing else
         if input_tokens is None and output is None:
             return None
         if input_tokens is None:

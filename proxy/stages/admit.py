@@ -12,7 +12,7 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
-from proxy.exchange import Admitted, CountersUnavailableError, RequestContext, Routed
+from proxy.exchange import Admitted, CountersUnavailableError, Purpose, RequestContext, Routed
 from proxy.http_rules.headers import rate_limit_lines
 from proxy.refusals import LimitExceededError
 
@@ -87,8 +87,10 @@ class Admit:
             tier = self._tiers.plan(routed.identified.workspace)
         # Request bytes / 4 + expected output, but never more than an event can report.
         # See docs/reference/limits.md#estimates.
-        asked = -(-len(received.body) // BYTES_PER_TOKEN)
-        expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(received.json))
+        asked = expected = 0
+        if received.head.purpose is not Purpose.COUNT:
+            asked = -(-len(received.body) // BYTES_PER_TOKEN)
+            expected = self._output_estimates.expected_output(plan.group_id, plan.slug, output_cap(received.json))
         reserved = min(asked + expected, MAX_COUNT)
         try:
             answer = await self._counters.take(plan, reserved, tier)

@@ -142,6 +142,7 @@ class Dispatch:
             deadline=0.0,
             idle_timeout_s=idle_timeout_s,
             reach=Reach.REPLICA,
+            upload=received.upload,
         )
         if target.provider == PLATFORM:
             upstream = await self._to_replica(context, admitted, asked, outbound)

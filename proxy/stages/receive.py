@@ -3,7 +3,7 @@
 No body is read for an unauthenticated caller. The body is parsed just far enough to know slug and streaming.
 """
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -12,7 +12,10 @@ import orjson
 from policy import exact_json
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
+from proxy.dialects import passed_paths, token_count
 from proxy.exchange import MODELS_PATH, Answered, Incoming, Purpose, Received, RequestContext, RequestHead
+from proxy.forms.boundary import is_form
+from proxy.forms.form_upload import FormUpload
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
@@ -31,7 +34,12 @@ from proxy.time_slices import Slices
 
 _INFER, _LIST = Purpose.INFER, Purpose.LIST  # a global is ten times as fast as a member
 _INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
-_PURPOSES = dict.fromkeys(_INFERENCE_PATHS, _INFER) | {MODELS_PATH: _LIST}
+_PURPOSES = {
+    **dict.fromkeys((*_INFERENCE_PATHS, *passed_paths.PATHS), _INFER),
+    token_count.PATH: Purpose.COUNT,
+    MODELS_PATH: _LIST,
+}
+_FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = ("/models/", "/async_request/")
 
@@ -69,22 +77,37 @@ class Receive:
         """The answer to a browser's preflight request; None for any other request."""
         return self._cors.preflight(head.incoming)
 
-    async def body(self, context: RequestContext) -> Received:
-        head = context.head
-        incoming = head.incoming
-        if head.purpose is not _INFER or incoming.method != "POST":
+    def body(self, context: RequestContext) -> Coroutine[Any, Any, Received]:
+        """Read the request's body: of a form as much as tells its model, otherwise all of it.
+
+        Not a coroutine function itself, because it awaits nothing.
+        """
+        head, incoming = context.head, context.head.incoming
+        if head.purpose not in (_INFER, Purpose.COUNT) or incoming.method != "POST":
             raise _unserved(head)
         if incoming.header("content-encoding") not in (None, "identity"):
             raise EncodedBodyError
         described = incoming.header("x-request-metadata")
         metadata = _header_metadata(described) if described is not None else None
-        load, declared = context.load, incoming.declared_bytes
+        declared = incoming.declared_bytes
+        if declared is not None and declared > self._max_body_bytes:
+            raise BodyTooLargeError(declared, self._max_body_bytes)
+        if head.path in _FORM_PATHS and is_form(incoming.header("content-type")):
+            return self._form(context, metadata)
+        return self._json(context, metadata)
+
+    async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
+        assert context.load is not None  # it has entered
+        upload = context.upload = FormUpload(context.head.incoming, context.load, self._max_body_bytes)
+        slug = await upload.model()
+        return Received(context.head, b"", {"model": slug}, slug, upload.streaming, metadata, upload=upload)
+
+    async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
+        incoming, load = context.head.incoming, context.load
         assert load is not None  # it has entered
-        if declared is not None:
-            if declared > self._max_body_bytes:
-                raise BodyTooLargeError(declared, self._max_body_bytes)
-            if declared > SMALL_BYTES:
-                load.expect(declared)
+        declared = incoming.declared_bytes
+        if declared is not None and declared > SMALL_BYTES:
+            load.expect(declared)
         body = await incoming.read()
         load.hold(len(body))
         if len(body) != declared:  # most bodies arrive at once
@@ -98,7 +121,7 @@ class Receive:
         streaming = json.get("stream") is True
         if metadata is None and "metadata" in json:
             metadata = _body_metadata(json, body, outline)
-        return Received(head, body, json, slug, streaming, metadata, outline)
+        return Received(context.head, body, json, slug, streaming, metadata, outline)
 
     async def _whole(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
         """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
@@ -120,7 +143,7 @@ def _purpose(path: str) -> Purpose:
 
 def _unserved(head: RequestHead) -> Exception:
     """Why this request is not an inference call."""
-    if head.purpose is _INFER:
+    if head.purpose in (_INFER, Purpose.COUNT):
         allowed = "POST"
     elif head.purpose is _LIST:
         allowed = "GET, HEAD"

@@ -64,6 +64,10 @@ class Dialects(Protocol):
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
 
+    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
+        """The JSON that answers the request in place of the upstream's error; None if the error stands."""
+        ...
+
     def translated_for(self, request: Received, target: Target) -> str | None:
         """The caller's dialect if the answer is translated; else None."""
         ...
@@ -129,6 +133,10 @@ class Relay:
         upstream = answering.upstream
         raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
         body = b"" if _is_encoded(upstream) else _without_secrets(answering, await _read_error(context, upstream))
+        received = answering.admitted.routed.received
+        stand_in = self._dialects.stand_in_answer(received, upstream.status, body)
+        if stand_in is not None:
+            return Answered(200, (("content-type", "application/json"),), stand_in)
         return self._error_of(answering, upstream.status, body)
 
     def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:

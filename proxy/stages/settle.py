@@ -156,7 +156,8 @@ class Settle:
             self._rejections.note(reported.rejected, context.routed.plan.slug if context.routed is not None else "")
         if not context.answered:
             return Tokens()
-        self._meters.usage_not_reported("rejected" if reported.rejected else "missing")
+        if reported.rejected or context.delivered.expects_usage:
+            self._meters.usage_not_reported("rejected" if reported.rejected else "missing")
         return context.delivered.tokens(reported.input)
 
     def report(self, context: RequestContext) -> None:
@@ -178,7 +179,7 @@ class Settle:
             group_id=key.group_id or "" if key is not None else "",
             key_prefix=key.prefix if key is not None else "",
             slug=routed.plan.slug if routed is not None else "",
-            request_bytes=context.request_bytes,
+            request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=context.outgoing.sent_bytes,
             tokens=context.billed if context.journaled else None,
             duration_s=duration_s,

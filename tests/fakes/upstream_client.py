@@ -63,6 +63,8 @@ class FakeUpstream:
     script: deque[FakeAnswer | Exception | asyncio.Event] = field(default_factory=deque)
     calls: list[UpstreamCall] = field(default_factory=list)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    uploaded: list[bytes] = field(default_factory=list)
+    """What arrived of each upload."""
 
     def will(self, *steps: FakeAnswer | Exception | asyncio.Event) -> None:
         self.script.extend(steps)
@@ -70,6 +72,11 @@ class FakeUpstream:
     async def send(self, call: UpstreamCall) -> FakeAnswer:
         self.calls.append(replace(call))  # a copy, because the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
+        if call.upload is not None and not isinstance(self.script[0], UpstreamUnreachableError):
+            call.written = True
+            self.uploaded.append(b"")
+            while piece := await call.upload.read():
+                self.uploaded[-1] += piece
         while True:
             step = self.script.popleft()
             call.written = call.written or not isinstance(step, UpstreamUnreachableError)

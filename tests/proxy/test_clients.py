@@ -110,7 +110,7 @@ async def test_each_messages_answer_has_a_request_id(rig: PathRig) -> None:
         (messages(authorization="Bearer nonsense"), 403),
         (FakeIncoming("/v1/messages?beta=true").saying(b"{"), 400),
         (FakeIncoming("/v1/messages", "DELETE"), 405),
-        (FakeIncoming("/v1/messages/count_tokens").saying(MESSAGES), 404),
+        (FakeIncoming("/v1/messages/batches").saying(MESSAGES), 404),
         (FakeIncoming("/v1/messages").saying(MESSAGES | {"model": "acme/unknown"}), 404),
     ],
 )

@@ -1,0 +1,96 @@
+"""Paths of the Chat Completions family that are only passed on: moderations, rerank, images and audio.
+
+Pure. Only `model` changes on its way to the target. A target of another dialect has nothing like them.
+
+See docs/reference/inference.md#paths and docs/reference/events-and-webhooks.md#token-counts.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from policy.billing import MAX_REPORTED_TOKENS
+from policy.token_estimate import AUDIO_TOKENS
+from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.dialects.body_readers import BodyReader, PassThroughReader
+from proxy.dialects.delivered_text import (
+    BodyCounter,
+    FixedTokens,
+    NoTextCounter,
+    PlainTextCounter,
+    StreamCounter,
+    UnbilledCounter,
+)
+from proxy.dialects.request_text import RequestTokens
+from proxy.dialects.stream_readers import StreamFormat, StreamReader
+from proxy.dialects.usage import OpenAiMeter
+from proxy.exchange import Received
+
+Json = dict[str, Any]
+Counter = Callable[[Received, AnswerReader], DeliveredCounter]
+
+
+def _events(*final: str) -> StreamFormat:
+    """Streams whose last event has one of these types."""
+    types = "|".join(map(re.escape, final)).encode()
+    pattern = rb'(?:\A|[\r\n])(?:event: ?(?:%b)\b|data: ?\{\s*"type"\s*:\s*"(?:%b)")' % (types, types)
+    return StreamFormat(tuple(kind.encode() for kind in final), re.compile(pattern))
+
+
+def _unbilled(_request: Received, _reader: AnswerReader) -> DeliveredCounter:
+    return UnbilledCounter()
+
+
+def _ranking(request: Received, _reader: AnswerReader) -> DeliveredCounter:
+    return NoTextCounter(RequestTokens(request, ("query", "documents")))
+
+
+def _transcript(_request: Received, reader: AnswerReader) -> DeliveredCounter:
+    recording = FixedTokens(AUDIO_TOKENS)
+    if isinstance(reader, PassThroughReader):
+        return PlainTextCounter(recording)
+    return (StreamCounter if reader.streams else BodyCounter)(recording, transcript_texts)
+
+
+def transcript_texts(answer: Json) -> list[str]:
+    """The text of a transcript; in a stream, of its deltas only."""
+    kind = answer.get("type")
+    text = answer.get("text") if kind is None else answer.get("delta") if kind == "transcript.text.delta" else None
+    return [text] if isinstance(text, str) else []
+
+
+@dataclass(frozen=True, slots=True)
+class PassedPath:
+    """How the answers on a path are read and billed, and whether its requests may be forms."""
+
+    count: Counter = _unbilled
+    """Makes the counter for answers without a usage report."""
+    takes_forms: bool = False
+    has_output: bool = True
+    """Whether a usage report must tell output tokens."""
+    stream: StreamFormat = field(default_factory=lambda: _events("[DONE]"))
+    answers_are_files: bool = False
+    """Whether an answer is never held, whatever its type."""
+
+
+_RERANK = PassedPath(_ranking, has_output=False)
+_TRANSCRIPT = PassedPath(_transcript, takes_forms=True, stream=_events("transcript.text.done"))
+PATHS = {
+    "/v1/moderations": PassedPath(),
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/v1/images/generations": PassedPath(stream=_events("image_generation.completed")),
+    "/v1/images/edits": PassedPath(takes_forms=True, stream=_events("image_edit.completed")),
+    "/v1/audio/speech": PassedPath(stream=_events("speech.audio.done"), answers_are_files=True),
+    "/v1/audio/transcriptions": _TRANSCRIPT,
+    "/v1/audio/translations": _TRANSCRIPT,
+}
+
+
+def answer_reader(passed: PassedPath, form: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> AnswerReader:
+    """The reader of a successful answer. `form`: `stream`, `json` or `other`."""
+    meter = OpenAiMeter(most=most, has_output=passed.has_output)
+    if form == "stream":
+        return StreamReader(passed.stream, slug, meter)
+    return PassThroughReader() if form == "other" or passed.answers_are_files else BodyReader(slug, meter)

@@ -1,0 +1,285 @@
+"""Paths that are only passed on: moderations, rerank, images, audio; JSON and forms, over in-memory parts."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import Target, VendorCConfig
+from policy.limits.limit import Limit, LimitType, Unit
+from policy.token_estimate import AUDIO_TOKENS
+from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.exchange import UpstreamUnreachableError
+from proxy.refusals import SlowBodyError
+from tests.fakes.directory import SLUG, platform
+from tests.fakes.path import VENDOR_B, PathRig
+from tests.fakes.upstream_client import SSE, FakeAnswer, answer
+from tests.fakes.wire import FakeIncoming, FakeOutgoing
+
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+JSON_PATHS = ["/v1/moderations", "/v1/rerank", "/v2/rerank", "/v1/images/generations", "/v1/audio/speech"]
+FORM_PATHS = ["/v1/images/edits", TRANSCRIPTIONS, "/v1/audio/translations"]
+AUDIO = bytes(range(256)) * 40
+FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.mp3"\r\n\r\n' + AUDIO + b"\r\n"
+USAGE = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
+
+
+@pytest.fixture
+def rig() -> PathRig:
+    return PathRig()
+
+
+def field(name: str, value: str) -> bytes:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+
+
+def form(path: str, *parts: Any, length: bool = True) -> FakeIncoming:
+    """A form that arrives in these pieces."""
+    incoming = FakeIncoming(path, content_type="multipart/form-data; boundary=b")
+    incoming.parts.extend(parts)
+    if length:
+        incoming.declared_bytes = sum(len(part) for part in parts if isinstance(part, bytes))
+    return incoming
+
+
+def posted(path: str, **members: Any) -> FakeIncoming:
+    return FakeIncoming(path).saying({"model": SLUG, **members})
+
+
+def events(*payloads: dict[str, Any]) -> FakeAnswer:
+    return answer(headers=SSE, pieces=[b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads])
+
+
+def billed(rig: PathRig) -> Tokens:
+    rig.check_settled()
+    return rig.journal.closed[-1].tokens
+
+
+# What passes.
+
+
+@pytest.mark.parametrize("path", JSON_PATHS)
+async def test_json_request_passes_with_the_targets_model(rig: PathRig, path: str) -> None:
+    rig.upstream.will(answer(b'{"model":"their-model","results":[]}'))
+    outgoing = await rig.serve(posted(path, input="text", documents=["a"]))
+    [call] = rig.upstream.calls
+    assert call.url == VENDOR_B + path
+    assert json.loads(bytes(call.body)) == {"model": "their-model", "input": "text", "documents": ["a"]}
+    assert outgoing.status == 200
+    if path != "/v1/audio/speech":
+        assert outgoing.json == {"model": SLUG, "results": []}
+
+
+@pytest.mark.parametrize("path", FORM_PATHS)
+@pytest.mark.parametrize("model_first", [True, False])
+@pytest.mark.parametrize("length", [True, False])
+async def test_form_passes_with_the_targets_model(rig: PathRig, path: str, model_first: bool, length: bool) -> None:
+    parts = [field("model", SLUG), FILE[:50], FILE[50:], field("language", "en")]
+    if not model_first:
+        parts = parts[1:] + parts[:1]
+    rig.upstream.will(answer(b'{"text":"hello"}'))
+    outgoing = await rig.serve(form(path, *parts, b"--b--\r\n", length=length))
+    assert (outgoing.status, outgoing.json) == (200, {"text": "hello"})
+    [call] = rig.upstream.calls
+    assert call.url == VENDOR_B + path
+    assert call.headers["content-type"] == 'multipart/form-data; boundary="b"'
+    assert call.headers["authorization"] == "Bearer sk-upstream-secret"
+    sent = b"".join(parts).replace(SLUG.encode(), b"their-model") + b"--b--\r\n"
+    assert rig.upstream.uploaded == [sent]
+    assert call.upload is not None
+    assert call.upload.length == (len(sent) if length else None)
+    [logged] = rig.access_log.records
+    assert logged.request_bytes == sum(map(len, parts)) + len(b"--b--\r\n")
+
+
+async def test_form_paths_take_json_too(rig: PathRig) -> None:
+    rig.upstream.will(answer(b"{}"))
+    assert (await rig.serve(posted("/v1/images/edits", prompt="x"))).status == 200
+    assert rig.upstream.calls[0].upload is None
+
+
+async def test_vendor_c_is_asked_below_its_project(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_B_COMPATIBLE", base_url="https://x.test/v1", target_model="t"))
+    rig.upstream.will(answer(b"{}"), answer(b"{}"))
+    await rig.serve(posted("/v1/images/generations"))
+    await rig.serve(posted("/v2/rerank"))
+    assert [call.url for call in rig.upstream.calls] == [
+        "https://x.test/v1/images/generations",
+        "https://x.test/v2/rerank",
+    ]
+    config = VendorCConfig("p", "l")
+    assert config.project_id == "p"
+
+
+@pytest.mark.parametrize("incoming", [posted("/v1/moderations"), form(TRANSCRIPTIONS, field("model", SLUG), FILE)])
+async def test_messages_target_is_a_400_that_names_the_path(rig: PathRig, incoming: FakeIncoming) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1"))
+    outgoing = await rig.serve(incoming)
+    assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
+    assert incoming.target in outgoing.json["error"]
+    assert not rig.upstream.calls
+
+
+async def test_upload_goes_to_another_replica_if_the_first_is_not_reached(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", "http://one.test", "http://two.test")
+    rig.upstream.will(UpstreamUnreachableError(), answer(b"{}"))
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n"))
+    assert outgoing.status == 200
+    assert len({call.url for call in rig.upstream.calls}) == 2
+    assert rig.upstream.uploaded == [field("model", SLUG) + FILE + b"--b--\r\n"]
+
+
+# What is billed.
+
+IMAGE_EVENTS = (
+    {"type": "image_generation.partial_image", "b64_json": "AAAA", "partial_image_index": 0},
+    {"type": "image_generation.completed", "b64_json": "BBBB", "usage": USAGE},
+)
+TRANSCRIPT = ({"type": "transcript.text.delta", "delta": "hello"}, {"type": "transcript.text.done", "text": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "tokens"),
+    [
+        ("/v1/moderations", answer(b'{"results":[]}'), Tokens()),
+        ("/v1/rerank", answer(b'{"results":[],"usage":{"total_tokens":9}}'), Tokens(input=9)),
+        ("/v1/rerank", answer(b'{"results":[]}'), Tokens(input=3)),
+        (
+            "/v1/images/generations",
+            answer(json.dumps({"data": [{"b64_json": "AAAA"}], "usage": USAGE}).encode()),
+            Tokens(14, 45),
+        ),
+        ("/v1/images/generations", answer(b'{"data":[{"b64_json":"AAAA"}]}'), Tokens()),
+        ("/v1/images/generations", events(*IMAGE_EVENTS), Tokens(14, 45)),
+        ("/v1/audio/speech", answer(b"\xff\xfb" * 99, headers=(("content-type", "audio/mpeg"),)), Tokens()),
+        (
+            "/v1/audio/speech",
+            events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done", "usage": USAGE}),
+            Tokens(14, 45),
+        ),
+    ],
+)
+async def test_tokens_are_billed_as_reported(rig: PathRig, path: str, reply: FakeAnswer, tokens: Tokens) -> None:
+    rig.upstream.will(reply)
+    incoming = posted(path, input="some text to speak", query="what", documents=["this", {"text": "that"}])
+    assert (await rig.serve(incoming)).status == 200
+    assert billed(rig) == tokens
+    assert rig.meters.unreported == (["missing"] if tokens == Tokens(input=3) else [])
+
+
+@pytest.mark.parametrize(
+    ("reply", "tokens"),
+    [
+        (answer(json.dumps({"text": "hello", "usage": USAGE}).encode()), Tokens(14, 45)),
+        (answer(b'{"text":"hello","usage":{"type":"duration","seconds":3}}'), Tokens(AUDIO_TOKENS, 1)),
+        (answer(b'{"task":"transcribe","text":"hello","segments":[{"text":"hello"}]}'), Tokens(AUDIO_TOKENS, 1)),
+        (answer(b"hello", headers=(("content-type", "text/plain"),)), Tokens(AUDIO_TOKENS, 1)),
+        (events(TRANSCRIPT[0], TRANSCRIPT[1] | {"usage": USAGE}), Tokens(14, 45)),
+        (events(*TRANSCRIPT), Tokens(AUDIO_TOKENS, 1)),
+    ],
+)
+async def test_transcripts_are_billed_as_reported_or_by_their_text(
+    rig: PathRig, reply: FakeAnswer, tokens: Tokens
+) -> None:
+    rig.upstream.will(reply)
+    await rig.serve(form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n"))
+    assert billed(rig) == tokens
+
+
+async def test_audio_streams_through(rig: PathRig) -> None:
+    later = asyncio.Event()
+    for headers in ((("content-type", "audio/mpeg"),), ()):
+        later.clear()
+        reply = answer(headers=headers, pieces=[b"\xff" * 5000, b"\xfe" * 5000, later, b"\xfd"])
+        rig.upstream.will(reply)
+        outgoing = FakeOutgoing()
+        task = asyncio.ensure_future(rig.pipeline.handle(posted("/v1/audio/speech", input="hi"), outgoing))
+        await asyncio.wait_for(reply.waiting.wait(), 5)
+        assert outgoing.body == b"\xff" * 5000, "all but the last piece"
+        later.set()
+        await task
+        assert outgoing.body == b"\xff" * 5000 + b"\xfe" * 5000 + b"\xfd"
+
+
+# What is refused.
+
+
+async def test_form_is_routed_and_limited_as_any_call(rig: PathRig) -> None:
+    body = (FILE, b"--b--\r\n")
+    assert (await rig.serve(form(TRANSCRIPTIONS, field("model", "acme/unknown"), *body))).status == 404
+    rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
+    rig.upstream.will(answer(b"{}"))
+    incoming = [form(TRANSCRIPTIONS, field("model", SLUG), *body) for _ in range(2)]
+    assert [(await rig.serve(one)).status for one in incoming] == [200, 429]
+    assert len(incoming[1].parts) == 1, "no more was read than tells where the model ends"
+
+
+@pytest.mark.parametrize("length", [True, False])
+async def test_model_that_comes_twice_cuts_the_upload(rig: PathRig, length: bool) -> None:
+    rig.upstream.will(answer(b"{}"))
+    parts = (field("model", SLUG), FILE, field("model", "acme/other"), b"--b--\r\n")
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, *parts, length=length))
+    assert outgoing.status == 400
+    assert "model occurs more than once" in outgoing.json["error"]
+    [sent] = rig.upstream.uploaded
+    assert sent.startswith(field("model", "their-model"))
+    assert b"acme/other" not in sent
+    assert b"--b--" not in sent
+    [closed] = rig.journal.closed
+    assert (closed.status, closed.tokens) == (400, Tokens())
+    rig.check_settled()
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "says"),
+    [
+        ((FILE, b"--b--\r\n"), 400, "'model'"),
+        ((b"--b--\r\n",), 400, "'model'"),
+        ((b"{}",), 400, "must begin with its boundary"),
+        ((field("model", SLUG), FILE), 400, "ends before its last delimiter"),
+        ((field("metadata", "{}"), field("model", SLUG)), 400, "x-request-metadata"),
+        ((field("model", SLUG), SlowBodyError()), 408, "did not arrive in time"),
+    ],
+)
+async def test_wrong_form_is_refused(rig: PathRig, parts: tuple[Any, ...], status: int, says: str) -> None:
+    rig.upstream.will(answer(b"{}"))
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, *parts, length=False))
+    assert outgoing.status == status
+    assert says in outgoing.json["error"]
+    rig.check_settled()
+
+
+async def test_form_above_the_bound_is_a_413(rig: PathRig) -> None:
+    rig.upstream.will(answer(b"{}"))
+    model = field("model", SLUG)
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, model, FILE, *[b"x" * 50_000] * 2, length=False))
+    assert (outgoing.status, outgoing.json["error_code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert len(rig.upstream.uploaded) == 1
+    assert (await rig.serve(form(TRANSCRIPTIONS, b"x" * 100_001))).status == 413
+    assert len(rig.upstream.uploaded) == 1, "a declared size is refused before"
+
+
+async def test_only_what_comes_before_the_model_is_held() -> None:
+    rig = PathRig(capacity=CapacityLimits(max_held_bytes=30_000))
+    rig.upstream.will(answer(b"{}"))
+    model, file = field("model", SLUG), [FILE[:-2], *[b"x" * 10_000] * 5, b"\r\n"]
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, model, *file, b"--b--\r\n"))
+    assert outgoing.status == 200
+    outgoing = await rig.serve(form(TRANSCRIPTIONS, *file, model, b"--b--\r\n"))
+    assert (outgoing.status, outgoing.json["error_code"]) == (529, "CAPACITY_EXHAUSTED")
+
+
+async def test_caller_that_leaves_mid_upload_is_settled(rig: PathRig) -> None:
+    never = asyncio.Event()
+    rig.upstream.will(answer(b"{}"))
+    incoming = form(TRANSCRIPTIONS, field("model", SLUG), FILE, never, length=False)
+    task = asyncio.ensure_future(rig.serve(incoming))
+    await asyncio.wait_for(incoming.waiting.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert rig.meters.calls[0].status == 499
+    assert billed(rig) == Tokens()
