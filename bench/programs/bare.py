@@ -124,6 +124,12 @@ class UnmeteredAnswers:
     ) -> AnswerReader:
         return BodyReader(request.slug, NoMeter())
 
+    def own_answer(self, request: Received, target: Target) -> bytes | None:
+        return registry.own_answer(request, target)
+
+    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
+        return registry.stand_in_answer(request, status, error)
+
     def translated_for(self, request: Received, target: Target) -> str | None:
         return registry.translated_for(request, target)
 
