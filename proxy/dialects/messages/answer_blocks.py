@@ -1,0 +1,94 @@
+"""What whole answers and streams to Messages callers have in common: ids, blocks of reasoning, stop and usage.
+
+Pure.
+"""
+
+from policy.billing import Tokens
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES
+from proxy.dialects.messages.tool_ids import accepted_id
+from proxy.dialects.middle.answer import (
+    CONTEXT_FULL,
+    END,
+    MAX_TOKENS,
+    PAUSED,
+    REFUSED,
+    STOP_SEQUENCE,
+    TOOL_CALLS,
+    Json,
+    Stop,
+    UsageDetails,
+)
+from proxy.dialects.middle.request import Reasoning
+from proxy.dialects.middle.sealing import seal
+
+_STOP_REASONS = {
+    END: "end_turn",
+    MAX_TOKENS: "max_tokens",
+    STOP_SEQUENCE: "stop_sequence",
+    TOOL_CALLS: "tool_use",
+    REFUSED: "refusal",
+    PAUSED: "pause_turn",
+    CONTEXT_FULL: "model_context_window_exceeded",
+}
+_PREFIX = "msg_"
+_DISTINCT_CHARS = 16
+"""An id at least this long is taken to be used once; clients merge answers that share an id."""
+
+
+def message_id(given: str, created_s: int) -> str:
+    """The vendor's id, or one made from it and the answer's time."""
+    if given.startswith(_PREFIX):
+        return given
+    body = accepted_id(given.removeprefix("chatcmpl-").removeprefix("resp_"))
+    return _PREFIX + (body if len(body) >= _DISTINCT_CHARS else f"{body}{'_' if body else ''}{created_s:x}")
+
+
+def call_id(given: str, message: str, number: int) -> str:
+    """The id of a call, in the characters that Messages allows; one made from the message's id where it has none."""
+    return accepted_id(given) or f"toolu_{message.removeprefix(_PREFIX)}_{number}"
+
+
+def extra_block(written_id: str, extra: Json) -> Json:
+    """Keeps an opaque member of a tool call for the next turn; stands before the call."""
+    return {"type": "redacted_thinking", "data": seal(CHAT_COMPLETIONS, {"tool_call_extra": {written_id: extra}})}
+
+
+def reasoning_block(reasoning: Reasoning) -> Json | None:
+    """The block; None if there is nothing to show or to return."""
+    native = reasoning.native
+    if native is not None and reasoning.dialect == MESSAGES:
+        return native
+    if native is None:
+        return {"type": "thinking", "thinking": reasoning.text, "signature": ""} if reasoning.text else None
+    sealed = seal(reasoning.dialect, native)
+    if reasoning.text:
+        return {"type": "thinking", "thinking": reasoning.text, "signature": sealed}
+    return {"type": "redacted_thinking", "data": sealed}
+
+
+def stop_members(stop: Stop, sequences: list[str]) -> Json:
+    """`sequences`: those that the caller asked for."""
+    reason, sequence = stop.reason, None
+    if reason == STOP_SEQUENCE and stop.sequence not in sequences:
+        reason = END
+    elif reason == STOP_SEQUENCE:
+        sequence = stop.sequence
+    members: Json = {"stop_reason": _STOP_REASONS[reason], "stop_sequence": sequence}
+    if reason == REFUSED and stop.explanation:
+        members["stop_details"] = {"type": "refusal", "category": None, "explanation": stop.explanation}
+    return members
+
+
+def usage_member(tokens: Tokens | None, details: UsageDetails) -> Json:
+    """`input_tokens` excludes what caches gave and took."""
+    known = tokens or Tokens()
+    written = min(details.cache_write_tokens, known.input - known.cached_input)
+    usage: Json = {
+        "input_tokens": known.input - known.cached_input - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": known.cached_input,
+        "output_tokens": known.output,
+    }
+    if details.reasoning_tokens:
+        usage["output_tokens_details"] = {"thinking_tokens": details.reasoning_tokens}
+    return usage

@@ -1,0 +1,83 @@
+"""Reads a Messages target's whole answer.
+
+Pure. Lenient: what a vendor leaves out counts as absent.
+"""
+
+import orjson
+
+from policy.endpoints import MESSAGES
+from proxy.dialects.middle.answer import (
+    CONTEXT_FULL,
+    END,
+    MAX_TOKENS,
+    PAUSED,
+    REFUSED,
+    STOP_SEQUENCE,
+    TOOL_CALLS,
+    Answer,
+    Json,
+    UsageDetails,
+)
+from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Text, ToolCall
+from proxy.dialects.middle.stops import stop_of
+
+STOPS = {
+    "end_turn": END,
+    "max_tokens": MAX_TOKENS,
+    "stop_sequence": STOP_SEQUENCE,
+    "tool_use": TOOL_CALLS,
+    "refusal": REFUSED,
+    "pause_turn": PAUSED,
+    "model_context_window_exceeded": CONTEXT_FULL,
+}
+"""Our word for each `stop_reason`; an unknown one is `END`."""
+
+
+def read_answer(body: Json) -> Answer:
+    parts = [part for block in objects_in(body, "content") if (part := _part(block)) is not None]
+    stop = stop_of(STOPS.get(text_in(body, "stop_reason"), END), text_in(body, "stop_sequence") or None, parts)
+    stop.explanation = explanation_in(body)
+    return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()))
+
+
+def details_in(holder: Json, earlier: UsageDetails) -> UsageDetails:
+    """The details of the usage in a body or an event; `earlier` ones hold where it does not repeat them."""
+    usage = object_in(holder, "usage")
+    written = integer_in(usage, "cache_creation_input_tokens")
+    thought = integer_in(object_in(usage, "output_tokens_details"), "thinking_tokens")
+    return UsageDetails(
+        earlier.reasoning_tokens if thought is None else thought,
+        earlier.cache_write_tokens if written is None else written,
+    )
+
+
+def explanation_in(holder: Json) -> str | None:
+    """Why the model refused, in its vendor's words. `holder`: a body, or the delta of a `message_delta`."""
+    return text_in(object_in(holder, "stop_details"), "explanation") or None
+
+
+def _part(block: Json) -> AnswerPart | None:
+    kind = block.get("type")
+    if kind == "text":
+        return Text(block["text"]) if text_in(block, "text") else None
+    if kind == "thinking":
+        text, signature = text_in(block, "thinking"), text_in(block, "signature")
+        return thinking_of(text, signature) if text or signature else None
+    if kind == "redacted_thinking":
+        return redacted_of(block)
+    if kind == "tool_use":
+        arguments = orjson.dumps(object_in(block, "input")).decode()
+        return ToolCall(text_in(block, "id"), text_in(block, "name"), arguments)
+    return None
+
+
+def thinking_of(text: str, signature: str) -> Reasoning:
+    """A block of thinking. Without a signature there is nothing that the vendor could verify."""
+    if not signature:
+        return Reasoning(text)
+    return Reasoning(text, MESSAGES, {"type": "thinking", "thinking": text, "signature": signature})
+
+
+def redacted_of(block: Json) -> Reasoning:
+    return Reasoning("", MESSAGES, {"type": "redacted_thinking", "data": text_in(block, "data")})

@@ -1,0 +1,176 @@
+"""Reads the events of a Messages target's stream.
+
+Pure.
+"""
+
+from collections.abc import Callable
+
+import orjson
+
+from proxy.dialects.failures import failure_details
+from proxy.dialects.messages.answer_reader import STOPS, details_in, explanation_in, redacted_of, thinking_of
+from proxy.dialects.middle.answer import (
+    END,
+    DetailsSeen,
+    Event,
+    Failed,
+    Json,
+    PartEnded,
+    ReasoningDelta,
+    ReasoningEnded,
+    Started,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageDetails,
+)
+from proxy.dialects.middle.answer_reading import object_in, text_in
+from proxy.dialects.middle.gathering import Budget, Gathered
+from proxy.dialects.middle.request import AnswerPart, ToolCall
+from proxy.dialects.middle.stops import stop_of
+
+
+class MessagesStreamReader:
+    """Reads one answer."""
+
+    __slots__ = (
+        "_arguments",
+        "_budget",
+        "_call",
+        "_calls",
+        "_deltas",
+        "_details",
+        "_explanation",
+        "_readers",
+        "_reason",
+        "_sequence",
+        "_signature",
+        "_thinking",
+    )
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._calls = 0
+        self._call: ToolCallStarted | None = None
+        """The last call."""
+        self._arguments = Gathered(self._budget)
+        """Of the last call."""
+        self._thinking: Gathered | None = None
+        """The text of the open block of thinking."""
+        self._signature = ""
+        self._details = UsageDetails()
+        self._reason = END
+        self._sequence: str | None = None
+        self._explanation: str | None = None
+        self._readers: dict[object, Callable[[Json], list[Event]]] = {
+            "message_start": self._start,
+            "content_block_start": self._block,
+            "content_block_delta": self._delta,
+            "content_block_stop": self._block_ended,
+            "message_delta": self._message_delta,
+            "message_stop": self._stopped,
+            "error": self._failed,
+        }
+        self._deltas: dict[object, Callable[[Json], list[Event]]] = {
+            "text_delta": self._text_delta,
+            "input_json_delta": self._arguments_delta,
+            "thinking_delta": self._thinking_delta,
+            "signature_delta": self._signature_delta,
+        }
+
+    def read(self, event: Json) -> list[Event]:
+        kind = event.get("type")
+        reader = self._readers.get(kind) if isinstance(kind, str) else None
+        if reader is not None:
+            return reader(event)
+        return self._failed(event) if event.get("error") else []
+
+    def done_received(self) -> list[Event]:
+        """A Messages stream ends with `message_stop`."""
+        return []
+
+    def _start(self, event: Json) -> list[Event]:
+        message = object_in(event, "message")
+        self._details = details_in(message, self._details)
+        return [Started(text_in(message, "id"))]
+
+    def _block(self, event: Json) -> list[Event]:
+        block = object_in(event, "content_block")
+        kind = block.get("type")
+        if kind == "text":
+            return self._text_delta(block)
+        if kind == "thinking":
+            self._thinking, self._signature = Gathered(self._budget), text_in(block, "signature")
+            return self._thinking_delta(block)
+        if kind == "redacted_thinking":
+            return [ReasoningEnded(redacted_of(block))]
+        return self._tool_use(block) if kind == "tool_use" else []
+
+    def _tool_use(self, block: Json) -> list[Event]:
+        call = ToolCallStarted(self._calls, text_in(block, "id"), text_in(block, "name"))
+        self._calls += 1
+        self._call, self._arguments = call, Gathered(self._budget)
+        given = object_in(block, "input")  # some servers send the complete input here
+        delta = self._arguments_delta({"partial_json": orjson.dumps(given).decode()}) if given else []
+        return [call, *delta]
+
+    def _delta(self, event: Json) -> list[Event]:
+        delta = event.get("delta")
+        if not isinstance(delta, dict):
+            return []
+        kind = delta.get("type")
+        reader = self._deltas.get(kind) if isinstance(kind, str) else None
+        return [] if reader is None else reader(delta)
+
+    def _text_delta(self, delta: Json) -> list[Event]:
+        text = delta.get("text")
+        return [TextDelta(text)] if isinstance(text, str) and text else []
+
+    def _arguments_delta(self, delta: Json) -> list[Event]:
+        text = text_in(delta, "partial_json")
+        if not text or self._call is None:
+            return []
+        self._arguments.add(text)
+        return [ToolCallDelta(self._call.number, text)]
+
+    def _thinking_delta(self, delta: Json) -> list[Event]:
+        text = text_in(delta, "thinking")
+        if not text or self._thinking is None:
+            return []
+        self._thinking.add(text)
+        return [ReasoningDelta(text)]
+
+    def _signature_delta(self, delta: Json) -> list[Event]:
+        signature = text_in(delta, "signature")
+        self._budget.spend(len(signature))
+        self._signature += signature
+        return []
+
+    def _block_ended(self, event: Json) -> list[Event]:
+        if self._thinking is None:
+            return [PartEnded()]
+        text, self._thinking = self._thinking.text(), None
+        reasoning = thinking_of(text, self._signature)
+        return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]
+
+    def _message_delta(self, event: Json) -> list[Event]:
+        delta = object_in(event, "delta")
+        reason = text_in(delta, "stop_reason")
+        if reason:
+            self._reason = STOPS.get(reason, END)
+            self._sequence = text_in(delta, "stop_sequence") or None
+        self._explanation = explanation_in(delta) or self._explanation
+        self._details = details_in(event, self._details)
+        return [DetailsSeen(self._details)]
+
+    def _stopped(self, event: Json) -> list[Event]:
+        parts: list[AnswerPart] = []
+        if self._call is not None:
+            parts = [ToolCall(self._call.id, self._call.name, self._arguments.text())]
+        stop = stop_of(self._reason, self._sequence, parts)
+        stop.explanation = self._explanation
+        return [Stopped(stop)]
+
+    def _failed(self, event: Json) -> list[Event]:
+        return [Failed(*failure_details(event))]

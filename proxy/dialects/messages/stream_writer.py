@@ -1,0 +1,220 @@
+"""Writes a Messages caller's stream.
+
+Pure. One block is open at a time. `message_delta` and `message_stop` wait for the end, since usage may come last.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from policy.billing import Tokens
+from proxy.dialects.messages.answer_blocks import (
+    call_id,
+    extra_block,
+    message_id,
+    reasoning_block,
+    stop_members,
+    usage_member,
+)
+from proxy.dialects.middle.answer import (
+    DetailsSeen,
+    Event,
+    Failed,
+    Json,
+    PartEnded,
+    ReasoningDelta,
+    ReasoningEnded,
+    RefusalDelta,
+    Started,
+    Stop,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageDetails,
+)
+from proxy.dialects.middle.dialect import AnswerContext
+from proxy.dialects.middle.gathering import Budget
+from proxy.dialects.middle.part_order import PartOrder
+
+_NONE, _TEXT, _REFUSAL, _THINKING, _CALL = range(5)
+"""The kinds of an open block."""
+_DELTA_ENDS = b"}}\n\n"
+
+
+class MessagesStreamWriter:
+    """Writes one answer."""
+
+    __slots__ = (
+        "_calls",
+        "_context",
+        "_details",
+        "_index",
+        "_message_id",
+        "_open",
+        "_order",
+        "_prefix",
+        "_stop",
+        "_writers",
+    )
+
+    def __init__(self, context: AnswerContext) -> None:
+        self._context = context
+        self._order = PartOrder(Budget())
+        self._message_id = ""
+        """Empty until `message_start` was written."""
+        self._open = _NONE
+        self._index = -1
+        """Of the open block, or of the last one."""
+        self._prefix = b""
+        """A delta of the open block, up to its text."""
+        self._calls = 0
+        self._details = UsageDetails()
+        self._stop: Stop | None = None
+        self._writers: dict[type[Any], Callable[[Any], bytes]] = {
+            Started: self._started,
+            TextDelta: self._text,
+            RefusalDelta: self._refusal,
+            ReasoningDelta: self._reasoning,
+            ReasoningEnded: self._reasoning_ended,
+            ToolCallStarted: self._call_started,
+            ToolCallDelta: self._call_delta,
+            PartEnded: self._part_ended,
+            DetailsSeen: self._details_seen,
+            Stopped: self._stopped,
+            Failed: self._failed,
+        }
+
+    def write(self, events: list[Event]) -> bytes:
+        ordered = self._order.feed(events)
+        if len(ordered) == 1:
+            event = ordered[0]
+            return self._writers[type(event)](event)
+        return b"".join([self._writers[type(event)](event) for event in ordered])
+
+    def closing(self, tokens: Tokens | None) -> bytes:
+        """Called after `Stopped`."""
+        assert self._stop is not None
+        payload: Json = {
+            "type": "message_delta",
+            "delta": stop_members(self._stop, self._context.request.sampling.stop),
+            "usage": usage_member(tokens, self._details),
+        }
+        return self._close() + _event(payload) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+    def _started(self, event: Started) -> bytes:
+        if self._message_id:
+            return b""
+        self._message_id = message_id(event.id, event.created_s or self._context.created_s)
+        message: Json = {
+            "id": self._message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._context.slug,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_member(None, UsageDetails()),
+        }
+        return _event({"type": "message_start", "message": message})
+
+    def _text(self, event: TextDelta) -> bytes:
+        if not event.text:
+            return b""
+        begun = b"" if self._open == _TEXT else self._begin(_TEXT, {"type": "text", "text": ""})
+        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+
+    def _refusal(self, event: RefusalDelta) -> bytes:
+        if not event.text:
+            return b""
+        begun = b"" if self._open == _REFUSAL else self._begin(_REFUSAL, {"type": "text", "text": ""})
+        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+
+    def _reasoning(self, event: ReasoningDelta) -> bytes:
+        if not event.text:
+            return b""
+        begun = b"" if self._open == _THINKING else self._begin_thinking()
+        return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+
+    def _reasoning_ended(self, event: ReasoningEnded) -> bytes:
+        block = reasoning_block(event.reasoning)
+        if block is None:
+            return self._close()
+        if block["type"] == "redacted_thinking" and self._open != _THINKING:
+            return self._begin(_NONE, block) + self._end()
+        shown = b"" if self._open == _THINKING else self._begin_thinking()
+        if shown and block.get("thinking"):
+            shown += self._prefix + orjson.dumps(block["thinking"]) + _DELTA_ENDS
+        signature = block.get("signature") or block.get("data") or ""
+        return shown + _delta(self._index, {"type": "signature_delta", "signature": signature}) + self._close()
+
+    def _call_started(self, event: ToolCallStarted) -> bytes:
+        written_id = call_id(event.id, self._message_id, self._calls)
+        self._calls += 1
+        kept = b"" if not event.extra else self._begin(_NONE, extra_block(written_id, event.extra)) + self._end()
+        return kept + self._begin(_CALL, {"type": "tool_use", "id": written_id, "name": event.name, "input": {}})
+
+    def _call_delta(self, event: ToolCallDelta) -> bytes:
+        if not event.text or self._open != _CALL:
+            return b""
+        return self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
+
+    def _part_ended(self, event: PartEnded) -> bytes:
+        return self._close()
+
+    def _details_seen(self, event: DetailsSeen) -> bytes:
+        self._details = event.details
+        return b""
+
+    def _stopped(self, event: Stopped) -> bytes:
+        self._stop = event.stop
+        return (b"" if self._message_id else self._started(Started(""))) + self._close()
+
+    def _failed(self, event: Failed) -> bytes:
+        return _event({"type": "error", "error": {"type": event.kind, "message": event.message}})
+
+    def _begin_thinking(self) -> bytes:
+        return self._begin(_THINKING, {"type": "thinking", "thinking": "", "signature": ""})
+
+    def _begin(self, kind: int, block: Json) -> bytes:
+        """Open the next block, after closing the open one. Writes `message_start` if the vendor did not begin."""
+        begun = b"" if self._message_id else self._started(Started(""))
+        begun += self._close()
+        self._open = kind
+        self._index += 1
+        if kind != _NONE:
+            self._prefix = _delta_prefix(self._index, kind)
+        return begun + _event({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _close(self) -> bytes:
+        return b"" if self._open == _NONE else self._end()
+
+    def _end(self) -> bytes:
+        self._open = _NONE
+        return _event({"type": "content_block_stop", "index": self._index})
+
+
+_DELTAS = {
+    _TEXT: ("text_delta", "text"),
+    _REFUSAL: ("text_delta", "text"),
+    _THINKING: ("thinking_delta", "thinking"),
+    _CALL: ("input_json_delta", "partial_json"),
+}
+
+
+def _delta_prefix(index: int, kind: int) -> bytes:
+    name, member = _DELTAS[kind]
+    return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":' % (
+        index,
+        name.encode(),
+        member.encode(),
+    )
+
+
+def _delta(index: int, delta: Json) -> bytes:
+    return _event({"type": "content_block_delta", "index": index, "delta": delta})
+
+
+def _event(payload: Json) -> bytes:
+    return b"event: " + str(payload["type"]).encode() + b"\ndata: " + orjson.dumps(payload) + b"\n\n"
