@@ -72,7 +72,7 @@ def pieces(text: str) -> list[str]:
 _THINKING: Json = {"type": "thinking", "thinking": "Let me see: 1 < 2 and “ü”.", "signature": "EqQBCgIYAhIM"}
 _HIDDEN: Json = {"type": "thinking", "thinking": "", "signature": "EqQBhidden"}
 _REDACTED: Json = {"type": "redacted_thinking", "data": "EmwKAhgBEgy"}
-_TEXT: Json = {"type": "text", "text": "Grüße — it is 😀 \\ \"fine\"\n\nNew line."}
+_TEXT: Json = {"type": "text", "text": 'Grüße — it is 😀 \\ "fine"\n\nNew line.'}
 _CALL: Json = {"type": "tool_use", "id": "toolu_01A", "name": "weather", "input": {"city": "Köln", "days": [1, 2.5]}}
 _OTHER_CALL: Json = {"type": "tool_use", "id": "toolu_01B", "name": "time", "input": {}}
 
@@ -97,7 +97,5 @@ WHOLE: dict[str, Json] = {
     "tools alone": whole([_OTHER_CALL, _CALL], "tool_use"),
     "interleaved thinking": whole([_THINKING, _CALL, _REDACTED, _OTHER_CALL], "tool_use"),
 }
-RECORDED: dict[str, tuple[Json, list[bytes]]] = {
-    name: (message, frames_of(message)) for name, message in WHOLE.items()
-}
+RECORDED: dict[str, tuple[Json, list[bytes]]] = {name: (message, frames_of(message)) for name, message in WHOLE.items()}
 """Body and frames by name."""

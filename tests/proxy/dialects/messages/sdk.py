@@ -45,7 +45,8 @@ def check_events(events: Iterable[Json]) -> None:
     for event in events:
         _EVENT.validate_json(orjson.dumps(event), strict=True)
         if event["type"] == "content_block_start":
-            assert open_index is None and event["index"] == following
+            assert open_index is None
+            assert event["index"] == following
             open_index, following = following, following + 1
         elif event["type"] == "content_block_delta":
             assert event["index"] == open_index
@@ -63,9 +64,7 @@ def accumulated(stream: bytes) -> sdk.Message:
     )
     with (
         anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport)) as client,
-        client.messages.stream(
-            model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]
-        ) as events,
+        client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events,
     ):
         return events.get_final_message()
 

@@ -1,0 +1,221 @@
+"""Messages, read into the middle and written again, are what they were; what is written has the vendor's form."""
+
+import copy
+import string
+from base64 import b64encode
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.billing import Tokens
+from proxy.dialects.messages.dialect import DIALECT
+from proxy.dialects.messages.effort import effort_of_budget
+from proxy.dialects.middle.dialect import AnswerContext
+from proxy.dialects.middle.request import Request, Sampling
+from tests.proxy.dialects.messages.recorded import frames_of
+from tests.proxy.dialects.messages.sdk import accumulated, check_events, check_request, parse_message, payloads
+
+Json = dict[str, Any]
+MODEL = "claude-x"
+
+TEXT = st.text(min_size=1, max_size=20).filter(lambda text: bool(text.strip()) and text.isprintable())
+NAME = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=12)
+LEAF = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT
+OBJECT = st.dictionaries(NAME, st.recursive(LEAF, lambda inner: st.lists(inner, max_size=2), max_leaves=4), max_size=3)
+CACHE = st.sampled_from([{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
+BASE64 = st.binary(max_size=9).map(lambda data: b64encode(data).decode())
+
+
+def record(required: dict[str, st.SearchStrategy[Any]], **optional: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def kind(name: str) -> st.SearchStrategy[str]:
+    return st.just(name)
+
+
+TEXTS = record({"type": kind("text"), "text": TEXT}, cache_control=CACHE)
+IMAGES = record(
+    {
+        "type": kind("image"),
+        "source": record({"type": kind("url"), "url": TEXT})
+        | record({"type": kind("base64"), "media_type": st.sampled_from(["image/png", "image/webp"]), "data": BASE64}),
+    },
+    cache_control=CACHE,
+)
+DOCUMENTS = record(
+    {
+        "type": kind("document"),
+        "source": record({"type": kind("url"), "url": TEXT})
+        | record({"type": kind("base64"), "media_type": kind("application/pdf"), "data": BASE64})
+        | record({"type": kind("text"), "media_type": kind("text/plain"), "data": TEXT}),
+    },
+    title=TEXT,
+    context=TEXT,
+    cache_control=CACHE,
+)
+MEDIA = TEXTS | IMAGES | DOCUMENTS
+
+
+def is_short(content: Any) -> bool:
+    """Whether the writer would write this list of blocks as text."""
+    return isinstance(content, list) and len(content) == 1 and content[0].keys() == {"type", "text"}
+
+
+def content(blocks: st.SearchStrategy[Json]) -> st.SearchStrategy[Any]:
+    return TEXT | st.lists(blocks, min_size=1, max_size=3).filter(lambda some: not is_short(some))
+
+
+THINKING = record({"type": kind("thinking"), "thinking": TEXT, "signature": TEXT})
+REDACTED = record({"type": kind("redacted_thinking"), "data": TEXT})
+TOOLS = st.lists(
+    record(
+        {"name": NAME, "input_schema": OBJECT.map(lambda some: {"type": "object", "properties": some})},
+        description=TEXT,
+        strict=st.booleans(),
+        cache_control=CACHE,
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@st.composite
+def exchange(draw: st.DrawFn, number: int) -> list[Json]:
+    """A user's message, and an answer with thinking, text and calls, and the results of the calls."""
+    turns: list[Json] = [{"role": "user", "content": draw(content(MEDIA))}]
+    if draw(st.booleans()):
+        turns.append({"role": "system", "content": draw(content(TEXTS))})
+    blocks = draw(st.lists(THINKING | REDACTED | TEXTS, max_size=3))
+    ids = [f"toolu_{number}_{n}" for n in range(draw(st.integers(0, 2)))]
+    for name in ids:
+        blocks.append({"type": "tool_use", "id": name, "name": draw(NAME), "input": draw(OBJECT)})
+    if not blocks or is_short(blocks):
+        return [*turns, {"role": "assistant", "content": draw(TEXT)}]
+    turns.append({"role": "assistant", "content": blocks})
+    results = [draw(result(name)) for name in ids]
+    return [*turns, {"role": "user", "content": results}, {"role": "assistant", "content": draw(TEXT)}][
+        : None if ids else len(turns)
+    ]
+
+
+def result(name: str) -> st.SearchStrategy[Json]:
+    return record(
+        {"type": kind("tool_result"), "tool_use_id": st.just(name)},
+        content=content(MEDIA),
+        is_error=st.just(True),
+        cache_control=CACHE,
+    )
+
+
+SETTINGS: dict[str, st.SearchStrategy[Any]] = {
+    "system": content(TEXTS),
+    "stream": st.just(True),
+    "temperature": st.sampled_from([0, 0.5, 1]),
+    "top_p": st.sampled_from([0.1, 1]),
+    "top_k": st.integers(1, 500),
+    "stop_sequences": st.lists(TEXT, min_size=1, max_size=3),
+    "metadata": record({"user_id": TEXT}),
+    "cache_control": CACHE,
+    "thinking": record({"type": kind("adaptive")}, display=st.sampled_from(["summarized", "omitted"]))
+    | record({"type": kind("enabled"), "budget_tokens": st.integers(1024, 64000)}),
+    "output_config": record(
+        {"format": record({"type": kind("json_schema"), "schema": OBJECT})},
+        effort=st.sampled_from(["low", "medium", "high", "xhigh", "max"]),
+    ),
+}
+CHOICES = (
+    record({"type": st.sampled_from(["auto", "any"])}, disable_parallel_tool_use=st.just(True))
+    | record({"type": kind("tool"), "name": NAME}, disable_parallel_tool_use=st.just(True))
+    | record({"type": kind("none")})
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Json:
+    messages = [turn for number in range(draw(st.integers(0, 2))) for turn in draw(exchange(number))]
+    messages.append({"role": "user", "content": draw(content(MEDIA))})
+    body: Json = {"model": MODEL, "max_tokens": draw(st.integers(1, 10**6)), "messages": messages}
+    body |= draw(st.fixed_dictionaries({}, optional=SETTINGS))
+    if draw(st.booleans()):
+        body["tools"] = draw(TOOLS)
+        if draw(st.booleans()):
+            body["tool_choice"] = draw(CHOICES)
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        body.pop("thinking", None)
+    budget = body.get("thinking", {}).get("budget_tokens")
+    if budget and body.get("output_config", {}).get("effort") == effort_of_budget(budget):
+        del body["output_config"]["effort"]
+    return body
+
+
+@given(requests())
+def test_request_is_kept(body: Json) -> None:
+    given_body = copy.deepcopy(body)
+    check_request(body)
+    request = DIALECT.read_request(body)
+    assert DIALECT.write_request(request, MODEL, "VENDOR_A") == given_body
+    assert body == given_body
+    assert not request.reasoning_off
+
+
+BLOCKS = st.lists(
+    record({"type": kind("text"), "text": TEXT})
+    | THINKING
+    | record({"type": kind("thinking"), "thinking": TEXT, "signature": st.just("")})
+    | REDACTED
+    | record({"type": kind("tool_use"), "id": NAME, "name": NAME, "input": OBJECT}),
+    max_size=5,
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Json:
+    content = draw(BLOCKS)
+    calls = any(block["type"] == "tool_use" for block in content)
+    reasons = ["refusal", "pause_turn"] + (["tool_use"] if calls else ["end_turn", "max_tokens"])
+    written, cached = draw(st.integers(0, 99)), draw(st.integers(0, 99))
+    usage: Json = {
+        "input_tokens": draw(st.integers(0, 99)),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "output_tokens": draw(st.integers(0, 99)),
+    }
+    return {
+        "id": f"msg_{draw(NAME)}",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": content,
+        "stop_reason": draw(st.sampled_from(reasons)),
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def metered(body: Json) -> Tokens | None:
+    meter = DIALECT.new_meter(10**9)
+    meter.observe(body)
+    return meter.tokens
+
+
+CONTEXT = AnswerContext(MODEL, Request([], sampling=Sampling()), 0)
+
+
+@given(answers())
+def test_answer_is_kept(body: Json) -> None:
+    parse_message(body)
+    assert DIALECT.write_answer(DIALECT.read_answer(body), CONTEXT, metered(body)) == body
+
+
+@given(answers())
+def test_streamed_answer_is_kept(body: Json) -> None:
+    reader, writer = DIALECT.new_stream_reader(), DIALECT.new_stream_writer(CONTEXT)
+    stream = b""
+    for frame in frames_of(body):
+        stream += writer.write(reader.read(orjson.loads(frame.split(b"\ndata: ", 1)[1])))
+    stream += writer.closing(metered(body))
+    check_events(payloads(stream))
+    assert accumulated(stream).model_dump(exclude_none=True) == parse_message(body).model_dump(exclude_none=True)
