@@ -12,14 +12,35 @@ from pydantic import TypeAdapter
 
 Json = dict[str, Any]
 
+_SAMPLING = ("temperature", "top_p", "top_k")
+"""Members of the API that this SDK's type no longer lists."""
 _REQUEST: TypeAdapter[Any] = TypeAdapter(MessageCreateParams)
 _MESSAGE: TypeAdapter[Any] = TypeAdapter(sdk.Message)
 _EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
 
 
 def check_request(body: Json) -> None:
-    """Raises unless `body` has the form of a request, without coercion."""
-    _REQUEST.validate_json(orjson.dumps(body), strict=True)
+    """Raises unless `body` has the form of a request, without coercion and without unknown members."""
+    content = {name: _in_blocks(value, name) for name, value in body.items() if name not in _SAMPLING}
+    assert _consumed(_REQUEST.validate_json(orjson.dumps(content), strict=True)) == content
+
+
+def _in_blocks(value: object, name: str = "") -> object:
+    """`value` with content as blocks only: the SDK's type would take text for an iterable of blocks."""
+    if isinstance(value, dict):
+        return {inner: value[inner] if inner == "input" else _in_blocks(value[inner], inner) for inner in value}
+    if isinstance(value, list):
+        return [_in_blocks(inner) for inner in value]
+    return [{"type": "text", "text": value}] if isinstance(value, str) and name in ("content", "system") else value
+
+
+def _consumed(value: object) -> object:
+    """`value` with its lazily validated lists; the validation drops unknown members."""
+    if isinstance(value, dict):
+        return {name: _consumed(inner) for name, inner in value.items()}
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return value
+    return [_consumed(inner) for inner in value]
 
 
 def parse_message(body: Json) -> sdk.Message:

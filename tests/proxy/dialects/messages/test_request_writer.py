@@ -1,0 +1,341 @@
+"""What a Messages target is asked, for callers of other dialects: in the vendor's form, or refused."""
+
+from typing import Any
+
+import pytest
+
+from proxy.dialects.messages.request_writer import write_request
+from proxy.dialects.middle.request import (
+    ASSISTANT,
+    AUTO,
+    BASE64,
+    DEVELOPER,
+    JSON_OBJECT,
+    JSON_SCHEMA,
+    NAMED,
+    NONE,
+    PLAIN_TEXT,
+    REQUIRED,
+    SYSTEM,
+    URL,
+    USER,
+    Audio,
+    Document,
+    Image,
+    OutputFormat,
+    Reasoning,
+    ReasoningSettings,
+    Refusal,
+    Request,
+    Sampling,
+    Source,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Turn,
+    TurnPart,
+)
+from proxy.dialects.upstream_request import UntranslatableError
+from tests.proxy.dialects.messages.sdk import check_request
+
+Json = dict[str, Any]
+ASK = Turn(USER, [Text("hi")])
+TOOL = Tool("f", schema={"type": "object"})
+THINK = ReasoningSettings(enabled=True, effort="high")
+OWN = Reasoning("Hm", "messages", {"type": "thinking", "thinking": "Hm", "signature": "EqQ"})
+
+
+def written(*turns: Turn, **settings: Any) -> Json:
+    body = write_request(Request(list(turns or (ASK,)), **settings), "claude-x", "VENDOR_A")
+    check_request(body)
+    return body
+
+
+def messages(*turns: Turn) -> list[Json]:
+    found: list[Json] = written(*turns)["messages"]
+    return found
+
+
+def user(*parts: TurnPart) -> Turn:
+    return Turn(USER, list(parts))
+
+
+def assistant(*parts: TurnPart) -> Turn:
+    return Turn(ASSISTANT, list(parts))
+
+
+def system(text: str, role: str = SYSTEM) -> Turn:
+    return Turn(role, [Text(text)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"sampling": Sampling(seed=0)}, "seed"),
+        ({"sampling": Sampling(frequency_penalty=0.5)}, "frequency_penalty"),
+        ({"sampling": Sampling(presence_penalty=-1)}, "presence_penalty"),
+        ({"sampling": Sampling(logit_bias={"1": 2})}, "logit_bias"),
+        ({"sampling": Sampling(answers=2)}, "answers"),
+        ({"sampling": Sampling(logprobs=True)}, "logprobs"),
+        ({"sampling": Sampling(temperature=1.1)}, "temperature"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"service_tier": "flex"}, "service_tier"),
+        ({"output_format": OutputFormat(JSON_OBJECT)}, "output_format"),
+    ],
+)
+def test_settings_that_messages_lacks_are_refused_by_the_caller_s_name(settings: Json, setting: str) -> None:
+    with pytest.raises(UntranslatableError) as caught:
+        written(fields={setting: "theirs"}, **settings)
+    assert caught.value.field == "theirs"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Audio("UklG", "wav"),
+        Image(Source(URL, "http://x"), "low"),
+        Document(Source(BASE64, "QQ==", "text/csv")),
+    ],
+)
+def test_parts_that_messages_lacks_are_refused_by_their_path(part: TurnPart) -> None:
+    part.field = "messages.0.content.1"
+    with pytest.raises(UntranslatableError) as caught:
+        written(user(Text("x"), part))
+    assert caught.value.field == "messages.0.content.1"
+
+
+def test_neutral_settings_are_left_out() -> None:
+    body = written(
+        sampling=Sampling(frequency_penalty=0, presence_penalty=0.0, logit_bias={}, answers=1, top_logprobs=0),
+        parallel_tool_calls=True,
+        cache_key="k",
+        reasoning=ReasoningSettings(enabled=False, effort="none"),
+        tool_choice=ToolChoice(NONE),
+    )
+    assert body == {"model": "claude-x", "max_tokens": 4096, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_leading_system_turns_are_the_system_prompt() -> None:
+    body = written(system("a"), system("b", DEVELOPER), ASK, system("c", DEVELOPER))
+    assert body["system"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert body["messages"] == [{"role": "user", "content": "hi"}, {"role": "system", "content": "c"}]
+
+
+def test_adjacent_turns_of_one_role_are_merged_with_results_first() -> None:
+    found = messages(
+        ASK,
+        assistant(ToolCall("a", "f", "{}")),
+        assistant(ToolCall("b", "f", '{"x":1}')),
+        user(Text("and")),
+        user(ToolResult("a", [Text("1")])),
+        user(ToolResult("b", [])),
+    )
+    assert [message["role"] for message in found] == ["user", "assistant", "user"]
+    assert [block["type"] for block in found[2]["content"]] == ["tool_result", "tool_result", "text"]
+    assert found[1]["content"][1]["input"] == {"x": 1}
+
+
+def test_blank_text_and_empty_turns_are_left_out() -> None:
+    assert messages(ASK, assistant(Text("")), user(Text(" \n"), Text("go"))) == [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "go"}]}
+    ]
+
+
+def test_ids_of_calls_are_made_acceptable_and_unique() -> None:
+    found = messages(
+        ASK,
+        assistant(ToolCall("functions.f:0", "f", "{}"), ToolCall("", "f", "{}")),
+        user(ToolResult("functions.f:0", []), ToolResult("", [])),
+        assistant(ToolCall("functions.f:0", "f", "{}")),
+        user(ToolResult("functions.f:0", [])),
+    )
+    calls = [block["id"] for message in found[1::2] for block in message["content"]]
+    results = [block["tool_use_id"] for message in found[2::2] for block in message["content"]]
+    assert calls == results == ["functions_f_0", "call_1", "functions_f_0_2"]
+
+
+def test_results_keep_images_documents_and_errors() -> None:
+    image, document = Image(Source(BASE64, "iVBO", "image/png"), "high"), Document(Source(URL, "http://x"), title="T")
+    call = assistant(ToolCall("a", "f", "{}"))
+    (block,) = messages(ASK, call, user(ToolResult("a", [Text("1"), image, document], is_error=True)))[2]["content"]
+    assert block["is_error"] is True
+    assert block["content"] == [
+        {"type": "text", "text": "1"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}},
+        {"type": "document", "source": {"type": "url", "url": "http://x"}, "title": "T"},
+    ]
+
+
+def test_plain_text_document_keeps_its_title() -> None:
+    (block,) = messages(user(Document(Source(PLAIN_TEXT, "abc", "text/plain"), title="T")))[0]["content"]
+    assert block["source"] == {"type": "text", "media_type": "text/plain", "data": "abc"}
+    assert block["title"] == "T"
+
+
+def test_name_of_a_participant_stands_before_the_text() -> None:
+    assert messages(Turn(USER, [Text("hi")], name="Ann")) == [{"role": "user", "content": "[Ann]: hi"}]
+
+
+def test_invalid_arguments_are_kept_as_text() -> None:
+    call = assistant(ToolCall("a", "f", '{"x":'))
+    assert messages(ASK, call, user(ToolResult("a", [])))[1]["content"][0]["input"] == {"INVALID_JSON": '{"x":'}
+
+
+def test_custom_tool_becomes_a_function_of_one_text() -> None:
+    custom = {"type": "grammar", "syntax": "lark", "definition": "start: x"}
+    body = written(
+        ASK,
+        assistant(ToolCall("a", "patch", "*** Begin", custom=True)),
+        user(ToolResult("a", [Text("ok")], custom=True)),
+        tools=[Tool("patch", "Edits.", custom=custom), Tool("plain", custom={"type": "text"})],
+    )
+    assert body["tools"][0]["input_schema"]["required"] == ["input"]
+    assert body["tools"][0]["description"] == "Edits.\n\nThe input must match this lark grammar:\nstart: x"
+    assert "description" not in body["tools"][1]
+    assert body["messages"][1]["content"][0]["input"] == {"input": "*** Begin"}
+
+
+def test_tools_keep_strictness_and_get_a_schema() -> None:
+    tools = written(tools=[Tool("a", strict=True), Tool("b", schema={"properties": {}}, strict=False)])["tools"]
+    assert tools == [
+        {"name": "a", "input_schema": {"type": "object", "properties": {}}, "strict": True},
+        {"name": "b", "input_schema": {"type": "object", "properties": {}}, "strict": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "expected"),
+    [
+        (None, None, None),
+        (None, False, {"type": "auto", "disable_parallel_tool_use": True}),
+        (ToolChoice(AUTO), True, {"type": "auto"}),
+        (ToolChoice(REQUIRED), None, {"type": "any"}),
+        (ToolChoice(NAMED, "f"), False, {"type": "tool", "name": "f", "disable_parallel_tool_use": True}),
+        (ToolChoice(NONE), False, {"type": "none"}),
+    ],
+)
+def test_tool_choice(choice: ToolChoice | None, parallel: bool | None, expected: Json | None) -> None:
+    body = written(tools=[TOOL], tool_choice=choice, parallel_tool_calls=parallel)
+    assert body.get("tool_choice") == expected
+
+
+def test_strict_schema_is_kept_and_another_one_is_closed() -> None:
+    schema: Json = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"type": "object"}},
+            "b": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "object", "additionalProperties": True}]},
+        },
+        "$defs": {"c": {"properties": {}}},
+        "default": {"type": "object"},
+    }
+    strict = written(output_format=OutputFormat(JSON_SCHEMA, schema, strict=True))
+    assert strict["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+    loose = written(output_format=OutputFormat(JSON_SCHEMA, schema, description="D"))["output_config"]["format"][
+        "schema"
+    ]
+    assert loose == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"type": "object", "additionalProperties": False}},
+            "b": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "object", "additionalProperties": True}]},
+        },
+        "$defs": {"c": {"properties": {}, "additionalProperties": False}},
+        "default": {"type": "object"},
+        "additionalProperties": False,
+        "description": "D",
+    }
+    assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize(
+    ("settings", "members"),
+    [
+        (None, {}),
+        (ReasoningSettings(enabled=False), {}),
+        (ReasoningSettings(visible=True), {}),
+        (ReasoningSettings(effort="high"), {"output_config": {"effort": "high"}}),
+        (THINK, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+        (
+            ReasoningSettings(enabled=True, effort="minimal", visible=True),
+            {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}},
+        ),
+        (
+            ReasoningSettings(enabled=True, budget_tokens=2000, effort="low"),
+            {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+        ),
+    ],
+)
+def test_reasoning_settings(settings: ReasoningSettings | None, members: Json) -> None:
+    body = written(reasoning=settings, max_output_tokens=9)
+    assert {name: body[name] for name in ("thinking", "output_config") if name in body} == members
+
+
+def test_default_cap_leaves_room_for_thinking() -> None:
+    assert written()["max_tokens"] == 4096
+    assert written(reasoning=THINK)["max_tokens"] == 16384
+    budget = ReasoningSettings(enabled=True, budget_tokens=20000)
+    assert written(reasoning=budget)["max_tokens"] == 24096
+    assert written(reasoning=THINK, max_output_tokens=7)["max_tokens"] == 7
+
+
+def thinks(*turns: Turn, **settings: Any) -> bool:
+    """Whether thinking is on; off must have been said."""
+    request = Request(list(turns), reasoning=THINK, tools=[TOOL], **settings)
+    on = "thinking" in write_request(request, "m", "VENDOR_A")
+    assert on is not bool(request.reasoning_off)
+    return on
+
+
+CALL = ToolCall("a", "f", "{}")
+RESULT = ToolResult("a", [Text("1")])
+
+
+def test_thinking_is_off_where_a_tool_loop_began_without_this_vendor_s_reasoning() -> None:
+    foreign = Reasoning("Hm", "responses", {"id": "rs"})
+    assert not thinks(ASK, assistant(CALL), user(RESULT))
+    assert not thinks(ASK, assistant(foreign, CALL), user(RESULT))
+    assert not thinks(ASK, assistant(CALL), user(RESULT, Text("and")))
+    assert thinks(ASK, assistant(OWN, CALL), user(RESULT))
+    assert thinks(ASK, assistant(CALL), user(RESULT), assistant(Text("done")), ASK)
+
+
+def test_thinking_is_off_where_a_call_is_forced() -> None:
+    assert not thinks(ASK, tool_choice=ToolChoice(REQUIRED))
+    assert not thinks(ASK, tool_choice=ToolChoice(NAMED, "f"))
+    assert thinks(ASK, tool_choice=ToolChoice(AUTO))
+
+
+def test_only_the_vendor_s_own_reasoning_is_returned_to_it() -> None:
+    foreign = Reasoning("Hm", "responses", {"id": "rs"})
+    found = messages(ASK, assistant(OWN, foreign, Reasoning("Hm"), Text("a"), Refusal("b")), ASK)
+    assert found[1]["content"] == [OWN.native, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+def test_prefill_ends_without_white_space() -> None:
+    assert messages(ASK, assistant(Text("So \n")))[1]["content"] == "So"
+    assert messages(ASK, assistant(Text("a "), Text("b ")))[1]["content"][1]["text"] == "b"
+
+
+def test_cache_marks_are_kept() -> None:
+    mark = {"type": "ephemeral"}
+    call, image = ToolCall("a", "f", "{}", cache=mark), Image(Source(URL, "http://x"), cache=mark)
+    body = written(
+        user(Text("x", cache=mark), image),
+        assistant(call),
+        user(ToolResult("a", [Text("1", cache=mark)], cache=mark)),
+        tools=[Tool("f", cache=mark)],
+        cache=mark,
+    )
+    blocks = [block for message in body["messages"] for block in message["content"]]
+    assert [block["cache_control"] for block in [*blocks, blocks[3]["content"][0], body["tools"][0], body]] == [
+        mark
+    ] * 7
+
+
+def test_user_and_stream_are_passed_on() -> None:
+    body = written(user="u", stream=True, sampling=Sampling(top_k=5, top_p=0.5, temperature=1, stop=["x"]))
+    assert body["metadata"] == {"user_id": "u"}
+    assert (body["stream"], body["top_k"], body["top_p"], body["stop_sequences"]) == (True, 5, 0.5, ["x"])
