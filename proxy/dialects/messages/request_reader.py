@@ -6,7 +6,6 @@ See docs/reference/inference.md#translation.
 """
 
 from proxy.dialects.messages.block_reader import read_blocks
-from proxy.dialects.messages.effort import effort_of_budget
 from proxy.dialects.middle.reading import (
     Json,
     objects_at,
@@ -70,6 +69,8 @@ _ROLES = {"user": USER, "assistant": ASSISTANT, "system": SYSTEM}
 _CHOICES = {"auto": AUTO, "any": REQUIRED, "none": NONE, "tool": NAMED}
 _EFFORTS = {name: name for name in ("low", "medium", "high", "xhigh", "max")}
 _VISIBLE = {"summarized": "shown", "omitted": "hidden"}
+_LOW_BELOW, _MEDIUM_BELOW = 4096, 16384
+"""Budgets of thinking tokens."""
 _TOOL_MEMBERS = frozenset(
     (
         "type",
@@ -234,3 +235,10 @@ def _reasoning(thinking: Json, effort: str | None) -> ReasoningSettings | None:
         settings.budget_tokens = require_integer(thinking.get("budget_tokens"), "thinking.budget_tokens")
         settings.effort = effort or effort_of_budget(settings.budget_tokens)
     return settings
+
+
+def effort_of_budget(tokens: int) -> str:
+    """The effort that comes nearest to a budget of thinking tokens."""
+    if tokens < _LOW_BELOW:
+        return "low"
+    return "medium" if tokens < _MEDIUM_BELOW else "high"

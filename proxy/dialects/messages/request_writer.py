@@ -5,7 +5,7 @@ Pure. Refuses what Messages cannot say, with the caller's name of the member.
 See docs/reference/inference.md#translation.
 """
 
-from proxy.dialects.messages.effort import effort_of_budget
+from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.messages.schemas import closed_schema
 from proxy.dialects.messages.tool_writer import write_choice, write_tool
 from proxy.dialects.messages.turn_writer import TurnWriter, has_open_tool_loop

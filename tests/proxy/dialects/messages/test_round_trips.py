@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policy.billing import Tokens
 from proxy.dialects.messages.dialect import DIALECT
-from proxy.dialects.messages.effort import effort_of_budget
+from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Request, Sampling
 from tests.proxy.dialects.messages.recorded import frames_of
