@@ -24,9 +24,16 @@ _BY_TYPE = {
     "reasoning.encrypted": ("data",),
     "function": ("arguments",),
     "function_call": ("arguments",),
+    "custom": ("input",),
+    "file": ("file_data",),
     "reasoning": ("encrypted_content",),
 }
 """Such members by the `type` of the block, item or call that has them."""
+_SEALED = ("reasoning_content", "reasoning", "reasoning_details", "extra_content")
+_TEXT_FILE = "data:text/plain;"
+"""The only files that are decoded; images and PDF files stay as they are."""
+_HOLDERS = ("function", "custom", "file")
+"""The types whose members are in an inner object of that name."""
 
 
 def json_slots(body: Json) -> list[Slot]:
@@ -37,7 +44,7 @@ def json_slots(body: Json) -> list[Slot]:
             _add_slots(entry, slots)
     for choice in _objects(body.get("choices")):
         if isinstance(message := choice.get("message"), dict):
-            _add_slots(message, slots)
+            _add_answered(message, slots)
     return slots
 
 
@@ -63,11 +70,28 @@ def _add_slots(entry: Json, slots: list[Slot]) -> None:
             _add_own(inner, slots)
 
 
+def _add_answered(message: Json, slots: list[Slot]) -> None:
+    """Those of a Chat Completions answer: its calls, and what is sealed for a caller of another dialect."""
+    slots += [(message, name) for name in _SEALED if name in message]
+    for call in _objects(message.get("tool_calls")):
+        _add_own(call, slots)
+        if "extra_content" in call:
+            slots.append((call, "extra_content"))
+    if isinstance(legacy := message.get("function_call"), dict) and "arguments" in legacy:
+        slots.append((legacy, "arguments"))
+
+
 def _add_own(entry: Json, slots: list[Slot]) -> None:
     kind = entry.get("type", "function" if "function" in entry else None)
-    holder = entry.get("function") if kind == "function" else entry
+    holder = entry.get(kind) if kind in _HOLDERS else entry
+    if kind == "file" and isinstance(holder, dict) and not _is_text_file(holder.get("file_data")):
+        return
     if isinstance(holder, dict) and isinstance(kind, str):
         slots += [(holder, name) for name in _BY_TYPE.get(kind, ()) if name in holder]
+
+
+def _is_text_file(data: object) -> bool:
+    return isinstance(data, str) and data.startswith(_TEXT_FILE)
 
 
 def _objects(value: object) -> list[Json]:

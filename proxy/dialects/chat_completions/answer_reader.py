@@ -1,0 +1,114 @@
+"""Reads a Chat Completions body of a target into the model in the middle. Lenient, since servers differ.
+
+Pure.
+"""
+
+from hashlib import sha256
+
+import orjson
+
+from proxy.dialects.chat_completions.reasoning import answered_reasoning
+from proxy.dialects.middle.answer import (
+    END,
+    MAX_TOKENS,
+    REFUSED,
+    STOP_SEQUENCE,
+    TOOL_CALLS,
+    Answer,
+    Stop,
+    UsageDetails,
+)
+from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.reading import Json
+from proxy.dialects.middle.request import AnswerPart, Refusal, Text, ToolCall
+from proxy.dialects.middle.stops import stop_of
+
+_REASONS = {
+    "stop": END,
+    "length": MAX_TOKENS,
+    "tool_calls": TOOL_CALLS,
+    "function_call": TOOL_CALLS,
+    "content_filter": REFUSED,
+}
+
+
+def read_answer(completion: Json) -> Answer:
+    """The first choice of a whole answer."""
+    choice = next(iter(objects_in(completion, "choices")), {})
+    message, id = object_in(choice, "message"), text_in(completion, "id")
+    parts = _parts(message, id)
+    return Answer(
+        id=id,
+        created_s=integer_in(completion, "created") or 0,
+        parts=parts,
+        stop=read_stop(choice, parts, is_refused=any(isinstance(part, Refusal) for part in parts)),
+        logprobs=objects_in(object_in(choice, "logprobs"), "content") or None,
+        details=read_details(object_in(completion, "usage")),
+    )
+
+
+def _parts(message: Json, answer_id: str) -> list[AnswerPart]:
+    parts: list[AnswerPart] = []
+    if (reasoning := answered_reasoning(message)) is not None:
+        parts.append(reasoning)
+    if text := content_text(message):
+        parts.append(Text(text))
+    if refusal := text_in(message, "refusal"):
+        parts.append(Refusal(refusal))
+    parts += [_tool_call(call, number, answer_id) for number, call in enumerate(objects_in(message, "tool_calls"))]
+    if legacy := object_in(message, "function_call"):
+        parts.append(_tool_call({"function": legacy}, 0, answer_id))
+    return parts
+
+
+def content_text(message: Json) -> str:
+    """The text of a message or a delta; some servers send it in parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "".join(text_in(part, "text") for part in objects_in(message, "content"))
+
+
+def _tool_call(call: Json, number: int, answer_id: str) -> ToolCall:
+    name, text, is_custom = read_call(call)
+    extra = object_in(call, "extra_content")
+    return ToolCall(text_in(call, "id") or made_call_id(answer_id, number), name, text, is_custom, extra or None)
+
+
+def read_call(call: Json) -> tuple[str, str, bool]:
+    """Name, arguments or input, and whether the tool is custom, of a call or of a delta of one."""
+    if "custom" in call and "function" not in call:
+        custom = object_in(call, "custom")
+        return text_in(custom, "name"), text_in(custom, "input"), True
+    function = object_in(call, "function")
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):  # some servers do not encode them
+        arguments = orjson.dumps(arguments).decode()
+    return text_in(function, "name"), arguments if isinstance(arguments, str) else "", False
+
+
+def made_call_id(answer_id: str, number: int) -> str:
+    """An id for a call to which the server gives none; differs from those of other answers."""
+    return f"call_{sha256(f'{answer_id}.{number}'.encode(errors='surrogatepass')).hexdigest()[:24]}"
+
+
+def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Stop:
+    """Some servers name the stop sequence that matched in the choice's `stop_reason`."""
+    if is_refused:
+        return Stop(REFUSED)
+    reason, matched = _REASONS.get(text_in(choice, "finish_reason"), END), text_in(choice, "stop_reason")
+    if matched and reason == END:
+        return stop_of(STOP_SEQUENCE, matched, parts)
+    return stop_of(reason, None, parts)
+
+
+def read_details(usage: Json) -> UsageDetails:
+    """What is shown of the usage besides the figures that are billed."""
+    return UsageDetails(
+        reasoning_tokens=_count(object_in(usage, "completion_tokens_details"), "reasoning_tokens"),
+        cache_write_tokens=_count(object_in(usage, "prompt_tokens_details"), "cache_write_tokens"),
+    )
+
+
+def _count(details: Json, name: str) -> int:
+    return max(0, integer_in(details, name) or 0)

@@ -1,0 +1,100 @@
+"""Finds the call that a delta of a Chat Completions stream belongs to. Servers differ in how they tell.
+
+Pure. Some give no index, some give all calls the index 0, some no id, some repeat id and name in every delta.
+"""
+
+from dataclasses import dataclass, field
+
+from proxy.dialects.chat_completions.answer_reader import made_call_id, read_call
+from proxy.dialects.middle.answer import Event, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer_reading import integer_in, object_in, text_in
+from proxy.dialects.middle.gathering import Budget, Gathered, ObjectProgress
+from proxy.dialects.middle.reading import Json
+from proxy.dialects.middle.request import AnswerPart, ToolCall
+
+
+@dataclass(slots=True)
+class _Call:
+    number: int
+    index: int | None
+    vendor_id: str
+    id: str
+    arguments: Gathered
+    name: str = ""
+    custom: bool = False
+    started: bool = False
+    """Its name is known, and the caller was told of it."""
+    progress: ObjectProgress = field(default_factory=ObjectProgress)
+    """Only for a call without the vendor's id: a name after whole arguments then begins another call."""
+
+
+class CallDeltas:
+    """The tool calls of one streamed answer."""
+
+    __slots__ = ("_budget", "_by_id", "_by_index", "_calls")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}
+        self._by_index: dict[int, _Call] = {}
+        """The latest call of each index."""
+
+    def read(self, delta: Json, answer_id: str) -> list[Event]:
+        """The events of one entry of `tool_calls`."""
+        name, text, custom = read_call(delta)
+        call = self._call_of(text_in(delta, "id"), integer_in(delta, "index"), name)
+        if call is None:
+            call = self._begin(delta, answer_id)
+        if text:
+            call.arguments.add(text)
+            if not call.vendor_id:
+                call.progress.add(text)
+        if call.started:
+            return [ToolCallDelta(call.number, text)] if text else []
+        call.name, call.custom = name, custom
+        return self._start(call, object_in(delta, "extra_content") or None) if name else []
+
+    def finish(self) -> list[Event]:
+        """Start the calls whose name never came, so that no call is lost."""
+        return [event for call in self._calls if not call.started for event in self._start(call, None)]
+
+    def parts(self) -> list[AnswerPart]:
+        """The calls so far; only of the last one the arguments, which tell whether it is complete."""
+        calls: list[AnswerPart] = [ToolCall(call.id, call.name, "", call.custom) for call in self._calls[:-1]]
+        if self._calls:
+            last = self._calls[-1]
+            calls.append(ToolCall(last.id, last.name, last.arguments.text(), last.custom))
+        return calls
+
+    def _call_of(self, id: str, index: int | None, name: str) -> _Call | None:
+        """The known call that a delta goes on with; None if it begins another one."""
+        at_index = self._by_index.get(index) if index is not None else None
+        if id:
+            known = self._by_id.get(id)
+            if known is None:  # a new id without a name is a server that makes one up for every delta
+                return at_index if not name else None
+            if index is not None and index != known.index and name and known.index is not None:
+                return at_index
+            return known
+        known = at_index if index is not None else (self._calls[-1] if self._calls else None)
+        return None if known is not None and name and known.progress.is_complete else known
+
+    def _begin(self, delta: Json, answer_id: str) -> _Call:
+        number, id, index = len(self._calls), text_in(delta, "id"), integer_in(delta, "index")
+        self._budget.spend(len(id) + 1)
+        known_ids = {call.id for call in self._calls} if id in self._by_id else ()
+        own_id = made_call_id(answer_id, number) if not id or id in known_ids else id
+        call = _Call(number, index, id, own_id, Gathered(self._budget))
+        self._calls.append(call)
+        if id:
+            self._by_id[id] = call
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _start(self, call: _Call, extra: Json | None) -> list[Event]:
+        call.started = True
+        events: list[Event] = [ToolCallStarted(call.number, call.id, call.name, call.custom, extra)]
+        text = call.arguments.text()
+        return [*events, ToolCallDelta(call.number, text)] if text else events

@@ -1,0 +1,108 @@
+"""The reasoning in Chat Completions messages, for which OpenAI has no member: the form that other vendors agree on.
+
+Pure. `reasoning_content` (or `reasoning`) is the text. `reasoning_details` is a list of what the vendor wants back;
+another dialect's block is sealed in an entry of type `reasoning.encrypted`. `extra_content` is opaque.
+"""
+
+from collections.abc import Iterable
+
+from proxy.dialects.middle.answer_reading import objects_in, text_in
+from proxy.dialects.middle.reading import Json, objects_at, require_object, require_text
+from proxy.dialects.middle.request import Reasoning
+from proxy.dialects.middle.sealing import seal, unseal
+
+DIALECT_NAME = "chat_completions"
+BLOCK_SEPARATOR = "\n\n"
+"""Between the texts of two blocks, which are one text here."""
+CALL_EXTRA = "tool_call_extra"
+"""In a sealed block: the `extra_content` of the calls after it, by the id of the call."""
+_TEXTS = ("reasoning_content", "reasoning")
+
+
+def read_reasoning(message: Json, field: str) -> list[Reasoning]:
+    """The reasoning of a caller's assistant message. Raises `UntranslatableError` for a member of the wrong type."""
+    text, native = "", Json()
+    for name in _TEXTS:
+        if message.get(name):
+            native[name] = require_text(message[name], f"{field}.{name}")
+            text = text or native[name]
+    sealed: list[Reasoning] = []
+    for entry, _ in objects_at(message, "reasoning_details", f"{field}.reasoning_details"):
+        block = unseal(text_in(entry, "data"))
+        if block is not None:
+            sealed.append(Reasoning("", block[0], block[1], field=field))
+        else:
+            native.setdefault("reasoning_details", []).append(entry)
+    if message.get("extra_content") is not None:
+        native["extra_content"] = require_object(message["extra_content"], f"{field}.extra_content")
+    if sealed and not native.keys() - set(_TEXTS):  # the text is that of the sealed blocks
+        sealed[0].text = text
+        return sealed
+    return [*sealed, *([Reasoning(text, DIALECT_NAME, native, field=field)] if native else [])]
+
+
+def answered_reasoning(message: Json) -> Reasoning | None:
+    """The reasoning of a target's message; None if it has none."""
+    details = objects_in(message, "reasoning_details")
+    text = next((found for name in _TEXTS if (found := text_in(message, name))), "") or details_text(details)
+    extra = message.get("extra_content")
+    native = native_members(text, details, extra if isinstance(extra, dict) else None)
+    return Reasoning(text, DIALECT_NAME, native) if native else None
+
+
+def details_text(details: Iterable[Json]) -> str:
+    """The readable text of `reasoning_details`."""
+    return "".join(text_in(entry, "text") or text_in(entry, "summary") for entry in details)
+
+
+def native_members(text: str, details: list[Json], extra: Json | None) -> Json:
+    """What the vendor wants back of its reasoning; empty if there is nothing."""
+    native: Json = {}
+    if details:
+        native["reasoning_details"] = details
+    elif text:
+        native["reasoning_content"] = text
+    if extra:
+        native["extra_content"] = extra
+    return native
+
+
+def written_members(blocks: list[Reasoning]) -> Json:
+    """The members of an answer's message that hold its reasoning; empty for none."""
+    members: Json = {}
+    text = BLOCK_SEPARATOR.join(block.text for block in blocks if block.text)
+    if text:
+        members["reasoning_content"] = text
+    details = [entry for block in blocks for entry in written_details(block)]
+    if details:
+        members["reasoning_details"] = [entry | {"index": number} for number, entry in enumerate(details)]
+    return members
+
+
+def written_details(block: Reasoning) -> list[Json]:
+    """The entries of `reasoning_details` by which the caller returns the block."""
+    if block.native is None:
+        return []
+    if block.dialect == DIALECT_NAME:
+        return objects_in(block.native, "reasoning_details")
+    return [{"type": "reasoning.encrypted", "data": seal(block.dialect, block.native)}]
+
+
+def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
+    """The members of a past message that give the target its own reasoning back, and the `extra_content` of its calls.
+
+    Blocks of other dialects are dropped: no vendor can verify another's. Members of a wrong type are, too; the seal
+    comes from the caller.
+    """
+    members, extras = Json(), Json()
+    for native in (block.native for block in blocks if block.dialect == DIALECT_NAME and block.native is not None):
+        for name in _TEXTS:
+            if text := text_in(native, name):
+                members[name] = BLOCK_SEPARATOR.join([members[name], text]) if name in members else text
+        if details := objects_in(native, "reasoning_details"):
+            members["reasoning_details"] = members.get("reasoning_details", []) + details
+        for name, found in (("extra_content", members), (CALL_EXTRA, extras)):
+            inner = native.get(name)
+            if isinstance(inner, dict) and inner:
+                found.update({name: inner} if found is members else inner)
+    return members, extras

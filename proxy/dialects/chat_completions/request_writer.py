@@ -1,0 +1,92 @@
+"""Writes the model in the middle as a Chat Completions request for a target.
+
+Pure. Refuses what Chat Completions cannot say, naming the caller's member. Drops `cache_control`, a hint about cost.
+"""
+
+from hashlib import sha256
+
+from proxy.dialects.chat_completions.tool_writer import written_tool, written_tool_choice
+from proxy.dialects.chat_completions.turn_writer import TurnWriter
+from proxy.dialects.middle.reading import Json
+from proxy.dialects.middle.request import JSON_SCHEMA, OutputFormat, ReasoningSettings, Request, Sampling
+
+NATIVE_PROVIDER = "VENDOR_B"
+"""The vendor whose API this dialect is: it alone is sent members that servers of other vendors may not know."""
+MAX_USER_CHARS = 64
+_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 16384
+_SETTINGS = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "top_logprobs")
+
+
+def write_request(request: Request, model: str, provider: str) -> Json:
+    """The body for a target of `provider`. Raises `UntranslatableError`."""
+    is_native = provider == NATIVE_PROVIDER
+    body: Json = {"model": model, "messages": TurnWriter(is_native=is_native).write(request.turns)}
+    if request.max_output_tokens is not None:
+        body["max_completion_tokens" if is_native else "max_tokens"] = request.max_output_tokens
+    body |= _sampling(request, request.sampling)
+    if request.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if request.tools:
+        body["tools"] = [written_tool(tool, is_native=is_native) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = written_tool_choice(request.tool_choice, request.tools, is_native=is_native)
+    if request.parallel_tool_calls is not None and request.tools:
+        body["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.output_format is not None:
+        body["response_format"] = _response_format(request.output_format)
+    if request.reasoning is not None and (effort := _effort(request.reasoning)):
+        body["reasoning_effort"] = effort
+    return body | _labels(request, is_native=is_native)
+
+
+def _sampling(request: Request, sampling: Sampling) -> Json:
+    if sampling.top_k is not None:
+        raise request.refuse("top_k")
+    written = {name: value for name in _SETTINGS if (value := getattr(sampling, name)) is not None}
+    if sampling.stop:
+        written["stop"] = sampling.stop
+    if sampling.answers is not None:
+        written["n"] = sampling.answers
+    if sampling.logprobs:
+        written["logprobs"] = True
+    return written
+
+
+def _response_format(asked: OutputFormat) -> Json:
+    if asked.kind != JSON_SCHEMA:
+        return {"type": asked.kind}
+    schema: Json = {"name": asked.name or "output"}
+    for name, value in (("description", asked.description), ("schema", asked.schema), ("strict", asked.strict)):
+        if value is not None:
+            schema[name] = value
+    return {"type": JSON_SCHEMA, "json_schema": schema}
+
+
+def _effort(reasoning: ReasoningSettings) -> str | None:
+    """The effort to ask for; None to leave it to the model."""
+    if reasoning.enabled is False:
+        return "none" if reasoning.effort == "none" else None
+    if reasoning.effort is not None or reasoning.budget_tokens is None:
+        return reasoning.effort
+    if reasoning.budget_tokens < _LOW_BUDGET:
+        return "low"
+    return "medium" if reasoning.budget_tokens < _MEDIUM_BUDGET else "high"
+
+
+def _labels(request: Request, *, is_native: bool) -> Json:
+    """The members that are about the call and not about its answer."""
+    written: Json = {}
+    if request.verbosity is not None:
+        written["verbosity"] = request.verbosity
+    if request.service_tier is not None:
+        written["service_tier"] = request.service_tier
+    if request.cache_key is not None and is_native:
+        written["prompt_cache_key"] = request.cache_key
+    if request.user is not None:
+        written["user"] = _user_id(request.user)
+    return written
+
+
+def _user_id(user: str) -> str:
+    """The end user's id, or a hash of one that is longer than the vendor takes: it need only be stable."""
+    return user if len(user) <= MAX_USER_CHARS else sha256(user.encode(errors="surrogatepass")).hexdigest()

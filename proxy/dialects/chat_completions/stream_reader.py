@@ -1,0 +1,163 @@
+"""Reads the chunks of a Chat Completions target's stream into events. Lenient, since servers differ.
+
+Pure.
+"""
+
+from proxy.dialects.chat_completions.answer_reader import content_text, read_details, read_stop
+from proxy.dialects.chat_completions.call_deltas import CallDeltas
+from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, details_text, native_members
+from proxy.dialects.failures import failure_details, reports_failure
+from proxy.dialects.middle.answer import (
+    DetailsSeen,
+    Event,
+    Failed,
+    ReasoningDelta,
+    ReasoningEnded,
+    RefusalDelta,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageDetails,
+)
+from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.gathering import Budget, Gathered
+from proxy.dialects.middle.reading import Json
+from proxy.dialects.middle.request import Reasoning
+
+_REASONING = ("reasoning_content", "reasoning")
+
+
+class ChatStreamReader:
+    """Reads the first choice of one answer."""
+
+    __slots__ = ("_block", "_budget", "_calls", "_details", "_id", "_is_refused", "_started", "_stopped")
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._calls = CallDeltas(self._budget)
+        self._block: _ReasoningBlock | None = None
+        """The open block of reasoning."""
+        self._details = UsageDetails()
+        self._id = ""
+        self._is_refused = False
+        self._started = False
+        self._stopped = False
+
+    def read(self, chunk: Json) -> list[Event]:
+        """Raises `UpstreamCutError` for an answer too large to gather."""
+        if ("error" in chunk or "choices" not in chunk) and reports_failure(chunk):
+            return [Failed(*failure_details(chunk))]
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        events: list[Event] = []
+        if isinstance(choice, dict) and not self._stopped and not choice.get("index"):
+            if not self._started:
+                events.append(self._start(chunk))
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                self._read_delta(delta, choice, events)
+            if choice.get("finish_reason"):
+                self._stop(choice, events)
+        if chunk.get("usage"):
+            self._read_usage(object_in(chunk, "usage"), events)
+        return events
+
+    def done_received(self) -> list[Event]:
+        events: list[Event] = []
+        if self._started and not self._stopped:
+            self._stop({}, events)
+        return events
+
+    def _start(self, chunk: Json) -> Started:
+        self._started, self._id = True, text_in(chunk, "id")
+        return Started(self._id, integer_in(chunk, "created") or 0)
+
+    def _read_delta(self, delta: Json, choice: Json, events: list[Event]) -> None:
+        if "reasoning_content" in delta or "reasoning" in delta or "reasoning_details" in delta:
+            self._read_reasoning(delta, events)
+        if delta.get("extra_content"):
+            self._open_block().extra.update(object_in(delta, "extra_content"))
+        if text := content_text(delta):
+            self._end_block(events)
+            logprobs = objects_in(object_in(choice, "logprobs"), "content") if choice.get("logprobs") else None
+            events.append(TextDelta(text, logprobs or None))
+        if "refusal" in delta and (refusal := text_in(delta, "refusal")):
+            self._end_block(events)
+            self._is_refused = True
+            events.append(RefusalDelta(refusal))
+        calls = objects_in(delta, "tool_calls") if "tool_calls" in delta else []
+        if "function_call" in delta and (legacy := object_in(delta, "function_call")):
+            calls = [*calls, {"function": legacy}]
+        for call in calls:
+            self._end_block(events)
+            events += self._calls.read(call, self._id)
+
+    def _read_reasoning(self, delta: Json, events: list[Event]) -> None:
+        details = objects_in(delta, "reasoning_details")
+        text = next((found for name in _REASONING if (found := text_in(delta, name))), "") or details_text(details)
+        if not text and not details:
+            return
+        block = self._open_block()
+        block.add(text, details)
+        if text:
+            events.append(ReasoningDelta(text))
+
+    def _open_block(self) -> "_ReasoningBlock":
+        if self._block is None:
+            self._block = _ReasoningBlock(self._budget)
+        return self._block
+
+    def _end_block(self, events: list[Event]) -> None:
+        if self._block is not None:
+            events += self._block.end()
+            self._block = None
+
+    def _stop(self, choice: Json, events: list[Event]) -> None:
+        self._stopped = True
+        self._end_block(events)
+        events += self._calls.finish()
+        events.append(Stopped(read_stop(choice, self._calls.parts(), is_refused=self._is_refused)))
+
+    def _read_usage(self, usage: Json, events: list[Event]) -> None:
+        details = read_details(usage)
+        if details != self._details:
+            self._details = details
+            events.append(DetailsSeen(details))
+
+
+class _ReasoningBlock:
+    """A block of reasoning that is being received."""
+
+    __slots__ = ("_budget", "_details", "_text", "extra")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._text = Gathered(budget)
+        self._details: list[tuple[Json, dict[str, Gathered]]] = []
+        """The entries of `reasoning_details`, and their texts, which come in pieces."""
+        self.extra: Json = {}
+
+    def add(self, text: str, details: list[Json]) -> None:
+        if text:
+            self._text.add(text)
+        for entry in details:
+            self._add_entry(entry)
+
+    def end(self) -> list[Event]:
+        details = [entry | {name: text.text() for name, text in texts.items()} for entry, texts in self._details]
+        text = self._text.text()
+        native = native_members(text, details, self.extra)
+        return [ReasoningEnded(Reasoning(text, DIALECT_NAME, native))] if native else []
+
+    def _add_entry(self, entry: Json) -> None:
+        """Add an entry, or the next piece of the last one: of the same type and index."""
+        pieces = {name: entry[name] for name in ("text", "summary", "data") if isinstance(entry.get(name), str)}
+        fixed = {name: value for name, value in entry.items() if name not in pieces and value is not None}
+        last = self._details[-1] if self._details else None
+        if last is None or any(last[0].get(name) != fixed.get(name) for name in ("type", "index")):
+            last = fixed, {}
+            self._details.append(last)
+            self._budget.spend(64 * len(fixed))
+        last[0].update(fixed)
+        for name, piece in pieces.items():
+            last[1].setdefault(name, Gathered(self._budget)).add(piece)
