@@ -143,7 +143,7 @@ def _reasoning(given: Json) -> ReasoningSettings | None:
     effort = _word(given, "reasoning_effort", _EFFORTS)
     if effort is None:
         return None
-    return ReasoningSettings(enabled=effort != "none", effort=effort)
+    return ReasoningSettings(enabled=False) if effort == "none" else ReasoningSettings(enabled=True, effort=effort)
 
 
 def _service_tier(given: Json) -> str | None:

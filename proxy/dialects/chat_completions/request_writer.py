@@ -34,7 +34,7 @@ def write_request(request: Request, model: str, provider: str) -> Json:
         body["parallel_tool_calls"] = request.parallel_tool_calls
     if request.output_format is not None:
         body["response_format"] = _response_format(request.output_format)
-    if request.reasoning is not None and (effort := _effort(request.reasoning)):
+    if request.reasoning is not None and (effort := _effort(request, request.reasoning)):
         body["reasoning_effort"] = effort
     return body | _labels(request, is_native=is_native)
 
@@ -62,10 +62,10 @@ def _response_format(asked: OutputFormat) -> Json:
     return {"type": JSON_SCHEMA, "json_schema": schema}
 
 
-def _effort(reasoning: ReasoningSettings) -> str | None:
-    """The effort to ask for; None to leave it to the model."""
+def _effort(request: Request, reasoning: ReasoningSettings) -> str | None:
+    """The effort to ask for; None to leave it to the model. Not every model takes `none`: only who said it gets it."""
     if reasoning.enabled is False:
-        return "none" if reasoning.effort == "none" else None
+        return "none" if request.field_of("reasoning").endswith("effort") else None
     if reasoning.effort is not None or reasoning.budget_tokens is None:
         return reasoning.effort
     if reasoning.budget_tokens < _LOW_BUDGET:
