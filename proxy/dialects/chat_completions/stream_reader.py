@@ -94,10 +94,14 @@ class ChatStreamReader:
 
     def _read_reasoning(self, delta: Json, events: list[Event]) -> None:
         details = objects_in(delta, "reasoning_details")
-        text = next((found for name in _REASONING if (found := text_in(delta, name))), "") or details_text(details)
+        text = next((found for name in _REASONING if (found := text_in(delta, name))), "")
         if not text and not details:
             return
         block = self._open_block()
+        if text:
+            block.is_told = True
+        elif not block.is_told:
+            text = details_text(details)
         block.add(text, details)
         if text:
             events.append(ReasoningDelta(text))
@@ -128,7 +132,7 @@ class ChatStreamReader:
 class _ReasoningBlock:
     """A block of reasoning that is being received."""
 
-    __slots__ = ("_budget", "_details", "_text", "extra")
+    __slots__ = ("_budget", "_details", "_text", "extra", "is_told")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -136,6 +140,8 @@ class _ReasoningBlock:
         self._details: list[tuple[Json, dict[str, Gathered]]] = []
         """The entries of `reasoning_details`, and their texts, which come in pieces."""
         self.extra: Json = {}
+        self.is_told = False
+        """The text comes in a member of its own; that of the details repeats it."""
 
     def add(self, text: str, details: list[Json]) -> None:
         if text:
