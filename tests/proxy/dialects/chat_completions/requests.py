@@ -87,7 +87,7 @@ def exchanges(draw: st.DrawFn) -> list[Json]:
     """An assistant's message, and the results of its calls."""
     calls = [draw(_call(f"c{number}")) for number in range(draw(st.integers(0, 3)))]
     said = draw(TEXTS)
-    message: Json = {"role": "assistant", "content": None if calls and draw(st.booleans()) else said}
+    message: Json = {"role": "assistant", "content": draw(st.sampled_from([None, said])) if calls else said}
     message |= draw(REASONING)
     if draw(st.booleans()):
         message |= {"content": None, "refusal": said}
