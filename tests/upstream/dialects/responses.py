@@ -63,7 +63,7 @@ def read(body: Json) -> Prompt:
         model=body["model"],
         stream=bool(body.get("stream")),
         parts=(*system, *(part for item in items for part in _parts(item))),
-        tools=tuple(_tool(tool) for tool in body.get("tools") or () if tool["type"] == "function"),
+        tools=tuple(_tool(tool) for tool, _ in _functions(body)),
         tool_choice=_tool_choice(body.get("tool_choice")),
         parallel=body.get("parallel_tool_calls") is not False,
         schema=format.get("schema") if format.get("type") == "json_schema" else None,
@@ -106,6 +106,14 @@ def _content(content: Any) -> Iterator[Part]:
 
 def _named(url: str) -> str:
     return digest(*decoded_data_url(url, "url")) if url.startswith("data:") else url
+
+
+def _functions(body: Json) -> Iterator[tuple[Json, str]]:
+    """The functions that are offered, each with its namespace."""
+    for tool in body.get("tools") or ():
+        for function in tool["tools"] if tool["type"] == "namespace" else [tool]:
+            if function["type"] == "function":
+                yield function, tool["name"] if tool["type"] == "namespace" else ""
 
 
 def _tool(tool: Json) -> Tool:
@@ -191,6 +199,8 @@ def _items(body: Json, answer: Answer) -> Iterator[Json]:
                 yield _reasoning(body, number, part)
             case ToolCall(id, name, arguments):
                 called = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
+                spaces = {function["name"]: space for function, space in _functions(body) if space}
+                called |= {"namespace": spaces[name]} if name in spaces else {}
                 yield {"type": "function_call", "id": f"fc_{id}", "status": "completed"} | called
             case Text() | Refusal() if part is said[0]:
                 status = "incomplete" if answer.stop == "length" else "completed"

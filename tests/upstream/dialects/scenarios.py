@@ -282,7 +282,7 @@ def _scripted(prompt: Prompt) -> Answer | Failure:
     """Follow the script in the user's text: JSON behind the marker, a list of turns.
 
     A turn is `{"expects", "says", "calls"}`: texts that must be in the conversation by then, a text, and a list of
-    names and arguments. The next turn begins when all its calls have results.
+    names and arguments. The next turn begins when all its calls have results. A name may have a prefix in the offer.
     """
     texts = [part.text for role, part in prompt.parts if role == "user" and isinstance(part, Text)]
     script = next((text for text in reversed(texts) if SCRIPT in text), SCRIPT)
@@ -294,7 +294,11 @@ def _scripted(prompt: Prompt) -> Answer | Failure:
     known = json.dumps([understood(part) for _, part in prompt.parts if part != Text(script)], ensure_ascii=False)
     if lost := [text for text in turn["expects"] if text not in known]:
         return Failure(f"The conversation lacks {lost}.", 400, "invalid_request_error", 400, "invalid_request_error")
-    calls = [ToolCall(f"{number}x{n}Ab9", name, arguments) for n, (name, arguments) in enumerate(turn["calls"])]
+    offered = [tool.name for tool in prompt.tools]
+    calls = [
+        ToolCall(f"{number}x{n}Ab9", next(known for known in offered if known.endswith(name)), arguments)
+        for n, (name, arguments) in enumerate(turn["calls"])
+    ]
     return _says(Thinking(f"{THOUGHT} ({number})"), Text(turn["says"]), *calls, stop="tools" if calls else "end")
 
 

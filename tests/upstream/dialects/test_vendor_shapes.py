@@ -170,7 +170,7 @@ def test_tool_loop_ends_with_what_the_tools_said() -> None:
 
 def test_script_goes_on_when_all_calls_have_results_that_say_what_it_expects() -> None:
     turns = [
-        {"expects": [], "says": "Reading.", "calls": [["read", {"path": "a"}], ["read", {"path": "b"}]]},
+        {"expects": [], "says": "Reading.", "calls": [["weather", {"city": "Rome"}], ["weather", {"city": "Bonn"}]]},
         {"expects": ["Hello"], "says": "Done.", "calls": []},
     ]
 
@@ -182,11 +182,22 @@ def test_script_goes_on_when_all_calls_have_results_that_say_what_it_expects() -
     first = answered()
     assert isinstance(first, Answer)
     calls = [part for part in first.parts if isinstance(part, ToolCall)]
-    assert [call.arguments["path"] for call in calls] == ["a", "b"]
+    assert [(call.name, call.arguments["city"]) for call in calls] == [("get_weather", "Rome"), ("get_weather", "Bonn")]
     assert calls[0].id != calls[1].id
     assert answered("Hello", "no such file").parts[-1] == Text("Done.")  # type: ignore[union-attr]
     for lacking in (("Bye", "no such file"), ("Hello",)):
         assert isinstance(answered(*lacking), Failure)
+
+
+def test_responses_calls_a_tool_of_a_namespace_by_both_names() -> None:
+    function = {"type": "function", "name": "close_agent", "strict": False, "parameters": {"type": "object"}}
+    space = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [function]}
+    turns = [{"expects": [], "says": "Closing.", "calls": [["close_agent", {}]]}]
+    asked = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
+    body: Json = {"model": "m", "input": [asked], "tools": [space]}
+    prompt = responses.read(body)
+    [_, call] = responses.whole(body, prompt, answer_of(prompt))["output"]
+    assert (call["namespace"], call["name"]) == ("agents", "close_agent")
 
 
 def test_each_turn_of_a_conversation_has_another_id() -> None:
