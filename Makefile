@@ -10,9 +10,12 @@ BENCH_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv; sys.exit(sys.vers
 BENCH_VENV := .bench/tollgate
 BENCH := $(BENCH_VENV)/bin/python
 BENCH_STAMP := $(BENCH_VENV)/.installed
+# The clients of `make clients`: an environment per lock, none of them Tollgate's own.
+CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
+CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test demo bench bench-quick bench-limits soak lock
+.PHONY: help install check test clients demo bench bench-quick bench-limits soak lock clients-lock
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -43,6 +46,22 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, paths and c
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder
 
+clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
+	$(BIN)/python -m tests.clients.run
+
+.clients/typescript/.installed: tests/clients/typescript/package-lock.json
+	@echo "installing the TypeScript clients from $< …"
+	@mkdir -p $(@D)
+	cp tests/clients/typescript/package.json tests/clients/typescript/package-lock.json $(@D)
+	cd $(@D) && npm ci --no-audit --no-fund
+	@touch $@
+
+.clients/%/.installed: tests/clients/python/%.lock $(STAMP)
+	@echo "building $(@D) from $< …"
+	$(PYTHON) -m venv --clear --without-pip $(@D)
+	$(BIN)/pip --python $(@D)/bin/python install --disable-pip-version-check --progress-bar on --require-hashes -r $<
+	@touch $@
+
 demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service
 	@$(BIN)/tollgate demo
 
@@ -62,3 +81,7 @@ soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten m
 
 lock:  ## resolve pyproject.toml into requirements.lock again (needs uv)
 	uv pip compile --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.lock
+
+clients-lock:  ## resolve the clients' versions again (needs uv and npm)
+	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
+	cd tests/clients/typescript && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund

@@ -17,8 +17,8 @@ from tests.upstream.dialects.scenarios import Json
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SPEAKER = re.compile(r"[^\s<|\\/>]+")
 MAX_CALL_ID = 40
-EXTENSIONS = frozenset(("reasoning_content", "extra_content", "stream"))
-"""What compatible servers take besides the SDK's members, and `stream`, which the SDK has in subclasses."""
+EXTENSIONS = frozenset(("annotations", "reasoning_content", "extra_content", "reasoning_details", "stream"))
+"""An answer's members that go back as they came, what compatible servers add, and `stream`, which subclasses have."""
 
 
 def check(body: Json) -> None:

@@ -1,0 +1,98 @@
+"""The clients, the providers, and how each client is started."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.upstream.dialects.vendor import CHAT, DIALECTS, MESSAGES, RESPONSES, Dialect
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILT = ROOT / ".clients"
+PYTHON_LOCKS = ROOT / "tests/clients/python"
+TYPESCRIPT = ROOT / "tests/clients/typescript"
+NOWHERE = "http://127.0.0.1:9"
+"""A proxy that does not exist: a client that leaves loopback fails."""
+ENVIRONMENT = {
+    "HTTP_PROXY": NOWHERE,
+    "HTTPS_PROXY": NOWHERE,
+    "NO_PROXY": "127.0.0.1,localhost",
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "PYDANTIC_AI_NO_TELEMETRY": "1",
+    "AI_SDK_LOG_WARNINGS": "false",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One script. `environment` is a lock of Python packages, or `typescript`."""
+
+    name: str
+    title: str
+    dialect: Dialect
+    environment: str
+    script: str
+    packages: tuple[str, ...]
+    """The packages whose versions the page shows; the first is the client itself."""
+
+    def command(self) -> list[str]:
+        if self.environment == "typescript":
+            return [str(node()), "--no-warnings", str(BUILT / "typescript" / f"{self.script}.ts")]
+        return [str(BUILT / self.environment / "bin/python"), "-m", f"tests.clients.python.{self.script}"]
+
+    def variables(self) -> Mapping[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(BUILT), "LANG": "C.UTF-8", **ENVIRONMENT}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A target of the slug. `speaks`: the dialects of its scripted vendor."""
+
+    name: str
+    provider: str
+    speaks: tuple[Dialect, ...]
+    note: str
+    host: str = ""
+    """Where its base URL is the customer's."""
+
+
+PROVIDERS = (
+    Provider("A", "VENDOR_A", (MESSAGES,), "speaks Messages"),
+    Provider("B", "VENDOR_B", (CHAT, RESPONSES), "speaks Chat Completions and Responses"),
+    Provider("C", "VENDOR_C", (CHAT,), "speaks Chat Completions"),
+    Provider(
+        "compatible, all", "VENDOR_B_COMPATIBLE", DIALECTS, "speaks all three dialects", "all.compatible.example.com"
+    ),
+    Provider(
+        "compatible, chat",
+        "VENDOR_B_COMPATIBLE",
+        (CHAT,),
+        "speaks Chat Completions only",
+        "chat.compatible.example.com",
+    ),
+    Provider(
+        "compatible, responses",
+        "VENDOR_B_COMPATIBLE",
+        (RESPONSES,),
+        "speaks Responses only",
+        "responses.compatible.example.com",
+    ),
+    Provider("platform", "PLATFORM", DIALECTS, "a model server that speaks all three dialects"),
+    Provider("model API", "PLATFORM_MODEL_API", (CHAT,), "speaks Chat Completions only"),
+)
+
+CLIENTS = (
+    Client("openai-chat", "openai (Python)", CHAT, "current", "openai_chat", ("openai",)),
+    Client("openai-responses", "openai (Python)", RESPONSES, "current", "openai_responses", ("openai",)),
+    Client("anthropic", "anthropic (Python)", MESSAGES, "current", "anthropic_messages", ("anthropic",)),
+)
+
+
+def node() -> Path:
+    """The Node.js of the lock, or the machine's where the lock has none for it."""
+    locked = sorted((BUILT / "typescript/node_modules").glob("node-linux-*/bin/node"))
+    return locked[0] if locked else Path(shutil.which("node") or "node")

@@ -1,0 +1,123 @@
+"""Compares what a client saw through Tollgate with what it saw from a vendor of its own dialect."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from policy.billing import Tokens
+from tests.upstream.dialects.scenarios import FAILURES, Answer, respond
+from tests.upstream.dialects.vendor import Served
+
+Verdict = Literal["passes", "translated", "refused", "FAILS"]
+OVERLOADED = (503, 529)
+"""Which of them says so depends on the vendor; every client treats them alike."""
+REFUSED = re.compile(r"""(?:^|error['"]: ?)["']([\w.]+): """)
+"""Tollgate's own error, which names the field first; some clients keep only the member `error`."""
+BY_DELIVERY = ("stream breaks",)
+"""Cases without a usage report: the bill is what was delivered, which the unit tests check."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One case of one client: its outcome, and what the vendor served meanwhile."""
+
+    outcome: dict[str, Any]
+    served: list[Served] = field(default_factory=list)
+    billed: list[Tokens] = field(default_factory=list)
+
+    @property
+    def answered(self) -> int:
+        return sum(served.status == 200 for served in self.served)
+
+
+@dataclass(slots=True)
+class Cell:
+    verdict: Verdict
+    detail: str = ""
+    """The refused field, or what differs."""
+
+
+def cell(case: str, dialect: str, direct: Run, through: Run) -> Cell:
+    if (refusal := _refusal(through)) is not None:
+        return Cell("refused", refusal)
+    faults = list(_faults(case, direct, through))
+    if faults:
+        return Cell("FAILS", "; ".join(faults))
+    translated = any(served.dialect != dialect for served in through.served)
+    return Cell("translated" if translated else "passes")
+
+
+def _refusal(run: Run) -> str | None:
+    """The field that Tollgate itself refused; None if it did not."""
+    error = run.outcome.get("error")
+    if error is None or error["status"] != 400 or any(served.status == 400 for served in run.served):
+        return None
+    found = REFUSED.search(error["body"]) or REFUSED.search(error["text"])
+    return found[1] if found else f"{error['text']} {error['body']}"[:200]
+
+
+def _faults(case: str, direct: Run, through: Run) -> Any:
+    refused = [served.problem for served in through.served if served.problem]
+    wanted = [served.problem for served in direct.served if served.problem]
+    if refused and not wanted:
+        yield f"the vendor refuses what Tollgate sends: {refused[0]}"
+        return
+    if "error" in through.outcome or "error" in direct.outcome:
+        yield from _error_faults(direct.outcome.get("error"), through.outcome.get("error"))
+    else:
+        yield from differences(direct.outcome["result"], through.outcome["result"])
+    statuses = [[_status(served.status) for served in run.served] for run in (direct, through)]
+    if statuses[0] != statuses[1]:
+        yield f"calls: {statuses[0]} directly, {statuses[1]} through Tollgate"
+    bills = [billed_by(served) for served in direct.served if served.status == 200]
+    if case not in BY_DELIVERY and bills != through.billed:
+        yield f"billed {[tuple(tokens) for tokens in through.billed]} for {[tuple(tokens) for tokens in bills]}"
+
+
+def _error_faults(direct: dict[str, Any] | None, through: dict[str, Any] | None) -> Any:
+    if direct is None or through is None:
+        yield f"{_named(through)} instead of {_named(direct)}"
+        return
+    overloaded = direct["status"] in OVERLOADED and through["status"] in OVERLOADED
+    for name in ("class", "status"):
+        if direct[name] != through[name] and not overloaded:
+            yield f"{name} {through[name]} instead of {direct[name]}: {through['text'][:200]}"
+    for failure in FAILURES.values():
+        if failure.message in direct["text"] and failure.message not in through["text"]:
+            yield f"the error's text is {through['text'][:200]!r}"
+
+
+def _named(error: dict[str, Any] | None) -> str:
+    return "an answer" if error is None else f"{error['class']} {error['status']}: {error['text'][:300]}"
+
+
+def _status(status: Any) -> Any:
+    return "overloaded" if status in OVERLOADED else status
+
+
+def billed_by(served: Served) -> Tokens:
+    """The tokens that the vendor reports for this request."""
+    assert served.prompt is not None
+    answer = respond(served.prompt)
+    assert isinstance(answer, Answer)
+    return answer.tokens
+
+
+def differences(direct: Any, through: Any, path: str = "") -> list[str]:
+    """The first few differences between two JSON values, with their paths."""
+    if isinstance(direct, dict) and isinstance(through, dict):
+        names = [*direct, *(name for name in through if name not in direct)]
+        found = [
+            one
+            for name in names
+            for one in differences(direct.get(name), through.get(name), f"{path}.{name}".strip("."))
+        ]
+        return found[:3]
+    if isinstance(direct, list) and isinstance(through, list) and len(direct) == len(through):
+        pairs = enumerate(zip(direct, through, strict=True))
+        return [one for n, (a, b) in pairs for one in differences(a, b, f"{path}.{n}".strip("."))][:3]
+    return (
+        []
+        if direct == through
+        else [f"{path or 'the result'}: {str(through)[:300]!r} instead of {str(direct)[:300]!r}"]
+    )
