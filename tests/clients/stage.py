@@ -128,7 +128,7 @@ async def staged(directory: Path, clients: list[Client]) -> AsyncIterator[Stage]
 
 
 async def _upstream(provider: Provider, ca: ThrowawayCa, stack: AsyncExitStack) -> Upstream:
-    vendor = ScriptedVendor(speaks=provider.speaks)
+    vendor = ScriptedVendor(speaks=provider.speaks, needs_credential=provider.provider != "PLATFORM")
     tls = ca.server_context(provider.host) if provider.host else None
     return Upstream(vendor, await stack.enter_async_context(ScriptedUpstream(default=vendor, tls=tls)))
 

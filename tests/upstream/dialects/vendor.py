@@ -74,6 +74,7 @@ class ScriptedVendor:
     """
 
     speaks: tuple[Dialect, ...] = DIALECTS
+    needs_credential: bool = True
     served: list[Served] = field(default_factory=list)
     _refused_once: set[tuple[str, str]] = field(default_factory=set)
 
@@ -96,6 +97,8 @@ class ScriptedVendor:
     async def _answer(self, exchange: Exchange, dialect: Dialect) -> None:
         try:
             body = json.loads(exchange.received.body)
+            if self.needs_credential:
+                _check_credential(exchange)
             _check_headers(exchange, dialect, body)
             dialect.check(body)
             prompt = dialect.read(body)
@@ -128,10 +131,13 @@ class ScriptedVendor:
         return FAILURES[marker[0].removesuffix(ONCE)]
 
 
+def _check_credential(exchange: Exchange) -> None:
+    if not (exchange.received.header("authorization") or exchange.received.header("x-api-key")):
+        raise RefusedError("no credential", status=401)
+
+
 def _check_headers(exchange: Exchange, dialect: Dialect, body: Json) -> None:
     received = exchange.received
-    if not (received.header("authorization") or received.header("x-api-key")):
-        raise RefusedError("no credential", status=401)
     if dialect is MESSAGES and received.header("anthropic-version") is None:
         raise RefusedError("header is required", "anthropic-version")
     for name in messages_checks.BETA & body.keys() if dialect is MESSAGES else ():
