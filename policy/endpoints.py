@@ -53,6 +53,7 @@ class ProviderRules:
 
 CHAT_COMPLETIONS = "chat_completions"
 MESSAGES = "messages"
+RESPONSES = "responses"
 _HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
 _VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
 

@@ -17,6 +17,7 @@ from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
 from proxy.dialects.messages import passing as messages
 from proxy.dialects.request_text import RequestTokens
+from proxy.dialects.responses import passing as responses
 from proxy.dialects.translation.chat_answer import MessagesAnswerTranslator, MessagesStreamTranslator
 from proxy.dialects.translation.chat_request import to_messages_request
 from proxy.dialects.translation.messages_answer import ChatAnswerTranslator, ChatStreamTranslator
@@ -36,7 +37,7 @@ from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
 _PATH_DIALECTS = {
-    **dict.fromkeys((*chat_completions.PATHS, *passed_paths.PATHS), CHAT_COMPLETIONS),
+    **dict.fromkeys((*chat_completions.PATHS, responses.PATH, *passed_paths.PATHS), CHAT_COMPLETIONS),
     messages.PATH: MESSAGES,
     token_count.PATH: MESSAGES,
 }
@@ -44,7 +45,7 @@ _PATH_DIALECTS = {
 _TEXT_EXTRACTORS: dict[str, TextExtractor] = {
     chat_completions.CHAT_PATH: answer_text.chat_texts,
     chat_completions.COMPLETIONS_PATH: answer_text.chat_texts,
-    chat_completions.RESPONSES_PATH: answer_text.responses_texts,
+    responses.PATH: answer_text.responses_texts,
     messages.PATH: answer_text.messages_texts,
 }
 """How to find the text of an answer, by the caller's path. Embeddings have none."""
@@ -137,6 +138,12 @@ def answer_reader(
     if caller_dialect == MESSAGES:
         return (
             messages.stream_reader(request.slug, most) if form == "stream" else messages.body_reader(request.slug, most)
+        )
+    if request.head.path == responses.PATH:
+        return (
+            responses.stream_reader(request.slug, most)
+            if form == "stream"
+            else responses.body_reader(request.slug, most)
         )
     if form == "stream":
         return chat_completions.stream_reader(request.head.path, request.json, request.slug, most)

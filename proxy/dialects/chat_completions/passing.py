@@ -1,4 +1,4 @@
-"""The Chat Completions dialect and its siblings: Completions, Embeddings and Responses.
+"""The Chat Completions dialect and its siblings: Completions and Embeddings.
 
 Pure. The caller's body goes upstream unchanged except for `model`, and for `stream_options` where a stream would
 otherwise report no usage.
@@ -16,21 +16,12 @@ from proxy.dialects.usage import OpenAiMeter
 from proxy.json_text.json_edit import Json
 
 CHAT_PATH = "/v1/chat/completions"
-RESPONSES_PATH = "/v1/responses"
 COMPLETIONS_PATH = "/v1/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
-PATHS = frozenset((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, RESPONSES_PATH))
+PATHS = frozenset((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH))
 _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 
 CHUNKS = StreamFormat((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
-_RESPONSE_EVENTS = StreamFormat(
-    (b"response.completed", b"response.incomplete", b"response.failed", b"[DONE]"),
-    re.compile(
-        rb"(?:\A|[\r\n])(?:event: ?response\.(?:completed|incomplete|failed)\b|data: ?\[DONE\]"
-        rb'|data: ?\{\s*"type"\s*:\s*"response\.(?:completed|incomplete|failed)")'
-    ),
-    holder="response",
-)
 
 
 def request_headers(credential: str | None) -> HeaderFields:
@@ -64,8 +55,6 @@ def adds_include_usage(path: str, parsed: Json) -> bool:
 
 
 def stream_reader(path: str, parsed: Json, slug: str, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
-    if path == RESPONSES_PATH:
-        return StreamReader(_RESPONSE_EVENTS, slug, OpenAiMeter(_RESPONSE_EVENTS.holder, most))
     return StreamReader(CHUNKS, slug, OpenAiMeter(most=most), drop_usage=adds_include_usage(path, parsed))
 
 
