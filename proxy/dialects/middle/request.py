@@ -135,6 +135,8 @@ class Tool:
     strict: bool | None = None
     custom: Json | None = None
     """The format of a custom tool's input: `{"type": "text"}`, or a grammar as OpenAI writes it."""
+    namespaced: tuple[str, str] | None = None
+    """Its namespace and its name there (Responses), where `name` joins the two for targets without namespaces."""
     cache: Json | None = None
     field: str = field(default="", compare=False)
 
