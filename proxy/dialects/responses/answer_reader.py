@@ -1,0 +1,90 @@
+"""Reads a target's whole Responses answer.
+
+Pure. Lenient: output items of types that the middle does not know are skipped.
+"""
+
+from collections.abc import Callable
+
+from policy.endpoints import RESPONSES
+from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Stop, UsageDetails
+from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
+from proxy.dialects.middle.stops import stop_of
+from proxy.dialects.responses.item_reader import native_item, reasoning_text
+
+_INCOMPLETE = {"max_output_tokens": MAX_TOKENS, "content_filter": REFUSED}
+
+
+def read_answer(body: Json) -> Answer:
+    items = objects_in(body, "output")
+    parts = [part for item in items for part in item_parts(item)]
+    logprobs = [one for item in items for part in objects_in(item, "content") for one in objects_in(part, "logprobs")]
+    return Answer(
+        text_in(body, "id"), created_s(body), parts, response_stop(body, parts), logprobs or None, usage_details(body)
+    )
+
+
+def item_parts(item: Json) -> list[AnswerPart]:
+    """The parts of an output item; none for one of an unknown type."""
+    read = _PARTS.get(text_in(item, "type"))
+    return [] if read is None else read(item)
+
+
+def response_stop(response: Json, parts: list[AnswerPart]) -> Stop:
+    """Why this response ended. `parts`: its output."""
+    reason = END
+    if response.get("status") == "incomplete":
+        reason = _INCOMPLETE.get(text_in(object_in(response, "incomplete_details"), "reason"), MAX_TOKENS)
+    elif any(isinstance(part, Refusal) for part in parts):
+        reason = REFUSED
+    return stop_of(reason, None, parts)
+
+
+def usage_details(response: Json) -> UsageDetails:
+    usage = object_in(response, "usage")
+    return UsageDetails(
+        reasoning_tokens=integer_in(object_in(usage, "output_tokens_details"), "reasoning_tokens") or 0,
+        cache_write_tokens=integer_in(object_in(usage, "input_tokens_details"), "cache_write_tokens") or 0,
+    )
+
+
+def created_s(response: Json) -> int:
+    """Unix seconds; 0 if the vendor does not tell. Some write a fraction."""
+    value = response.get("created_at")
+    return int(value) if isinstance(value, int | float) and 0 < value < 1e12 else 0
+
+
+def reasoning_of(item: Json) -> Reasoning:
+    """Without encrypted content there is nothing to return: the vendor keeps no items for the gateway."""
+    native = native_item(item) if text_in(item, "encrypted_content") else None
+    return Reasoning(reasoning_text(item), RESPONSES if native else "", native)
+
+
+def _reasoning_parts(item: Json) -> list[AnswerPart]:
+    reasoning = reasoning_of(item)
+    return [reasoning] if reasoning.text or reasoning.native else []
+
+
+def call_of(item: Json) -> ToolCall:
+    custom = item.get("type") == "custom_tool_call"
+    id = text_in(item, "call_id") or text_in(item, "id")
+    return ToolCall(id, text_in(item, "name"), text_in(item, "input" if custom else "arguments"), custom)
+
+
+def _message_parts(item: Json) -> list[AnswerPart]:
+    parts: list[AnswerPart] = []
+    for part in objects_in(item, "content"):
+        if part.get("type") == "refusal":
+            if refusal := text_in(part, "refusal"):
+                parts.append(Refusal(refusal))
+        elif text := text_in(part, "text"):
+            parts.append(Text(text))
+    return parts
+
+
+_PARTS: dict[str, Callable[[Json], list[AnswerPart]]] = {
+    "message": _message_parts,
+    "reasoning": _reasoning_parts,
+    "function_call": lambda item: [call_of(item)],
+    "custom_tool_call": lambda item: [call_of(item)],
+}

@@ -1,0 +1,24 @@
+"""The Responses dialect, as the registry knows it."""
+
+from policy.endpoints import RESPONSES
+from proxy.dialects.middle.dialect import Dialect
+from proxy.dialects.responses import passing
+from proxy.dialects.responses.answer_reader import read_answer
+from proxy.dialects.responses.answer_writer import write_answer
+from proxy.dialects.responses.request_reader import read_request
+from proxy.dialects.responses.request_writer import write_request
+from proxy.dialects.responses.stream_reader import ResponsesStreamReader
+from proxy.dialects.responses.stream_writer import ResponsesStreamWriter
+
+DIALECT = Dialect(
+    name=RESPONSES,
+    path=passing.PATH,
+    read_request=read_request,
+    write_request=write_request,
+    read_answer=read_answer,
+    new_stream_reader=ResponsesStreamReader,
+    write_answer=write_answer,
+    new_stream_writer=ResponsesStreamWriter,
+    new_meter=passing.meter,
+    error_holder="response",
+)

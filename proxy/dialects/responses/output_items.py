@@ -1,0 +1,128 @@
+"""Writes the output items of a Responses answer; the whole answer and the end of a stream share them.
+
+Pure. The ids of items are derived from the answer's, so that both forms have the same.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import orjson
+
+from policy.endpoints import CHAT_COMPLETIONS
+from proxy.dialects.middle.reading import Json
+from proxy.dialects.middle.request import Reasoning, Tool, ToolCall
+from proxy.dialects.middle.sealing import seal
+from proxy.dialects.responses.item_writer import call_id
+
+IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+CUSTOM_INPUT = "input"
+"""The argument that holds the text for a custom tool, where the target has functions only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemIds:
+    """The ids of one answer's items."""
+
+    answer: str
+
+    def of(self, prefix: str, index: int) -> str:
+        """`index`: the item's, in the output."""
+        return f"{prefix}_{self.answer}{index:02}"
+
+
+def item_ids(answer_id: str) -> ItemIds:
+    return ItemIds(sha256(answer_id.encode()).hexdigest()[:32])
+
+
+def response_id(vendors_id: str) -> str:
+    """The vendor's id if it has the dialect's form; else one that is derived from it."""
+    if vendors_id.startswith("resp_"):
+        return vendors_id
+    return f"resp_{sha256(vendors_id.encode()).hexdigest()[:48]}"
+
+
+def text_part(text: str, logprobs: list[Json]) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def refusal_part(text: str) -> Json:
+    return {"type": "refusal", "refusal": text}
+
+
+def message_item(id: str, content: list[Json], status: str) -> Json:
+    return {"type": "message", "id": id, "status": status, "role": "assistant", "content": content}
+
+
+def reasoning_item(id: str, reasoning: Reasoning) -> Json:
+    """A reasoning item, the vendor's own block sealed in it."""
+    native = reasoning.native
+    summary = [{"type": "summary_text", "text": reasoning.text}] if reasoning.text else []
+    item: Json = {"type": "reasoning", "id": id, "summary": summary}
+    return item if native is None else item | {"encrypted_content": seal(reasoning.dialect, native)}
+
+
+def extra_item(id: str, call: str, extra: Json) -> Json:
+    """A reasoning item before a call, which carries the vendor's opaque member of that call."""
+    return reasoning_item(id, Reasoning("", CHAT_COMPLETIONS, {"tool_call_extra": {call: extra}}))
+
+
+class CallItems:
+    """Writes tool calls as the caller knows its tools: with their namespaces, and custom ones with plain input."""
+
+    __slots__ = ("_custom", "_namespaced")
+
+    def __init__(self, tools: list[Tool]) -> None:
+        self._custom = {tool.name for tool in tools if tool.custom is not None}
+        self._namespaced = {tool.name: tool.namespaced for tool in tools if tool.namespaced is not None}
+
+    def is_custom(self, call: ToolCall) -> bool:
+        """Whether the caller knows it as a custom tool's; the target may have called a function."""
+        return call.custom or call.name in self._custom
+
+    def prefix(self, call: ToolCall) -> str:
+        """What the ids of such items begin with."""
+        return "ctc" if self.is_custom(call) else "fc"
+
+    def item(self, id: str, call: ToolCall, status: str) -> Json:
+        if self.is_custom(call):
+            text = call.arguments if call.custom else custom_input(call.arguments)
+            item = {"type": "custom_tool_call", "id": id, "call_id": call.id, "name": call.name, "input": text}
+        else:
+            item = {"type": "function_call", "id": id, "status": status, "call_id": call.id, "name": call.name}
+            item["arguments"] = call.arguments
+        if call.name in self._namespaced:
+            namespace, item["name"] = self._namespaced[call.name]
+            item["namespace"] = namespace
+        return item
+
+
+def custom_input(arguments: str) -> str:
+    """The text for a custom tool; the arguments themselves where the model wrote them in another form."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def id_of_call(given: str, ids: ItemIds, index: int) -> str:
+    """The call's id as the caller gets it."""
+    return call_id(given) if given else ids.of("call", index)
+
+
+def with_bytes(logprobs: list[Json] | None) -> list[Json]:
+    """Log probabilities with the members that Chat Completions leaves out or sends as null."""
+    return [
+        _token(one) | {"top_logprobs": [_token(top) for top in one.get("top_logprobs") or []]} for one in logprobs or []
+    ]
+
+
+def _token(one: Json) -> Json:
+    token = one.get("token", "")
+    encoded = one.get("bytes")
+    return {
+        "token": token,
+        "bytes": list(token.encode()) if encoded is None else encoded,
+        "logprob": one.get("logprob", 0.0),
+    }

@@ -1,0 +1,238 @@
+"""Reads the events of a target's Responses stream.
+
+Pure. Lenient: some servers leave out deltas, or the events between an item's start and its end; what a delta did not
+say is read from the event that repeats the whole text.
+"""
+
+from collections.abc import Callable
+
+from proxy.dialects.failures import failure_details
+from proxy.dialects.middle.answer import (
+    DetailsSeen,
+    Event,
+    Failed,
+    PartEnded,
+    ReasoningDelta,
+    ReasoningEnded,
+    RefusalDelta,
+    Started,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.request import AnswerPart
+from proxy.dialects.responses.answer_reader import (
+    call_of,
+    created_s,
+    item_parts,
+    reasoning_of,
+    response_stop,
+    usage_details,
+)
+
+_CALLS = frozenset(("function_call", "custom_tool_call"))
+_SUMMARY, _RAW = "summary", "raw"
+"""The two forms of reasoning that an item may show. The first one that comes is read."""
+
+Place = tuple[int, int]
+"""The index of an item, and the index of a part in it."""
+
+
+class ResponsesStreamReader:
+    """Reads one answer."""
+
+    __slots__ = ("_calls", "_has_failed", "_parts", "_reasoning", "_seen", "_started", "_summary")
+
+    def __init__(self) -> None:
+        self._started = False
+        self._has_failed = False
+        self._seen: set[Place] = set()
+        """The parts, or calls (part 0), of which text was read."""
+        self._calls: dict[int, int] = {}
+        """The number of each tool call, by the index of its item."""
+        self._parts: list[AnswerPart] = []
+        """The refusals and the last call, which decide why the answer stopped."""
+        self._reasoning = ""
+        self._summary: Place = (-1, 0)
+
+    def read(self, event: Json) -> list[Event]:
+        kind = event.get("type")
+        if kind == "response.output_text.delta":  # nearly all events
+            return self._text(event)
+        read = _EVENTS.get(kind) if isinstance(kind, str) else None
+        return [] if read is None else read(self, event)
+
+    def done_received(self) -> list[Event]:
+        """Nothing: a Responses stream ends with an event of its own."""
+        return []
+
+    def _text(self, event: Json) -> list[Event]:
+        text = event.get("delta")
+        if not isinstance(text, str) or not text:
+            return []
+        self._seen.add(_place(event))
+        logprobs = event.get("logprobs")
+        return [TextDelta(text, objects_in(event, "logprobs") if logprobs else None)]
+
+    def _begin(self, event: Json) -> list[Event]:
+        if self._started:
+            return []
+        self._started = True
+        response = object_in(event, "response")
+        return [Started(text_in(response, "id"), created_s(response))]
+
+    def _text_done(self, event: Json) -> list[Event]:
+        """The whole text, if no delta said it."""
+        text = text_in(event, "text")
+        if not text or _place(event) in self._seen:
+            return []
+        self._seen.add(_place(event))
+        return [TextDelta(text, objects_in(event, "logprobs") or None)]
+
+    def _refusal(self, event: Json) -> list[Event]:
+        text = text_in(event, "delta")
+        self._seen.add(_place(event))
+        return [RefusalDelta(text)] if text else []
+
+    def _refusal_done(self, event: Json) -> list[Event]:
+        text = text_in(event, "refusal")
+        return [RefusalDelta(text)] if text and _place(event) not in self._seen else []
+
+    def _reasoning_delta(self, event: Json, form: str, index: str) -> list[Event]:
+        text, item = text_in(event, "delta"), _item(event)
+        part = integer_in(event, index) or 0
+        if not text:
+            return []
+        if item != self._summary[0]:
+            self._summary, self._reasoning = (item, part), form
+        elif form != self._reasoning:
+            return []
+        elif part != self._summary[1]:
+            self._summary = (item, part)
+            text = f"\n\n{text}"
+        self._seen.add((item, 0))
+        return [ReasoningDelta(text)]
+
+    def _summary_delta(self, event: Json) -> list[Event]:
+        return self._reasoning_delta(event, _SUMMARY, "summary_index")
+
+    def _raw_delta(self, event: Json) -> list[Event]:
+        return self._reasoning_delta(event, _RAW, "content_index")
+
+    def _item_added(self, event: Json) -> list[Event]:
+        item = object_in(event, "item")
+        if item.get("type") not in _CALLS:
+            return []
+        number = self._calls.setdefault(_item(event), len(self._calls))
+        call = call_of(item)
+        started: list[Event] = [ToolCallStarted(number, call.id, call.name, call.custom)]
+        return started + self._arguments(event, call.arguments)
+
+    def _arguments_delta(self, event: Json) -> list[Event]:
+        return self._arguments(event, text_in(event, "delta"))
+
+    def _arguments(self, event: Json, text: str) -> list[Event]:
+        number = self._calls.get(_item(event))
+        if number is None or not text:
+            return []
+        self._seen.add((_item(event), 0))
+        return [ToolCallDelta(number, text)]
+
+    def _arguments_done(self, event: Json) -> list[Event]:
+        if (_item(event), 0) in self._seen:
+            return []
+        return self._arguments(event, text_in(event, "arguments") or text_in(event, "input"))
+
+    def _part_done(self, event: Json) -> list[Event]:
+        """The end of a text; not of raw reasoning, which ends with its item."""
+        return [] if object_in(event, "part").get("type") == "reasoning_text" else [PartEnded()]
+
+    def _item_done(self, event: Json) -> list[Event]:
+        item = object_in(event, "item")
+        kind = text_in(item, "type")
+        if kind in _CALLS:
+            return self._call_done(event, item)
+        if kind == "reasoning":
+            return self._reasoning_done(event, item)
+        return self._message_done(event, item) if kind == "message" else []
+
+    def _call_done(self, event: Json, item: Json) -> list[Event]:
+        call = call_of(item)
+        self._parts.append(call)
+        before = [] if _item(event) in self._calls else self._item_added({**event, "item": item | {"arguments": ""}})
+        if (_item(event), 0) not in self._seen:
+            before += self._arguments(event, call.arguments)
+        return [*before, PartEnded()]
+
+    def _reasoning_done(self, event: Json, item: Json) -> list[Event]:
+        reasoning = reasoning_of(item)
+        before: list[Event] = []
+        if reasoning.text and (_item(event), 0) not in self._seen:
+            before.append(ReasoningDelta(reasoning.text))
+        return [*before, ReasoningEnded(reasoning) if reasoning.native else PartEnded()]
+
+    def _message_done(self, event: Json, item: Json) -> list[Event]:
+        """The end of a message; its content, where no event before told it."""
+        events: list[Event] = []
+        for number, part in enumerate(objects_in(item, "content")):
+            at = event | {"content_index": number}
+            if part.get("type") == "refusal":
+                self._parts += item_parts({"type": "message", "content": [part]})
+                events += self._refusal_done(at | part)
+            else:
+                events += self._text_done(at | part)
+        return [*events, PartEnded()]
+
+    def _ended(self, event: Json) -> list[Event]:
+        response = object_in(event, "response")
+        parts = [part for item in objects_in(response, "output") for part in item_parts(item)] or self._parts
+        stopped = Stopped(response_stop(response, parts))
+        return [*self._begin(event), DetailsSeen(usage_details(response)), stopped]
+
+    def _failed(self, event: Json) -> list[Event]:
+        error = object_in(object_in(event, "response"), "error")
+        return self._failure(text_in(error, "code"), text_in(error, "message"))
+
+    def _error(self, event: Json) -> list[Event]:
+        kind, message = failure_details(event)
+        return self._failure(text_in(event, "code") or kind, message)
+
+    def _failure(self, kind: str, message: str) -> list[Event]:
+        """The first report of a failure: vendors send an `error` before `response.failed`, or only one of them."""
+        if self._has_failed:
+            return []
+        self._has_failed = True
+        return [Failed("server_error" if kind in ("", "error") else kind, message)]
+
+
+def _item(event: Json) -> int:
+    return integer_in(event, "output_index") or 0
+
+
+def _place(event: Json) -> Place:
+    return _item(event), integer_in(event, "content_index") or 0
+
+
+_EVENTS: dict[str, Callable[[ResponsesStreamReader, Json], list[Event]]] = {
+    "response.created": ResponsesStreamReader._begin,
+    "response.queued": ResponsesStreamReader._begin,
+    "response.in_progress": ResponsesStreamReader._begin,
+    "response.output_text.done": ResponsesStreamReader._text_done,
+    "response.refusal.delta": ResponsesStreamReader._refusal,
+    "response.refusal.done": ResponsesStreamReader._refusal_done,
+    "response.reasoning_summary_text.delta": ResponsesStreamReader._summary_delta,
+    "response.reasoning_text.delta": ResponsesStreamReader._raw_delta,
+    "response.function_call_arguments.delta": ResponsesStreamReader._arguments_delta,
+    "response.custom_tool_call_input.delta": ResponsesStreamReader._arguments_delta,
+    "response.function_call_arguments.done": ResponsesStreamReader._arguments_done,
+    "response.custom_tool_call_input.done": ResponsesStreamReader._arguments_done,
+    "response.content_part.done": ResponsesStreamReader._part_done,
+    "response.output_item.added": ResponsesStreamReader._item_added,
+    "response.output_item.done": ResponsesStreamReader._item_done,
+    "response.completed": ResponsesStreamReader._ended,
+    "response.incomplete": ResponsesStreamReader._ended,
+    "response.failed": ResponsesStreamReader._failed,
+    "error": ResponsesStreamReader._error,
+}

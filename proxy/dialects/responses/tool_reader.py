@@ -1,0 +1,99 @@
+"""Reads the tools of a Responses request and the choice among them.
+
+Pure. Raises `UntranslatableError` for a tool that only the vendor can run, except for those that stock agents always
+offer: they are left out and named in `Request.left_out`.
+"""
+
+from proxy.dialects.middle.reading import (
+    Json,
+    objects_at,
+    require_choice,
+    require_known_members,
+    require_list,
+    require_object,
+    require_text,
+)
+from proxy.dialects.middle.request import AUTO, NAMED, NONE, REQUIRED, Request, Tool, ToolChoice
+from proxy.dialects.responses.tool_names import joined_name
+from proxy.dialects.upstream_request import UntranslatableError
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "allowed_callers": (["direct"],),
+    "async": (False,),
+    "defer_loading": (False, True),
+}
+"""Without a tool search, all tools are loaded at once."""
+_FUNCTION = frozenset(("type", "name", "description", "parameters", "strict", "output_schema"))
+_CUSTOM = frozenset(("type", "name", "description", "format"))
+_NAMESPACE = frozenset(("type", "name", "description", "tools"))
+_LEFT_OUT = frozenset(("web_search", "web_search_2025_08_26", "tool_search"))
+"""Codex always offers these, beside functions that serve it as well."""
+_CHOICES = {"auto": AUTO, "none": NONE, "required": REQUIRED}
+_NAMED_TYPES = ("function", "custom")
+
+
+def read_tools(holder: Json, field: str, request: Request) -> None:
+    """Add the tools of a `tools` member to the request. `field`: the member's path."""
+    tools = objects_at(holder, "tools", field)
+    alone = all(tool.get("type") in _LEFT_OUT for tool, _ in tools)
+    for tool, at in tools:
+        kind = tool.get("type")
+        if kind in _LEFT_OUT and not alone:
+            request.left_out.append(f"{at} ({kind})")
+        elif kind == "namespace":
+            _read_namespace(tool, at, request.tools)
+        else:
+            request.tools.append(_tool(tool, at))
+
+
+def read_tool_choice(choice: object, request: Request) -> ToolChoice:
+    if isinstance(choice, str):
+        return ToolChoice(require_choice(choice, "tool_choice", _CHOICES))
+    chosen = require_object(choice, "tool_choice")
+    if chosen.get("type") == "allowed_tools":
+        return _allowed(chosen, request)
+    if chosen.get("type") not in _NAMED_TYPES:
+        raise UntranslatableError("tool_choice.type")
+    require_known_members(chosen, "tool_choice", frozenset(("type", "name")), {})
+    return ToolChoice(NAMED, require_text(chosen.get("name"), "tool_choice.name"))
+
+
+def _tool(tool: Json, field: str) -> Tool:
+    name = require_text(tool.get("name"), f"{field}.name") if tool.get("type") in _NAMED_TYPES else ""
+    description = tool.get("description")
+    if description is not None:
+        require_text(description, f"{field}.description")
+    if tool.get("type") == "function":
+        require_known_members(tool, field, _FUNCTION, _NEUTRAL)
+        schema = tool.get("parameters")
+        if schema is not None:
+            require_object(schema, f"{field}.parameters")
+        return Tool(name, description, schema, tool.get("strict"), field=field)
+    if tool.get("type") == "custom":
+        require_known_members(tool, field, _CUSTOM, _NEUTRAL)
+        form = tool.get("format") or {"type": "text"}
+        return Tool(name, description, custom=require_object(form, f"{field}.format"), field=field)
+    raise UntranslatableError(f"{field}.type")
+
+
+def _read_namespace(space: Json, field: str, tools: list[Tool]) -> None:
+    """A namespace's tools, each under the joined name; the namespace's description goes before theirs."""
+    require_known_members(space, field, _NAMESPACE, {})
+    namespace = require_text(space.get("name"), f"{field}.name")
+    for inner, at in objects_at(space, "tools", f"{field}.tools"):
+        tool = _tool(inner, at)
+        tool.namespaced = (namespace, tool.name)
+        tool.name = joined_name(namespace, tool.name)
+        if space.get("description"):
+            about = require_text(space["description"], f"{field}.description")
+            tool.description = f"{about}\n\n{tool.description}" if tool.description else about
+        tools.append(tool)
+
+
+def _allowed(chosen: Json, request: Request) -> ToolChoice:
+    """The mode of a choice that allows all tools; to allow only some of them, other dialects have nothing."""
+    entries = require_list(chosen.get("tools"), "tool_choice.tools")
+    names = {entry.get("name") for entry in entries if isinstance(entry, dict)}
+    if names != {tool.name for tool in request.tools}:
+        raise UntranslatableError("tool_choice.tools")
+    return ToolChoice(require_choice(chosen.get("mode"), "tool_choice.mode", {"auto": AUTO, "required": REQUIRED}))
