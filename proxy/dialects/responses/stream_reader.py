@@ -43,7 +43,7 @@ Place = tuple[int, int]
 class ResponsesStreamReader:
     """Reads one answer."""
 
-    __slots__ = ("_calls", "_has_failed", "_parts", "_reasoning", "_seen", "_started", "_summary")
+    __slots__ = ("_calls", "_has_failed", "_parts", "_reasoning", "_seen", "_started", "_summary", "_text_place")
 
     def __init__(self) -> None:
         self._started = False
@@ -56,6 +56,7 @@ class ResponsesStreamReader:
         """The refusals and the last call, which decide why the answer stopped."""
         self._reasoning = ""
         self._summary: Place = (-1, 0)
+        self._text_place: Place = (-1, 0)
 
     def read(self, event: Json) -> list[Event]:
         kind = event.get("type")
@@ -72,9 +73,14 @@ class ResponsesStreamReader:
         text = event.get("delta")
         if not isinstance(text, str) or not text:
             return []
-        self._seen.add(_place(event))
-        logprobs = event.get("logprobs")
-        return [TextDelta(text, objects_in(event, "logprobs") if logprobs else None)]
+        delta = TextDelta(text, objects_in(event, "logprobs") if event.get("logprobs") else None)
+        place = _place(event)
+        if place == self._text_place:
+            return [delta]
+        is_next_part = place[0] == self._text_place[0]
+        self._text_place = place
+        self._seen.add(place)
+        return [PartEnded(), delta] if is_next_part else [delta]
 
     def _begin(self, event: Json) -> list[Event]:
         if self._started:
@@ -88,8 +94,7 @@ class ResponsesStreamReader:
         text = text_in(event, "text")
         if not text or _place(event) in self._seen:
             return []
-        self._seen.add(_place(event))
-        return [TextDelta(text, objects_in(event, "logprobs") or None)]
+        return self._text(event | {"delta": text})
 
     def _refusal(self, event: Json) -> list[Event]:
         text = text_in(event, "delta")
