@@ -175,7 +175,7 @@ class OpenReasoning:
         return {"item_id": self._id, "output_index": self._index, "summary_index": 0}
 
 
-class OpenCall:
+class OpenToolCall:
     """A tool call. The input of a custom tool that the target knows as a function comes whole at its end."""
 
     __slots__ = ("_call", "_calls", "_frames", "_gathered", "_id", "_index", "_is_custom", "_opening", "ended")
@@ -216,7 +216,7 @@ class OpenCall:
         return {"item_id": self._id, "output_index": self._index}
 
 
-OpenItem = OpenMessage | OpenReasoning | OpenCall
+OpenItem = OpenMessage | OpenReasoning | OpenToolCall
 
 
 def without_bytes(logprobs: list[Json]) -> list[Json]:

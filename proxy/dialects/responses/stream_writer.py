@@ -32,7 +32,7 @@ from proxy.dialects.middle.request import ToolCall
 from proxy.dialects.responses.answer_writer import begun_response, ended_members, incomplete_reason, usage
 from proxy.dialects.responses.open_items import (
     Frames,
-    OpenCall,
+    OpenToolCall,
     OpenItem,
     OpenMessage,
     OpenReasoning,
@@ -128,10 +128,10 @@ class ResponsesStreamWriter:
         if event.extra is not None:
             self._add_whole(extra_item(self._ids.of("rs", len(self._output)), call.id, event.extra))
         place = (self._ids.of(self._calls.prefix(call), len(self._output)), len(self._output))
-        self._open = OpenCall(self._frames, place, call, self._calls, self._budget)
+        self._open = OpenToolCall(self._frames, place, call, self._calls, self._budget)
 
     def _call_delta(self, event: ToolCallDelta) -> None:
-        if isinstance(self._open, OpenCall):
+        if isinstance(self._open, OpenToolCall):
             self._open.arguments(event.text)
 
     def _part_ended(self, event: PartEnded) -> None:

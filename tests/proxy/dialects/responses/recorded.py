@@ -62,7 +62,7 @@ def _delta(text: str, part: int = 0, item: int = 0, **more: Any) -> Json:
 
 def _only_done_events() -> tuple[Json, list[bytes]]:
     """A server that sends no deltas and no starts."""
-    items = [
+    items: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"},
         {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "hm"}]},
         _message("Let me look.", "Wait."),

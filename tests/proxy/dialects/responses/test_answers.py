@@ -34,7 +34,7 @@ ASKED: Json = {
     "tools": [{"type": "function", "name": "get_weather", "parameters": {"type": "object"}}],
 }
 """Of these calls, all answers repeat the settings."""
-TOKENS = Tokens(9, 4, 2)
+TOKENS = Tokens(input=9, output=4, cached_input=2)
 
 
 def context(asked: Json = ASKED) -> AnswerContext:
