@@ -32,10 +32,10 @@ from proxy.dialects.middle.request import ToolCall
 from proxy.dialects.responses.answer_writer import begun_response, ended_members, incomplete_reason, usage
 from proxy.dialects.responses.open_items import (
     Frames,
-    OpenToolCall,
     OpenItem,
     OpenMessage,
     OpenReasoning,
+    OpenToolCall,
 )
 from proxy.dialects.responses.output_items import (
     COMPLETED,
