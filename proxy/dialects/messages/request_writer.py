@@ -5,8 +5,10 @@ Pure. Refuses what Messages cannot say, with the caller's name of the member.
 See docs/reference/inference.md#translation.
 """
 
+import orjson
+
+from proxy.dialects.messages.older_models import budget_of_effort, has_adaptive_thinking, has_system_turns
 from proxy.dialects.messages.request_reader import effort_of_budget
-from proxy.dialects.messages.schemas import closed_schema
 from proxy.dialects.messages.tool_writer import write_choice, write_tool
 from proxy.dialects.messages.turn_writer import TurnWriter, has_open_tool_loop
 from proxy.dialects.middle.request import (
@@ -15,10 +17,10 @@ from proxy.dialects.middle.request import (
     REQUIRED,
     Json,
     OutputFormat,
-    ReasoningSettings,
     Request,
     Sampling,
 )
+from proxy.dialects.upstream_request import UntranslatableError
 
 DEFAULT_MAX_TOKENS = 4096
 """Messages requires a cap on output tokens; every model of that dialect accepts this one."""
@@ -26,18 +28,23 @@ DEFAULT_THINKING_TOKENS = 12288
 """Added to the default cap where the model decides how much to think: its thoughts count as output."""
 MAX_TEMPERATURE = 1
 
+_SCHEMA = ("items", "not", "if", "then", "else", "contains", "propertyNames", "additionalProperties")
+_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_NAMED_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+"""The members of a schema that hold a schema, a list of them, or an object of them."""
+
 
 def write_request(request: Request, model: str, provider: str) -> Json:
     """The body for a target. Raises `UntranslatableError`. May set `reasoning_off`. All providers are served alike."""
     _refuse_what_is_missing(request)
-    turns = TurnWriter()
+    turns = TurnWriter(has_system_turns=has_system_turns(model))
     system, messages = turns.write(request.turns)
-    thinking = _thinking(request, messages)
+    thinking = _thinking(request, messages, model)
     body: Json = {"model": model, "max_tokens": _max_tokens(request, thinking), "messages": messages}
     if system:
         body["system"] = system
     body |= _sampling(request)
-    body |= thinking | _output_config(request)
+    body |= thinking | _output_config(request, model)
     if request.tools:
         body["tools"] = [write_tool(tool) for tool in request.tools]
     if (choice := write_choice(request)) is not None:
@@ -84,34 +91,33 @@ def _sampling(request: Request) -> Json:
     return written | ({"stop_sequences": sampling.stop} if sampling.stop else {})
 
 
-def _thinking(request: Request, messages: list[Json]) -> Json:
+def _thinking(request: Request, messages: list[Json], model: str) -> Json:
     """The member `thinking`, where it is wanted and the vendor would accept it."""
     settings = request.reasoning
     if settings is None or not settings.enabled:
         return {}
+    budget = settings.budget_tokens
+    if budget is None and not has_adaptive_thinking(model):
+        budget = budget_of_effort(settings.effort, request.max_output_tokens)
     if request.tool_choice is not None and request.tool_choice.kind in (REQUIRED, NAMED):
         request.reasoning_off = "the tool choice forces a call"
-        return {}
-    if has_open_tool_loop(messages):
+    elif has_open_tool_loop(messages):
         request.reasoning_off = "the turn began without this vendor's reasoning"
+    elif budget == 0:
+        request.reasoning_off = "the cap on output tokens leaves no room"
+    if request.reasoning_off:
         return {}
-    return {"thinking": _thinking_of(settings)}
-
-
-def _thinking_of(settings: ReasoningSettings) -> Json:
-    thinking: Json = {"type": "adaptive"}
-    if settings.budget_tokens is not None:
-        thinking = {"type": "enabled", "budget_tokens": settings.budget_tokens}
-    if settings.visible is not None:
+    thinking: Json = {"type": "adaptive"} if budget is None else {"type": "enabled", "budget_tokens": budget}
+    if settings.visible is not None and has_adaptive_thinking(model):  # older models always show a summary
         thinking["display"] = "summarized" if settings.visible else "omitted"
-    return thinking
+    return {"thinking": thinking}
 
 
-def _output_config(request: Request) -> Json:
+def _output_config(request: Request, model: str) -> Json:
     config: Json = {}
     if request.output_format is not None:
         config["format"] = _format(request, request.output_format)
-    if (effort := _effort(request)) is not None:
+    if has_adaptive_thinking(model) and (effort := _effort(request)) is not None:
         config["effort"] = effort
     return {"output_config": config} if config else {}
 
@@ -129,7 +135,37 @@ def _effort(request: Request) -> str | None:
 def _format(request: Request, output: OutputFormat) -> Json:
     if output.kind != JSON_SCHEMA or output.schema is None:
         raise request.refuse("output_format", "the target of this slug needs a JSON schema")
-    schema = output.schema if output.strict else closed_schema(output.schema, request.field_of("output_format"))
+    schema = output.schema if output.strict else _closed_schema(output.schema, request.field_of("output_format"))
     if output.description and "description" not in schema:
         schema = schema | {"description": output.description}
     return {"type": "json_schema", "schema": schema}
+
+
+def _closed_schema(schema: Json, field: str) -> Json:
+    """A copy in which objects that do not mention `additionalProperties` allow none.
+
+    Messages requires that of an output's schema. Every output that satisfies the copy satisfies the original.
+    """
+    try:
+        copy: Json = orjson.loads(orjson.dumps(schema))
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it serializes
+        raise UntranslatableError(field, "nested too deeply to be written anew") from None
+    waiting: list[object] = [copy]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            if inner.get("type") == "object" or "properties" in inner:
+                inner.setdefault("additionalProperties", False)
+            waiting += _schemas_in(inner)
+    return copy
+
+
+def _schemas_in(schema: Json) -> list[object]:
+    found: list[object] = [schema.get(name) for name in _SCHEMA]
+    for name in _SCHEMAS:
+        if isinstance(inner := schema.get(name), list):
+            found += inner
+    for name in _NAMED_SCHEMAS:
+        if isinstance(inner := schema.get(name), dict):
+            found += inner.values()
+    return found

@@ -3,7 +3,6 @@
 Pure.
 """
 
-from proxy.dialects.messages.schemas import object_schema
 from proxy.dialects.middle.request import AUTO, NAMED, NONE, REQUIRED, Json, Request, Tool
 
 _CHOICES = {AUTO: "auto", REQUIRED: "any", NONE: "none", NAMED: "tool"}
@@ -11,7 +10,7 @@ _CHOICES = {AUTO: "auto", REQUIRED: "any", NONE: "none", NAMED: "tool"}
 
 def write_tool(tool: Tool) -> Json:
     """A function. A custom tool becomes one whose only argument is the plain input."""
-    description, schema = tool.description, object_schema(tool.schema)
+    description, schema = tool.description, _object_schema(tool.schema)
     if tool.custom is not None:
         description, schema = _described(tool), INPUT_SCHEMA
     written: Json = {"name": tool.name}
@@ -58,3 +57,8 @@ def write_choice(request: Request) -> Json | None:
     if single and choice.kind != NONE:
         written["disable_parallel_tool_use"] = True
     return written
+
+
+def _object_schema(schema: Json | None) -> Json:
+    """The schema of a function's arguments, which Messages requires, with its type."""
+    return {"type": "object"} | schema if schema else {"type": "object", "properties": {}}

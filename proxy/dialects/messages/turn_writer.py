@@ -43,7 +43,9 @@ _PLAIN = "text/plain"
 class TurnWriter:
     """Writes one conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_system_turns: bool = True) -> None:
+        """`has_system_turns`: whether the model takes system messages after the first turn."""
+        self._has_system_turns = has_system_turns
         self._ids = ToolIds()
         self._writers: dict[type[Part], Callable[..., list[Json]]] = {
             Text: _text,
@@ -62,12 +64,11 @@ class TurnWriter:
         system = [block for turn in turns[:leading] for block in self._turn(turn)]
         messages: list[Json] = []
         for turn in turns[leading:]:
-            blocks = self._turn(turn)
-            role = _ROLES[turn.role]
-            if blocks and messages and messages[-1]["role"] == role:
-                messages[-1]["content"] += blocks
+            role, blocks = _ROLES[turn.role], self._turn(turn)
+            if role == SYSTEM and not self._has_system_turns:
+                system += blocks
             elif blocks:
-                messages.append({"role": role, "content": blocks})
+                _add(messages, role, blocks)
         for message in messages:
             message["content"] = _short(_results_first(message["content"]))
         _strip_prefill(messages)
@@ -95,6 +96,20 @@ class TurnWriter:
         if content := self._blocks(result.parts):
             block["content"] = _short(content)
         return [block | ({"is_error": True} if result.is_error else {})]
+
+
+def _add(messages: list[Json], role: str, blocks: list[Json]) -> None:
+    """Add blocks to the message of their role, or begin it.
+
+    A system message must follow a user's and precede an assistant's, so what a user says after it goes before it.
+    """
+    at = len(messages)
+    if role == USER and messages and messages[-1]["role"] == SYSTEM:
+        at -= 1
+    if at and messages[at - 1]["role"] == role:
+        messages[at - 1]["content"] += blocks
+    else:
+        messages.insert(at, {"role": role, "content": blocks})
 
 
 def has_open_tool_loop(messages: list[Json]) -> bool:

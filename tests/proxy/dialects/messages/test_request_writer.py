@@ -47,8 +47,8 @@ THINK = ReasoningSettings(enabled=True, effort="high")
 OWN = Reasoning("Hm", "messages", {"type": "thinking", "thinking": "Hm", "signature": "EqQ"})
 
 
-def written(*turns: Turn, **settings: Any) -> Json:
-    body = write_request(Request(list(turns or (ASK,)), **settings), "claude-x", "VENDOR_A")
+def written(*turns: Turn, model: str = "claude-x", **settings: Any) -> Json:
+    body = write_request(Request(list(turns or (ASK,)), **settings), model, "VENDOR_A")
     check_request(body)
     return body
 
@@ -121,6 +121,30 @@ def test_leading_system_turns_are_the_system_prompt() -> None:
     body = written(system("a"), system("b", DEVELOPER), ASK, system("c", DEVELOPER))
     assert body["system"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert body["messages"] == [{"role": "user", "content": "hi"}, {"role": "system", "content": "c"}]
+
+
+def test_system_turn_comes_between_a_user_s_message_and_an_answer() -> None:
+    done = assistant(Text("done"))
+    found = messages(ASK, system("a"), user(Text("b")), system("c"), done, system("d"), user(Text("e")))
+    assert found == [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "b"}]},
+        {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "c"}]},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "e"},
+        {"role": "system", "content": "d"},
+    ]
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5-20250929", "claude-opus-4-20250514", "claude-3-5-haiku-latest"])
+def test_older_model_gets_all_system_turns_in_its_system_prompt(model: str) -> None:
+    body = written(system("a"), ASK, system("b"), model=model)
+    assert body["system"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert body["messages"] == [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-8", "claude-opus-4-8-20260528", "claude-opus-5", "any"])
+def test_newer_model_gets_system_turns_in_their_places(model: str) -> None:
+    assert [turn["role"] for turn in written(ASK, system("b"), model=model)["messages"]] == ["user", "system"]
 
 
 def test_adjacent_turns_of_one_role_are_merged_with_results_first() -> None:
@@ -271,6 +295,35 @@ def test_strict_schema_is_kept_and_another_one_is_closed() -> None:
 def test_reasoning_settings(settings: ReasoningSettings | None, members: Json) -> None:
     body = written(reasoning=settings, max_output_tokens=9)
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == members
+
+
+@pytest.mark.parametrize(
+    ("model", "is_adaptive"),
+    [
+        ("claude-opus-4-6", True),
+        ("claude-sonnet-4-6", True),
+        ("claude-sonnet-5", True),
+        ("claude-sonnet-4-5-20250929", False),
+        ("claude-opus-4-20250514", False),
+        ("claude-3-7-sonnet-latest", False),
+    ],
+)
+def test_models_without_adaptive_thinking_get_a_budget(model: str, is_adaptive: bool) -> None:
+    wanted = ReasoningSettings(enabled=True, effort="high", visible=True)
+    body = written(model=model, reasoning=wanted)
+    budget = {"thinking": {"type": "enabled", "budget_tokens": 16384}}
+    adaptive = {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "high"}}
+    given = {name: body[name] for name in ("thinking", "output_config") if name in body}
+    assert given == (adaptive if is_adaptive else budget)
+    assert body["max_tokens"] == (16384 if is_adaptive else 20480)
+
+
+def test_budget_stays_below_the_cap_or_thinking_is_off() -> None:
+    old = "claude-sonnet-4-5"
+    assert written(model=old, reasoning=THINK, max_output_tokens=4000)["thinking"]["budget_tokens"] == 3000
+    request = Request([ASK], reasoning=THINK, max_output_tokens=1000)
+    assert "thinking" not in write_request(request, old, "VENDOR_A")
+    assert request.reasoning_off == "the cap on output tokens leaves no room"
 
 
 def test_default_cap_leaves_room_for_thinking() -> None:
