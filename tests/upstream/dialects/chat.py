@@ -48,7 +48,7 @@ def read(body: Json) -> Prompt:
         model=body["model"],
         stream=bool(body.get("stream")),
         parts=tuple(part for message in body["messages"] for part in _parts(message)),
-        tools=tuple(_tool(tool["function"]) for tool in body.get("tools") or ()),
+        tools=tuple(_tool(tool) for tool in body.get("tools") or ()),
         tool_choice=_tool_choice(body.get("tool_choice")),
         parallel=body.get("parallel_tool_calls") is not False,
         schema=format["json_schema"].get("schema") if format.get("type") == "json_schema" else None,
@@ -69,6 +69,9 @@ def _parts(message: Json) -> Iterator[tuple[str, Part]]:
     if message.get("refusal"):
         yield role, Refusal(message["refusal"])
     for call in message.get("tool_calls") or ():
+        if call["type"] == "custom":
+            yield role, ToolCall(call["id"], call["custom"]["name"], {"input": call["custom"]["input"]}, custom=True)
+            continue
         function = call["function"]
         yield role, ToolCall(call["id"], function["name"], json_object(function["arguments"], "arguments"))
 
@@ -96,14 +99,17 @@ def _named(url: str) -> str:
     return digest(*decoded_data_url(url, "url")) if url.startswith("data:") else url
 
 
-def _tool(function: Json) -> Tool:
+def _tool(tool: Json) -> Tool:
+    if tool["type"] == "custom":
+        return Tool(tool["custom"]["name"], tool["custom"].get("description"), {}, strict=False, custom=True)
+    function = tool["function"]
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return Tool(function["name"], function.get("description"), schema, bool(function.get("strict")))
 
 
 def _tool_choice(choice: Any) -> str:
     if isinstance(choice, dict):
-        return str(choice["function"]["name"])
+        return str(choice[choice["type"]]["name"])
     return choice or "auto"
 
 
@@ -145,13 +151,19 @@ def _message(answer: Answer) -> Json:
     text = "".join(part.text for part in answer.parts if isinstance(part, Text))
     thoughts = "".join(part.text for part in answer.parts if isinstance(part, Thinking))
     refusal = next((part.text for part in answer.parts if isinstance(part, Refusal)), None)
-    calls = [_call(part, json.dumps(part.arguments)) for part in answer.parts if isinstance(part, ToolCall)]
+    calls = [_call(part, _given(part)) for part in answer.parts if isinstance(part, ToolCall)]
     message: Json = {"role": "assistant", "content": text or (None if calls or refusal else "")}
     message |= {"refusal": refusal, "annotations": []}
     return message | ({"reasoning_content": thoughts} if thoughts else {}) | ({"tool_calls": calls} if calls else {})
 
 
+def _given(call: ToolCall) -> str:
+    return call.arguments["input"] if call.custom else json.dumps(call.arguments)
+
+
 def _call(call: ToolCall, arguments: str) -> Json:
+    if call.custom:
+        return {"id": f"call_{call.id}", "type": "custom", "custom": {"name": call.name, "input": arguments}}
     return {"id": f"call_{call.id}", "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
@@ -196,8 +208,9 @@ def deltas(answer: Answer) -> Iterator[Json]:
                 yield from ({"reasoning_content": piece} for piece in pieces(text))
             case ToolCall():
                 yield {"tool_calls": [{"index": number} | _call(part, "")]}
-                for piece in json_pieces(part.arguments):
-                    yield {"tool_calls": [{"index": number, "function": {"arguments": piece}}]}
+                for piece in pieces(_given(part)) if part.custom else json_pieces(part.arguments):
+                    given = {"custom": {"input": piece}} if part.custom else {"function": {"arguments": piece}}
+                    yield {"tool_calls": [{"index": number} | given]}
                 number += 1
 
 

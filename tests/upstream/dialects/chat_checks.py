@@ -52,15 +52,15 @@ def _check_tools(body: Json) -> None:
         for name in ("tool_choice", "parallel_tool_calls"):
             require(body.get(name) is None, "is only allowed when 'tools' are specified", name)
     for number, tool in enumerate(tools or ()):
-        function = tool.get("function", {})
-        param = f"tools.{number}.function"
+        function = tool[tool["type"]]
+        param = f"tools.{number}.{tool['type']}"
         require(bool(NAME.fullmatch(function.get("name", ""))), f"must match {NAME.pattern}", f"{param}.name")
         if function.get("strict"):
             require_closed_objects(function.get("parameters"), f"{param}.parameters", all_required=True)
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
-        names = [tool.get("function", {}).get("name") for tool in tools or ()]
-        require(choice.get("function", {}).get("name") in names, "names no tool", "tool_choice")
+        names = [(tool["type"], tool[tool["type"]]["name"]) for tool in tools or ()]
+        require((choice["type"], choice[choice["type"]]["name"]) in names, "names no tool", "tool_choice")
 
 
 def _check_format(body: Json) -> None:
@@ -103,8 +103,10 @@ def _check_message(message: Json, param: str) -> None:
     for number, call in enumerate(calls or ()):
         where = f"{param}.tool_calls.{number}"
         require(0 < len(call["id"]) <= MAX_CALL_ID, f"must have at most {MAX_CALL_ID} characters", f"{where}.id")
-        require(bool(NAME.fullmatch(call["function"]["name"])), f"must match {NAME.pattern}", f"{where}.function.name")
-        json_object(call["function"]["arguments"], f"{where}.function.arguments")
+        called = call[call["type"]]
+        require(bool(NAME.fullmatch(called["name"])), f"must match {NAME.pattern}", f"{where}.{call['type']}.name")
+        if call["type"] == "function":
+            json_object(called["arguments"], f"{where}.function.arguments")
 
 
 def _check_content(content: Any, param: str) -> None:

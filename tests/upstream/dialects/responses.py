@@ -82,7 +82,9 @@ def _parts(item: Json) -> Iterator[tuple[str, Part]]:
             yield from ((role, part) for part in _content(item["content"]))
         case "function_call":
             yield "assistant", ToolCall(item["call_id"], item["name"], json_object(item["arguments"], "arguments"))
-        case "function_call_output":
+        case "custom_tool_call":
+            yield "assistant", ToolCall(item["call_id"], item["name"], {"input": item["input"]}, custom=True)
+        case "function_call_output" | "custom_tool_call_output":
             said = (part for part in _content(item["output"]) if isinstance(part, Text | Image | Document))
             yield "tool", ToolResult(item["call_id"], tuple(said))
         case "reasoning" if item.get("encrypted_content"):
@@ -112,13 +114,13 @@ def _functions(body: Json) -> Iterator[tuple[Json, str]]:
     """The functions that are offered, each with its namespace."""
     for tool in body.get("tools") or ():
         for function in tool["tools"] if tool["type"] == "namespace" else [tool]:
-            if function["type"] == "function":
+            if function["type"] in ("function", "custom"):
                 yield function, tool["name"] if tool["type"] == "namespace" else ""
 
 
 def _tool(tool: Json) -> Tool:
     schema = tool.get("parameters") or {"type": "object", "properties": {}}
-    return Tool(tool["name"], tool.get("description"), schema, bool(tool.get("strict")))
+    return Tool(tool["name"], tool.get("description"), schema, bool(tool.get("strict")), tool["type"] == "custom")
 
 
 def _tool_choice(choice: Any) -> str:
@@ -197,6 +199,9 @@ def _items(body: Json, answer: Answer) -> Iterator[Json]:
         match part:
             case Thinking() | RedactedThinking():
                 yield _reasoning(body, number, part)
+            case ToolCall(id, name, arguments, True):
+                called = {"call_id": f"call_{id}", "name": name, "input": arguments["input"]}
+                yield {"type": "custom_tool_call", "id": f"ctc_{id}", "status": "completed"} | called
             case ToolCall(id, name, arguments):
                 called = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
                 spaces = {function["name"]: space for function, space in _functions(body) if space}
@@ -274,6 +279,13 @@ def _call_events(item: Json) -> tuple[Json, list[Json]]:
     return item | {"arguments": "", "status": "in_progress"}, events
 
 
+def _custom_events(item: Json) -> tuple[Json, list[Json]]:
+    deltas = pieces(item["input"])
+    events: list[Json] = [{"type": "response.custom_tool_call_input.delta", "delta": piece} for piece in deltas]
+    events.append({"type": "response.custom_tool_call_input.done", "input": item["input"]})
+    return item | {"input": "", "status": "in_progress"}, events
+
+
 def _reasoning_events(item: Json) -> tuple[Json, list[Json]]:
     events: list[Json] = []
     for index, part in enumerate(item["summary"]):
@@ -289,5 +301,6 @@ def _reasoning_events(item: Json) -> tuple[Json, list[Json]]:
 _EVENTS: dict[str, Callable[[Json], tuple[Json, list[Json]]]] = {
     "message": _message_events,
     "function_call": _call_events,
+    "custom_tool_call": _custom_events,
     "reasoning": _reasoning_events,
 }

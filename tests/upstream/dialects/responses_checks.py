@@ -17,7 +17,7 @@ from tests.upstream.dialects.responses import decrypted
 from tests.upstream.dialects.scenarios import Json
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-ID_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
 EXTENSIONS = frozenset(("stream", "strict", "client_metadata"))
@@ -93,9 +93,9 @@ def _check_calls(items: list[Json]) -> None:
     """Each call has its output somewhere behind it, and each output its call before it."""
     open_calls: set[str] = set()
     for number, item in enumerate(items):
-        if item.get("type") == "function_call":
+        if item.get("type") in ("function_call", "custom_tool_call"):
             open_calls.add(item["call_id"])
-        if item.get("type") == "function_call_output":
+        if item.get("type") in ("function_call_output", "custom_tool_call_output"):
             known = item["call_id"] in open_calls
             require(
                 known, f"No tool call found for function call output with call_id {item['call_id']}", f"input.{number}"
@@ -117,7 +117,7 @@ def _check_item(item: Json, param: str) -> None:
         case "function_call":
             require(bool(NAME.fullmatch(item["name"])), f"must match {NAME.pattern}", f"{param}.name")
             json_object(item["arguments"], f"{param}.arguments")
-        case "function_call_output":
+        case "function_call_output" | "custom_tool_call_output":
             _check_content(item["output"], "user", f"{param}.output")
         case "reasoning" if item.get("encrypted_content"):
             decrypted(item["encrypted_content"])

@@ -58,6 +58,8 @@ class ToolCall:
     id: str
     name: str
     arguments: Json
+    """For a custom tool, `{"input": text}`."""
+    custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Tool:
     description: str | None
     schema: Json
     strict: bool
+    custom: bool = False
+    """Whether it takes plain text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +298,10 @@ def _scripted(prompt: Prompt) -> Answer | Failure:
     known = json.dumps([understood(part) for _, part in prompt.parts if part != Text(script)], ensure_ascii=False)
     if lost := [text for text in turn["expects"] if text not in known]:
         return Failure(f"The conversation lacks {lost}.", 400, "invalid_request_error", 400, "invalid_request_error")
-    offered = [tool.name for tool in prompt.tools]
+    offered = [next(tool for tool in prompt.tools if tool.name.endswith(name)) for name, _ in turn["calls"]]
     calls = [
-        ToolCall(f"{number}x{n}Ab9", next(known for known in offered if known.endswith(name)), arguments)
-        for n, (name, arguments) in enumerate(turn["calls"])
+        ToolCall(f"{number}x{n}Ab9", tool.name, arguments, tool.custom)
+        for n, (tool, (_, arguments)) in enumerate(zip(offered, turn["calls"], strict=True))
     ]
     return _says(Thinking(f"{THOUGHT} ({number})"), Text(turn["says"]), *calls, stop="tools" if calls else "end")
 
