@@ -12,7 +12,7 @@ BENCH := $(BENCH_VENV)/bin/python
 BENCH_STAMP := $(BENCH_VENV)/.installed
 # The clients of `make clients`: an environment per lock, none of them Tollgate's own.
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
-CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed
+CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install check test clients demo bench bench-quick bench-limits soak lock clients-lock
@@ -47,12 +47,14 @@ test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and whi
 	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder
 
 clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
+	$(BIN)/python -m tests.clients.llama_cpp.build
+	$(BIN)/pytest -q tests/clients/llama_cpp/cases.py
 	$(BIN)/python -m tests.clients.run
 
-.clients/typescript/.installed: tests/clients/typescript/package-lock.json
-	@echo "installing the TypeScript clients from $< …"
+.clients/%/.installed: tests/clients/%/package-lock.json
+	@echo "installing what $< pins …"
 	@mkdir -p $(@D)
-	cp tests/clients/typescript/package.json tests/clients/typescript/package-lock.json $(@D)
+	cp tests/clients/$*/package.json tests/clients/$*/package-lock.json $(@D)
 	cd $(@D) && npm ci --no-audit --no-fund
 	@touch $@
 
@@ -84,4 +86,5 @@ lock:  ## resolve pyproject.toml into requirements.lock again (needs uv)
 
 clients-lock:  ## resolve the clients' versions again (needs uv and npm)
 	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
-	cd tests/clients/typescript && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund
+	for lock in typescript agents; do (cd tests/clients/$$lock && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
+	cd tests/clients/llama_cpp && uv pip compile --upgrade --universal --generate-hashes --python-version 3.11 requirements.in -o requirements.lock --custom-compile-command "make clients-lock"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUILT = ROOT / ".clients"
 PYTHON_LOCKS = ROOT / "tests/clients/python"
 TYPESCRIPT = ROOT / "tests/clients/typescript"
+AGENTS = ROOT / "tests/clients/agents"
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that does not exist: a client that leaves loopback fails."""
 ENVIRONMENT = {
@@ -29,7 +31,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One script. `environment` is a lock of Python packages, or `typescript`."""
+    """One script. `environment` is a lock of Python packages, `typescript`, or `agents`."""
 
     name: str
     title: str
@@ -42,6 +44,8 @@ class Client:
     def command(self) -> list[str]:
         if self.environment == "typescript":
             return [str(node()), "--no-warnings", str(BUILT / "typescript" / f"{self.script}.ts")]
+        if self.environment == "agents":
+            return [sys.executable, "-m", f"tests.clients.agents.{self.script}"]
         return [str(BUILT / self.environment / "bin/python"), "-m", f"tests.clients.python.{self.script}"]
 
     def variables(self) -> Mapping[str, str]:
@@ -89,6 +93,9 @@ CLIENTS = (
     Client("openai-chat", "openai (Python)", CHAT, "current", "openai_chat", ("openai",)),
     Client("openai-responses", "openai (Python)", RESPONSES, "current", "openai_responses", ("openai",)),
     Client("anthropic", "anthropic (Python)", MESSAGES, "current", "anthropic_messages", ("anthropic",)),
+    Client("claude-code", "Claude Code", MESSAGES, "agents", "claude_code", ("@anthropic-ai/claude-code",)),
+    Client("codex", "Codex", RESPONSES, "agents", "codex", ("@openai/codex",)),
+    Client("gpt-5.5", "Codex, for a model it knows", RESPONSES, "agents", "codex_patches", ("@openai/codex",)),
 )
 
 

@@ -5,10 +5,11 @@ import re
 import time
 from collections.abc import Iterator
 
-from tests.clients.catalogue import CLIENTS, PROVIDERS, PYTHON_LOCKS, ROOT, TYPESCRIPT, Client
+from tests.clients.catalogue import AGENTS, CLIENTS, PROVIDERS, PYTHON_LOCKS, ROOT, TYPESCRIPT, Client
 from tests.clients.compare import Cell
 
 PAGE = ROOT / "docs/compatibility.md"
+NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
 Results = dict[str, dict[str, dict[str, Cell]]]
 """By client, case and provider."""
 
@@ -33,8 +34,8 @@ A number refers to the notes below the table. [Translation](reference/inference.
 
 def versions(client: Client) -> dict[str, str]:
     """The version of each of the client's packages, as locked."""
-    if client.environment == "typescript":
-        packages = json.loads((TYPESCRIPT / "package-lock.json").read_text())["packages"]
+    if client.environment in NPM_LOCKS:
+        packages = json.loads((NPM_LOCKS[client.environment] / "package-lock.json").read_text())["packages"]
         return {name: packages[f"node_modules/{name}"]["version"] for name in client.packages}
     lock = (PYTHON_LOCKS / f"{client.environment}.lock").read_text()
     found = dict(re.findall(r"^([a-z0-9-]+)==([^ \\;]+)", lock, re.MULTILINE))

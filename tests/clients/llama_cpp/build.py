@@ -1,11 +1,9 @@
 """Builds llama.cpp's server below `.clients/llama.cpp`, once: `python -m tests.clients.llama_cpp.build`.
 
 The sources come from PyPI, in the source distribution of llama.cpp's Python bindings, and so do cmake and ninja; all
-are checked against hashes. It needs a C++ compiler, and four minutes of two cores. Lock requirements.in again with
-`uv pip compile --universal --generate-hashes --python-version 3.11 requirements.in -o requirements.lock`.
+are checked against hashes. It needs a C++ compiler, and four minutes of two cores.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ TOOLS = PLACE / "tools" / "bin"
 SERVER = PLACE / "llama-server"
 TEMPLATES = PLACE / "templates"
 STAMP = PLACE / "built-from"
-INPUTS = ("build.py", "requirements.lock", "sources.lock")
+LOCKS = ("requirements.lock", "sources.lock")
 
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -40,7 +38,7 @@ OPTIONS = (
 
 def build() -> None:
     """Build the server unless it was built from the same inputs."""
-    inputs = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in INPUTS)).hexdigest()
+    inputs = "\n".join([*((HERE / name).read_text() for name in LOCKS), *OPTIONS])
     if STAMP.exists() and STAMP.read_text() == inputs:
         return
     if shutil.which("c++") is None:

@@ -201,7 +201,7 @@ def _items(body: Json, answer: Answer) -> Iterator[Json]:
                 yield _reasoning(body, number, part)
             case ToolCall(id, name, arguments, True):
                 called = {"call_id": f"call_{id}", "name": name, "input": arguments["input"]}
-                yield {"type": "custom_tool_call", "id": f"ctc_{id}", "status": "completed"} | called
+                yield {"type": "custom_tool_call", "id": f"ctc_{id}"} | called
             case ToolCall(id, name, arguments):
                 called = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
                 spaces = {function["name"]: space for function, space in _functions(body) if space}
@@ -283,7 +283,7 @@ def _custom_events(item: Json) -> tuple[Json, list[Json]]:
     deltas = pieces(item["input"])
     events: list[Json] = [{"type": "response.custom_tool_call_input.delta", "delta": piece} for piece in deltas]
     events.append({"type": "response.custom_tool_call_input.done", "input": item["input"]})
-    return item | {"input": "", "status": "in_progress"}, events
+    return item | {"input": ""}, events
 
 
 def _reasoning_events(item: Json) -> tuple[Json, list[Json]]:

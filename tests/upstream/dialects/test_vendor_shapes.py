@@ -200,6 +200,23 @@ def test_responses_calls_a_tool_of_a_namespace_by_both_names() -> None:
     assert (call["namespace"], call["name"]) == ("agents", "close_agent")
 
 
+def test_custom_tool_is_called_with_plain_text_in_both_dialects_of_openai() -> None:
+    turns = [{"expects": [], "says": "Patching.", "calls": [["apply_patch", {"input": "*** Begin Patch"}]]}]
+    asked = {"role": "user", "content": f"[[scenario:scripted]] {json.dumps(turns)}"}
+    body: Json = {"model": "m", "input": [asked], "tools": [{"type": "custom", "name": "apply_patch"}]}
+    prompt = responses.read(body)
+    whole = responses.whole(body, prompt, answer_of(prompt))
+    check(whole, Response)
+    assert whole["output"][-1]["input"] == "*** Begin Patch"
+    for event in responses.events(body, prompt, answer_of(prompt)):
+        check(event, ResponseStreamEvent)
+    body = {"model": "m", "messages": [asked], "tools": [{"type": "custom", "custom": {"name": "apply_patch"}}]}
+    prompt = chat.read(body)
+    completion = chat.whole(body, prompt, answer_of(prompt))
+    check(completion, ChatCompletion)
+    assert completion["choices"][0]["message"]["tool_calls"][0]["custom"]["input"] == "*** Begin Patch"
+
+
 def test_each_turn_of_a_conversation_has_another_id() -> None:
     told = ("assistant", Text("42"))
     for dialect in DIALECTS:

@@ -1,0 +1,98 @@
+"""Claude Code in headless mode, on Messages."""
+
+from itertools import groupby
+from typing import Any
+
+from tests.clients.agents.place import AFTER, PROGRAMS, Json, Place, named, script, turn
+from tests.clients.python.harness import Target, serve
+
+SETTINGS = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_TELEMETRY": "1",
+}
+VOLATILE = ("id", "tool_use_id", "signature", "citations")
+
+
+def edits(target: Target, **settings: str) -> Any:
+    """Read two files in parallel, one of which is missing, and edit the other."""
+    place = Place("claude-code")
+    edit = {"file_path": str(place.file), "old_string": "Hello", "new_string": "Goodbye"}
+    turns = [
+        turn("Let me look.", _read(place.file), _read(place.missing)),
+        turn("Now the edit.", ("Edit", edit), expects=("Hello, world.", "File does not exist")),
+        turn("Done.", expects=("has been updated",)),
+    ]
+    told = _run(place, target, turns, **settings)
+    return told | {"edited": place.file.read_text() == AFTER}
+
+
+def edits_without_thinking(target: Target) -> Any:
+    return edits(target, MAX_THINKING_TOKENS="0")
+
+
+def sees_a_picture(target: Target) -> Any:
+    """Read a picture: an image in a tool's result."""
+    place = Place("claude-code")
+    turns = [turn("Let me look.", _read(place.picture)), turn("It is tiny.", expects=(named(place.picture),))]
+    return _run(place, target, turns)
+
+
+def runs_a_command_that_fails(target: Target) -> Any:
+    place = Place("claude-code")
+    command = ("Bash", {"command": "echo oops; exit 3"})
+    turns = [turn("Let me try.", command), turn("It failed.", expects=("Exit code 3",))]
+    return _run(place, target, turns)
+
+
+def structured(target: Target) -> Any:
+    """`--json-schema`: a tool of the client's own."""
+    place = Place("claude-code")
+    schema = '{"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}'
+    turns = [turn("", ("StructuredOutput", {"done": True})), turn("Done.")]
+    return _run(place, target, turns, "--json-schema", schema)
+
+
+def _read(path: object) -> tuple[str, Json]:
+    return "Read", {"file_path": str(path)}
+
+
+def _run(place: Place, target: Target, turns: list[Json], *options: str, **settings: str) -> Json:
+    words = [PROGRAMS / "claude", "-p", script(turns), "--output-format", "stream-json", "--verbose"]
+    words += ["--model", target.model, "--allowedTools", "Read,Edit,Bash", *options]
+    to = {"ANTHROPIC_BASE_URL": target.base_url, "ANTHROPIC_API_KEY": target.api_key}
+    lines = place.run(*words, **SETTINGS, **to, **settings)
+    turns = [line["message"] for line in lines if line["type"] in ("assistant", "user")]
+    blocks = [block for message in turns if isinstance(message["content"], list) for block in message["content"]]
+    [result] = [line for line in lines if line["type"] == "result"]
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    return {
+        "told": [{name: value for name, value in block.items() if name not in VOLATILE} for block in _in_order(blocks)],
+        "usage": {name: result["usage"][name] for name in names},
+        "result": {name: result.get(name) for name in ("subtype", "is_error", "num_turns", "stop_reason", "result")},
+        "structured": result.get("structured_output"),
+        "denied": result["permission_denials"],
+    }
+
+
+def _in_order(blocks: list[Json]) -> list[Json]:
+    """Results of parallel calls come in any order."""
+    called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    groups = groupby(blocks, key=lambda block: block["type"] == "tool_result")
+    ordered = [
+        sorted(group, key=lambda b: called.index(b["tool_use_id"])) if done else list(group) for done, group in groups
+    ]
+    return [block for group in ordered for block in group]
+
+
+CASES = {
+    "edits a file with tools": edits,
+    "edits without thinking": edits_without_thinking,
+    "sees a picture": sees_a_picture,
+    "runs a command that fails": runs_a_command_that_fails,
+    "structured output": structured,
+}
+
+if __name__ == "__main__":
+    serve(CASES)
