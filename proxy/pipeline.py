@@ -109,7 +109,7 @@ class Pipeline:
         """Each step needs the value of the one before. Beside each step: the statuses that it may refuse with."""
         context.load = load = self._capacity.enter()  # 529
         head = self._receive.valid(context.head)  # 400
-        if (preflight := self._receive.preflight(head)) is not None:
+        if head.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(head)) is not None:
             return preflight
         context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
         load.claim(identified.key.workspace_id, identified.key.digest)  # 529
@@ -118,7 +118,7 @@ class Pipeline:
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
         context.reached = routed = self._route(identified, received)  # 400 404
         context.reached = admitted = await self._admit(context, routed)  # 429 503
-        if (counted := self._count_tokens(context, admitted)) is not None:
+        if head.purpose is Purpose.COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         context.reached = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
         return await self._relay(context, answering)  # 499 502 504

@@ -23,7 +23,7 @@ _DISPOSITION = re.compile(
     rb"(?:[ \t]*;[ \t]*filename\*=[A-Za-z0-9!#$&+.^_`|~%'-]+)?"
 )
 _NAME_INSIDE = re.compile(rb";[ \t]*name", re.I)
-_ENDS_BASE = re.compile(rb"[\[.]")
+_BASE = re.compile(rb"[^\[\].]+")
 _PLAIN_TEXT = re.compile(rb'text/plain(?:[ \t]*;[ \t]*charset="?(?:utf-8|us-ascii)"?)?', re.I)
 _NESTED = (b"multipart/", b"message/")
 _IDENTITY = {b"content-transfer-encoding": (b"7bit", b"8bit", b"binary"), b"content-encoding": (b"identity",)}
@@ -83,8 +83,9 @@ def _check_name(name: bytes) -> None:
 
 
 def _base(name: bytes) -> bytes:
-    """The name without regard to case, and without what some frameworks read as an index or a member."""
-    return _ENDS_BASE.split(name.lower(), 1)[0]
+    """The name without regard to case, and without what some frameworks read as brackets, an index or a member."""
+    match = _BASE.search(name.lower())
+    return match[0] if match else b""
 
 
 def _size(name: bytes, declared: bytes | None) -> int | None:

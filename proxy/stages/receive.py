@@ -65,7 +65,8 @@ class Receive:
         if purpose is None:
             path = path.partition("?")[0]
             purpose = _purpose(path)
-        return RequestHead(incoming, request_id, path, purpose, self._cors.lines(incoming))
+        cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
+        return RequestHead(incoming, request_id, path, purpose, cors_lines)
 
     def valid(self, head: RequestHead) -> RequestHead:
         """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""

@@ -123,6 +123,7 @@ HOSTILE = {
     "'model' that is text": form(FILE),
     "Model must be spelled model": form(text("model"), text("Model", "other")),
     "model[] must be spelled model": form(text("model"), text("model[]", "other")),
+    "[model] must be spelled model": form(text("model"), text("[model]", "other")),
     "model.x must be spelled model": form(text("model"), text("model.x", "other")),
     "STREAM must be spelled stream": form(text("model"), text("STREAM", "true")),
     "model must be a text field of the form, not a file": form(FILE.replace(b'"file"', b'"model"')),
