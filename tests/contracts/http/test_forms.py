@@ -161,11 +161,11 @@ async def test_file_before_the_model_is_uploaded_too(wire: Wire) -> None:
 
 
 async def test_upload_moves_at_the_upstreams_pace(wire: Wire) -> None:
-    size, piece, opened = 90_000_000, b"x" * 100_000, asyncio.Event()
+    size, piece, opened = 60_000_000, b"x" * 100_000, asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
         await opened.wait()
-        await media.answer_as_media_vendor(exchange)
+        await script.answer_json(200, {"text": "heard"})(exchange)
 
     wire.upstream.plan(behave)
     caller = await uploading(wire, len(MODEL) + len(FILE_HEAD) + size + len(END))
@@ -188,7 +188,7 @@ async def test_upload_moves_at_the_upstreams_pace(wire: Wire) -> None:
     while before != sent:  # until it stands still
         before = sent
         await asyncio.sleep(0.3)
-    assert sent < size / 3, "the rest waits at the caller"
+    assert sent < size / 2, "the rest waits at the caller"
     assert capacity.held_bytes <= 1_000_000, "no more than was just read"
     opened.set()
     await task

@@ -165,6 +165,12 @@ def test_hostile_form_is_refused_and_its_fault_named(fault: str, body: bytes, cu
     assert fault.strip() in answered
 
 
+def test_part_longer_than_it_declares_is_refused_before_it_ends() -> None:
+    reader = FormReader(b"b")
+    with pytest.raises(MalformedRequestError, match="note: its content-length is not its size"):
+        reader.feed(form(text("model"), text("note", "abcdefghij", "Content-Length: 3\r\n"), end=b""))
+
+
 AMBIGUOUS = {
     "an LF alone before it": form(text("model"), text("note", "x\n--b\r\nmore")),
     "nothing before it": form(text("model"), text("note", "x--b")),
@@ -172,6 +178,7 @@ AMBIGUOUS = {
     "padding after it": form(text("model"), end=b"--b \r\n" + text("model") + b"\r\n--b--\r\n"),
     "an LF alone after it": form(text("model"), end=b"--b\n" + text("model") + b"\r\n--b--\r\n"),
     "right after a head": form(text("model"), text("note", "")[:-2] + b"--b"),
+    "other bytes after it, at the end": form(text("model"), end=b"--bxx\r\n"),
     "one dash after it": form(text("model"), end=b"--b-\r\n"),
 }
 
@@ -196,6 +203,8 @@ HEADS = [
     'name="note"; filename="a\\"; name=\\"model"',
     'name="note"; filename="a; name=model"',
     'name=note; filename="model"',
+    'name="note"; filename="--b"',
+    'name="note"\r\nX: --b',
     'name="note"; x="y"',
     'name="note"\r\nContent-Disposition: form-data; name="model"',
     'name="note";\r\n name="model"',
