@@ -42,6 +42,16 @@ class CallDeltas:
 
     def read(self, delta: Json, answer_id: str) -> list[Event]:
         """The events of one entry of `tool_calls`."""
+        function = delta.get("function")
+        if isinstance(function, dict) and not delta.get("id") and not function.get("name"):  # nearly all entries
+            index, text = delta.get("index"), function.get("arguments")
+            known = self._by_index.get(index) if type(index) is int else None
+            if known is not None and known.started and known.vendor_id and isinstance(text, str):
+                known.arguments.add(text)
+                return [ToolCallDelta(known.number, text)] if text else []
+        return self._read_any(delta, answer_id)
+
+    def _read_any(self, delta: Json, answer_id: str) -> list[Event]:
         name, text, custom = read_call(delta)
         call = self._call_of(text_in(delta, "id"), integer_in(delta, "index"), name)
         if call is None:

@@ -77,7 +77,7 @@ class ChatStreamReader:
             self._read_reasoning(delta, events)
         if delta.get("extra_content"):
             self._open_block().extra.update(object_in(delta, "extra_content"))
-        if text := content_text(delta):
+        if "content" in delta and (text := content_text(delta)):
             self._end_block(events)
             logprobs = objects_in(object_in(choice, "logprobs"), "content") if choice.get("logprobs") else None
             events.append(TextDelta(text, logprobs or None))

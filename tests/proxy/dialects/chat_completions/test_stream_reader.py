@@ -105,6 +105,13 @@ def test_calls_of_one_stream_have_ids_of_their_own() -> None:
     assert len(ids) == 3
 
 
+@pytest.mark.parametrize("index", [[], {}, "0", None, 1.5, True])
+def test_index_of_a_wrong_type_counts_as_none(index: Any) -> None:
+    deltas = [call_delta(0, "a", "f", OSLO[:3]), call_delta(0, None, None, OSLO[3:])]
+    deltas[1]["tool_calls"][0]["index"] = index
+    assert calls_of(stream(deltas)) == [("f", OSLO)]
+
+
 def test_legacy_function_call_is_read() -> None:
     deltas = [
         {"function_call": {"name": "f", "arguments": ""}},
