@@ -8,7 +8,7 @@ from hashlib import sha256
 from proxy.dialects.chat_completions.tool_writer import written_tool, written_tool_choice
 from proxy.dialects.chat_completions.turn_writer import TurnWriter
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.request import JSON_SCHEMA, OutputFormat, ReasoningSettings, Request, Sampling
+from proxy.dialects.middle.request import AUTO, JSON_SCHEMA, NONE, OutputFormat, ReasoningSettings, Request, Sampling
 
 NATIVE_PROVIDER = "VENDOR_B"
 """The vendor whose API this dialect is: it alone is sent members that servers of other vendors may not know."""
@@ -28,7 +28,8 @@ def write_request(request: Request, model: str, provider: str) -> Json:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.tools:
         body["tools"] = [written_tool(tool, is_native=is_native) for tool in request.tools]
-    if request.tool_choice is not None:
+    # The vendor refuses a choice without tools; of these, `auto` and `none` ask for nothing.
+    if request.tool_choice is not None and (request.tools or request.tool_choice.kind not in (AUTO, NONE)):
         body["tool_choice"] = written_tool_choice(request.tool_choice, request.tools, is_native=is_native)
     if request.parallel_tool_calls is not None and request.tools:
         body["parallel_tool_calls"] = request.parallel_tool_calls

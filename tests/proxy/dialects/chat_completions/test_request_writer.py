@@ -78,6 +78,8 @@ def written(provider: str = "VENDOR_B", **members: Any) -> dict[str, Any]:
             },
         ),
         ({"parallel_tool_calls": False}, {}),
+        ({"tool_choice": ToolChoice("none")}, {}),
+        ({"tool_choice": ToolChoice("auto")}, {}),
         ({"tool_choice": ToolChoice("required")}, {"tool_choice": "required"}),
         (
             {"tool_choice": ToolChoice("named", "f")},
