@@ -24,6 +24,8 @@ from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Reasoning
 
+_PIECES = ("text", "summary", "data")
+"""The members of an entry of `reasoning_details` that come in pieces."""
 _REASONING = ("reasoning_content", "reasoning")
 
 
@@ -150,20 +152,26 @@ class _ReasoningBlock:
             self._add_entry(entry)
 
     def end(self) -> list[Event]:
-        details = [entry | {name: text.text() for name, text in texts.items()} for entry, texts in self._details]
+        details = [
+            _without_nulls(entry | {name: text.text() for name, text in texts.items()})
+            for entry, texts in self._details
+        ]
         text = self._text.text()
         native = native_members(text, details, self.extra)
         return [ReasoningEnded(Reasoning(text, DIALECT_NAME, native))] if native else []
 
     def _add_entry(self, entry: Json) -> None:
-        """Add an entry, or the next piece of the last one: of the same type and index."""
-        pieces = {name: entry[name] for name in ("text", "summary", "data") if isinstance(entry.get(name), str)}
-        fixed = {name: value for name, value in entry.items() if name not in pieces and value is not None}
+        """Add an entry, or the next piece of the last one: of the same type and index. Keeps the order of members."""
+        pieces = {name: entry[name] for name in _PIECES if isinstance(entry.get(name), str)}
         last = self._details[-1] if self._details else None
-        if last is None or any(last[0].get(name) != fixed.get(name) for name in ("type", "index")):
-            last = fixed, {}
+        if last is None or any(last[0].get(name) != entry.get(name) for name in ("type", "index")):
+            last = dict.fromkeys(entry), {}
             self._details.append(last)
-            self._budget.spend(64 * len(fixed))
-        last[0].update(fixed)
+            self._budget.spend(64 * len(entry))
+        last[0].update({name: value for name, value in entry.items() if value is not None and name not in pieces})
         for name, piece in pieces.items():
             last[1].setdefault(name, Gathered(self._budget)).add(piece)
+
+
+def _without_nulls(entry: Json) -> Json:
+    return {name: value for name, value in entry.items() if value is not None}
