@@ -12,6 +12,7 @@ from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.messages.tool_writer import write_choice, write_tool
 from proxy.dialects.messages.turn_writer import TurnWriter, has_open_tool_loop
 from proxy.dialects.middle.request import (
+    ASSISTANT,
     JSON_SCHEMA,
     NAMED,
     REQUIRED,
@@ -86,6 +87,8 @@ def _sampling(request: Request) -> Json:
     sampling: Sampling = request.sampling
     if sampling.temperature is not None and not 0 <= sampling.temperature <= MAX_TEMPERATURE:
         raise request.refuse("temperature", f"the target of this slug takes 0 to {MAX_TEMPERATURE}")
+    if not all(stop.strip() for stop in sampling.stop):
+        raise request.refuse("stop", "the target of this slug takes no stop sequence of white space alone")
     given = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k")}
     written = {name: value for name, value in given.items() if value is not None}
     return written | ({"stop_sequences": sampling.stop} if sampling.stop else {})
@@ -103,6 +106,8 @@ def _thinking(request: Request, messages: list[Json], model: str) -> Json:
         request.reasoning_off = "the tool choice forces a call"
     elif has_open_tool_loop(messages):
         request.reasoning_off = "the turn began without this vendor's reasoning"
+    elif messages and messages[-1]["role"] == ASSISTANT:
+        request.reasoning_off = "the caller began the answer"
     elif budget == 0:
         request.reasoning_off = "the cap on output tokens leaves no room"
     if request.reasoning_off:

@@ -80,6 +80,7 @@ def system(text: str, role: str = SYSTEM) -> Turn:
         ({"sampling": Sampling(answers=2)}, "answers"),
         ({"sampling": Sampling(logprobs=True)}, "logprobs"),
         ({"sampling": Sampling(temperature=1.1)}, "temperature"),
+        ({"sampling": Sampling(stop=["x", "\n"])}, "stop"),
         ({"verbosity": "low"}, "verbosity"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"output_format": OutputFormat(JSON_OBJECT)}, "output_format"),
@@ -359,6 +360,10 @@ def test_thinking_is_off_where_a_call_is_forced() -> None:
     assert not thinks(ASK, tool_choice=ToolChoice(REQUIRED))
     assert not thinks(ASK, tool_choice=ToolChoice(NAMED, "f"))
     assert thinks(ASK, tool_choice=ToolChoice(AUTO))
+
+
+def test_thinking_is_off_where_the_caller_began_the_answer() -> None:
+    assert not thinks(ASK, assistant(Text("So")))
 
 
 def test_only_the_vendor_s_own_reasoning_is_returned_to_it() -> None:
