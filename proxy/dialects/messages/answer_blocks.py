@@ -66,16 +66,16 @@ def reasoning_block(reasoning: Reasoning) -> Json | None:
     return {"type": "redacted_thinking", "data": sealed}
 
 
-def stop_members(stop: Stop, sequences: list[str]) -> Json:
-    """`sequences`: those that the caller asked for."""
+def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:
+    """`refusal`: its text, if the model refused in words. `sequences`: those that the caller asked for."""
     reason, sequence = stop.reason, None
     if reason == STOP_SEQUENCE and stop.sequence not in sequences:
         reason = END
     elif reason == STOP_SEQUENCE:
         sequence = stop.sequence
     members: Json = {"stop_reason": _STOP_REASONS[reason], "stop_sequence": sequence}
-    if reason == REFUSED and stop.explanation:
-        members["stop_details"] = {"type": "refusal", "category": None, "explanation": stop.explanation}
+    if reason == REFUSED and refusal:
+        members["stop_details"] = {"type": "refusal", "category": None, "explanation": refusal}
     return members
 
 

@@ -19,7 +19,7 @@ from proxy.dialects.middle.answer import (
     UsageDetails,
 )
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
-from proxy.dialects.middle.request import AnswerPart, Reasoning, Text, ToolCall
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of
 
 STOPS = {
@@ -36,8 +36,9 @@ STOPS = {
 
 def read_answer(body: Json) -> Answer:
     parts = [part for block in objects_in(body, "content") if (part := _part(block)) is not None]
+    if (refusal := refusal_in(body)) is not None:
+        parts.append(refusal)
     stop = stop_of(STOPS.get(text_in(body, "stop_reason"), END), text_in(body, "stop_sequence") or None, parts)
-    stop.explanation = explanation_in(body)
     return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()))
 
 
@@ -52,9 +53,10 @@ def details_in(holder: Json, earlier: UsageDetails) -> UsageDetails:
     )
 
 
-def explanation_in(holder: Json) -> str | None:
+def refusal_in(holder: Json) -> Refusal | None:
     """Why the model refused, in its vendor's words. `holder`: a body, or the delta of a `message_delta`."""
-    return text_in(object_in(holder, "stop_details"), "explanation") or None
+    explanation = text_in(object_in(holder, "stop_details"), "explanation")
+    return Refusal(explanation) if explanation else None
 
 
 def _part(block: Json) -> AnswerPart | None:

@@ -15,7 +15,7 @@ from proxy.dialects.messages.answer_blocks import (
 from proxy.dialects.messages.turn_writer import input_of
 from proxy.dialects.middle.answer import Answer, Json
 from proxy.dialects.middle.dialect import AnswerContext
-from proxy.dialects.middle.request import AnswerPart, Reasoning, ToolCall
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, ToolCall
 
 
 def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) -> Json:
@@ -23,6 +23,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     name = message_id(answer.id, answer.created_s or context.created_s)
     content: list[Json] = []
     calls = 0
+    refusal = "".join(part.text for part in answer.parts if isinstance(part, Refusal))
     for part in answer.parts:
         if isinstance(part, ToolCall):
             content += _call(part, call_id(part.id, name, calls))
@@ -35,7 +36,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
         "role": "assistant",
         "model": context.slug,
         "content": content,
-        **stop_members(answer.stop, context.request.sampling.stop),
+        **stop_members(answer.stop, refusal, context.request.sampling.stop),
         "usage": usage_member(tokens, answer.details),
     }
 

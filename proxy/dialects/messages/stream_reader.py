@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 
 from proxy.dialects.failures import failure_details
-from proxy.dialects.messages.answer_reader import STOPS, details_in, explanation_in, redacted_of, thinking_of
+from proxy.dialects.messages.answer_reader import STOPS, details_in, redacted_of, refusal_in, thinking_of
 from proxy.dialects.middle.answer import (
     END,
     DetailsSeen,
@@ -18,6 +18,7 @@ from proxy.dialects.middle.answer import (
     PartEnded,
     ReasoningDelta,
     ReasoningEnded,
+    RefusalDelta,
     Started,
     Stopped,
     TextDelta,
@@ -41,7 +42,6 @@ class MessagesStreamReader:
         "_calls",
         "_deltas",
         "_details",
-        "_explanation",
         "_readers",
         "_reason",
         "_sequence",
@@ -62,7 +62,6 @@ class MessagesStreamReader:
         self._details = UsageDetails()
         self._reason = END
         self._sequence: str | None = None
-        self._explanation: str | None = None
         self._readers: dict[object, Callable[[Json], list[Event]]] = {
             "message_start": self._start,
             "content_block_start": self._block,
@@ -160,17 +159,16 @@ class MessagesStreamReader:
         if reason:
             self._reason = STOPS.get(reason, END)
             self._sequence = text_in(delta, "stop_sequence") or None
-        self._explanation = explanation_in(delta) or self._explanation
         self._details = details_in(event, self._details)
-        return [DetailsSeen(self._details)]
+        seen: list[Event] = [DetailsSeen(self._details)]
+        refusal = refusal_in(delta)
+        return seen if refusal is None else [*seen, RefusalDelta(refusal.text)]
 
     def _stopped(self, event: Json) -> list[Event]:
         parts: list[AnswerPart] = []
         if self._call is not None:
             parts = [ToolCall(self._call.id, self._call.name, self._arguments.text())]
-        stop = stop_of(self._reason, self._sequence, parts)
-        stop.explanation = self._explanation
-        return [Stopped(stop)]
+        return [Stopped(stop_of(self._reason, self._sequence, parts))]
 
     def _failed(self, event: Json) -> list[Event]:
         return [Failed(*failure_details(event))]

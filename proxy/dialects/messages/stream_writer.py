@@ -35,7 +35,7 @@ from proxy.dialects.middle.answer import (
     UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext
-from proxy.dialects.middle.gathering import Budget
+from proxy.dialects.middle.gathering import Budget, Gathered
 from proxy.dialects.middle.part_order import PartOrder
 
 _NONE, _TEXT, _REFUSAL, _THINKING, _CALL = range(5)
@@ -55,13 +55,16 @@ class MessagesStreamWriter:
         "_open",
         "_order",
         "_prefix",
+        "_refusal_text",
         "_stop",
         "_writers",
     )
 
     def __init__(self, context: AnswerContext) -> None:
         self._context = context
-        self._order = PartOrder(Budget())
+        budget = Budget()
+        self._order = PartOrder(budget)
+        self._refusal_text = Gathered(budget)
         self._message_id = ""
         """Empty until `message_start` was written."""
         self._open = _NONE
@@ -98,7 +101,7 @@ class MessagesStreamWriter:
         assert self._stop is not None
         payload: Json = {
             "type": "message_delta",
-            "delta": stop_members(self._stop, self._context.request.sampling.stop),
+            "delta": stop_members(self._stop, self._refusal_text.text(), self._context.request.sampling.stop),
             "usage": usage_member(tokens, self._details),
         }
         return self._close() + _event(payload) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -128,6 +131,7 @@ class MessagesStreamWriter:
     def _refusal(self, event: RefusalDelta) -> bytes:
         if not event.text:
             return b""
+        self._refusal_text.add(event.text)
         begun = b"" if self._open == _REFUSAL else self._begin(_REFUSAL, {"type": "text", "text": ""})
         return begun + self._prefix + orjson.dumps(event.text) + _DELTA_ENDS
 

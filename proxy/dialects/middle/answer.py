@@ -28,8 +28,6 @@ class Stop:
     reason: str
     sequence: str | None = None
     """The stop sequence that matched, where the vendor names it."""
-    explanation: str | None = None
-    """Why the model refused, where the vendor says so apart from the answer's text."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Checks bodies and streams against the vendor's SDK: its types, and its own accumulator of streams."""
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import anthropic
@@ -78,15 +79,21 @@ def check_events(events: Iterable[Json]) -> None:
             assert open_index is None
 
 
+@cache
+def _client() -> tuple[anthropic.Anthropic, list[bytes]]:
+    """One client for all tests, since making one takes long, and the streams that answer its next calls."""
+    streams: list[bytes] = []
+    transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=streams.pop())
+    )
+    return anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport)), streams
+
+
 def accumulated(stream: bytes) -> sdk.Message:
     """The message that the SDK makes of a stream."""
-    transport = httpx2.MockTransport(
-        lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
-    )
-    with (
-        anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport)) as client,
-        client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events,
-    ):
+    client, streams = _client()
+    streams.append(stream)
+    with client.messages.stream(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]) as events:
         return events.get_final_message()
 
 

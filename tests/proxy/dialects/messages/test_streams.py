@@ -9,6 +9,7 @@ from policy.billing import Tokens
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.middle.answer import (
     END,
+    REFUSED,
     TOOL_CALLS,
     Event,
     Failed,
@@ -58,7 +59,8 @@ def test_whole_answer_is_kept(name: str) -> None:
     body, _ = RECORDED[name]
     copy = DIALECT.write_answer(DIALECT.read_answer(body), context("END"), TOKENS)
     parse_message(copy)
-    assert copy == body | {"model": "acme/chat"}
+    refused = [{"type": "text", "text": "This is about a weapon."}] if name == "refused" else []
+    assert copy == body | {"model": "acme/chat", "content": body["content"] + refused}
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -99,6 +101,13 @@ def test_text_after_the_end_of_a_part_is_a_new_block() -> None:
         {"type": "text", "text": "ab"},
         {"type": "text", "text": "c"},
     ]
+
+
+def test_refusal_is_told_in_the_stop_too() -> None:
+    message = accumulated(written([[Started("m"), RefusalDelta("I"), RefusalDelta(" won't"), Stopped(Stop(REFUSED))]]))
+    assert message.stop_reason == "refusal"
+    assert message.stop_details is not None
+    assert message.stop_details.explanation == "I won't"
 
 
 def test_refusal_is_a_text_block_of_its_own() -> None:
