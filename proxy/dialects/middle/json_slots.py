@@ -27,11 +27,16 @@ _BY_TYPE = {
     "custom": ("input",),
     "file": ("file_data",),
     "reasoning": ("encrypted_content",),
+    "summary_text": ("text",),
+    "reasoning_text": ("text",),
+    "custom_tool_call": ("input",),
+    "input_file": ("file_data",),
 }
 """Such members by the `type` of the block, item or call that has them."""
 _SEALED = ("reasoning_content", "reasoning", "reasoning_details", "extra_content")
 _TEXT_FILE = "data:text/plain;"
 """The only files that are decoded; images and PDF files stay as they are."""
+_FILES = ("file", "input_file")
 _HOLDERS = ("function", "custom", "file")
 """The types whose members are in an inner object of that name."""
 
@@ -65,7 +70,7 @@ def restore_slots(slots: list[Slot], outline: Outline) -> bool:
 def _add_slots(entry: Json, slots: list[Slot]) -> None:
     """Those of a message, an item or a block."""
     _add_own(entry, slots)
-    for name in ("content", "tool_calls", "reasoning_details"):
+    for name in ("content", "tool_calls", "reasoning_details", "summary", "output"):
         for inner in _objects(entry.get(name)):
             _add_own(inner, slots)
 
@@ -84,7 +89,7 @@ def _add_answered(message: Json, slots: list[Slot]) -> None:
 def _add_own(entry: Json, slots: list[Slot]) -> None:
     kind = entry.get("type", "function" if "function" in entry else None)
     holder = entry.get(kind) if kind in _HOLDERS else entry
-    if kind == "file" and isinstance(holder, dict) and not _is_text_file(holder.get("file_data")):
+    if kind in _FILES and isinstance(holder, dict) and not _is_text_file(holder.get("file_data")):
         return
     if isinstance(holder, dict) and isinstance(kind, str):
         slots += [(holder, name) for name in _BY_TYPE.get(kind, ()) if name in holder]

@@ -130,7 +130,7 @@ def _file(part: Json, field: str) -> Document:
     if not data.startswith("data:"):
         return Document(Source(BASE64, data, _PDF), title, field=field)
     source = _source(data, f"{field}.file_data")
-    if source.media_type.startswith("text/"):
+    if source.media_type == "text/plain":
         source = _decoded(source, f"{field}.file_data")
     return Document(source, title, field=field)
 
