@@ -29,7 +29,6 @@ _BY_TYPE = {
     "reasoning": ("encrypted_content",),
     "summary_text": ("text",),
     "reasoning_text": ("text",),
-    "custom_tool_call": ("input",),
     "input_file": ("file_data",),
 }
 """Such members by the `type` of the block, item or call that has them."""

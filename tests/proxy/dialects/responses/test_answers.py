@@ -10,15 +10,29 @@ import orjson
 import pytest
 from hypothesis import given
 from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel
 
 from policy.billing import Tokens
-from proxy.dialects.middle.answer import Event
+from proxy.dialects.middle.answer import (
+    TOOL_CALLS,
+    Answer,
+    Event,
+    Failed,
+    Started,
+    Stop,
+    Stopped,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
 from proxy.dialects.middle.dialect import AnswerContext
-from proxy.dialects.middle.request import Text
+from proxy.dialects.middle.gathering import MAX_GATHERED_CHARS
+from proxy.dialects.middle.request import Text, ToolCall
 from proxy.dialects.middle.sealing import unseal
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.responses.output_items import with_bytes
 from proxy.dialects.sse import Framer, data_of
+from proxy.exchange import UpstreamCutError
 from tests.proxy.dialects.responses.gathered import gathered
 from tests.proxy.dialects.responses.recorded import RECORDED
 from tests.proxy.dialects.samples import CUTS, cut, payloads
@@ -133,3 +147,159 @@ def without_parsed(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_parsed(inner) for name, inner in value.items() if not name.startswith("parsed")}
     return [without_parsed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def events_of(written: bytes) -> list[tuple[str, Any]]:
+    """Type and item, delta or text of each event between start and end."""
+    return [(e["type"].removeprefix("response."), e) for e in payloads(written)[2:]]
+
+
+def test_call_of_a_namespaced_tool_is_split_again() -> None:
+    inner = {"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}
+    asked = ASKED | {"tools": [{"type": "namespace", "name": "agents", "description": "d", "tools": [inner]}]}
+    answer = Answer("msg_1", 1, [ToolCall("c", "agents__close", "{}")], Stop(TOOL_CALLS))
+    written = DIALECT.write_answer(answer, context(asked), TOKENS)
+    check(written, Response)
+    assert (written["output"][0]["namespace"], written["output"][0]["name"]) == ("agents", "close")
+    call = [ToolCallStarted(0, "c", "agents__close"), ToolCallDelta(0, "{}"), Stopped(Stop(TOOL_CALLS))]
+    streamed = payloads(written_stream(iter([[Started("msg_1", 1)], call]), asked))
+    assert streamed[-1]["response"] == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [('{"input":"*** Begin"}', "*** Begin"), ("oops", "oops"), ("[1]", "[1]")]
+)
+def test_function_that_stands_for_a_custom_tool_is_its_call(arguments: str, text: str) -> None:
+    asked = ASKED | {"tools": [{"type": "custom", "name": "patch", "format": {"type": "text"}}]}
+    answer = Answer("c1", 1, [ToolCall("c", "patch", arguments)], Stop(TOOL_CALLS))
+    written = DIALECT.write_answer(answer, context(asked), TOKENS)
+    check(written, Response)
+    assert written["output"][0] | {"id": ""} == {
+        "type": "custom_tool_call",
+        "id": "",
+        "call_id": "c",
+        "name": "patch",
+        "input": text,
+    }
+    call = [ToolCallStarted(0, "c", "patch"), *(ToolCallDelta(0, c) for c in arguments), Stopped(Stop(TOOL_CALLS))]
+    stream = written_stream(iter([[Started("c1", 1)], call]), asked)
+    assert payloads(stream)[-1]["response"] == written
+    assert [e["delta"] for kind, e in events_of(stream) if kind == "custom_tool_call_input.delta"] == [text]
+
+
+def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
+    extra = {"google": {"thought_signature": "abc"}}
+    answer = Answer("c1", 1, [ToolCall("", "f", "{}", extra=extra)], Stop(TOOL_CALLS))
+    written = DIALECT.write_answer(answer, context(), TOKENS)
+    reasoning, call = written["output"]
+    assert unseal(reasoning["encrypted_content"]) == (
+        "chat_completions",
+        {"tool_call_extra": {call["call_id"]: extra}},
+    )
+    events = [
+        Started("c1", 1),
+        ToolCallStarted(0, "", "f", extra=extra),
+        ToolCallDelta(0, "{}"),
+        Stopped(Stop(TOOL_CALLS)),
+    ]
+    stream = written_stream(iter([events]))
+    assert payloads(stream)[-1]["response"] == written
+    for event in payloads(stream):
+        check(event, ResponseStreamEvent)
+
+
+def test_interleaved_calls_come_one_after_the_other() -> None:
+    events = [
+        Started("c1", 1),
+        ToolCallStarted(0, "a", "f"),
+        ToolCallStarted(1, "b", "g"),
+        ToolCallDelta(1, '{"b"'),
+        ToolCallDelta(0, '{"a"'),
+        ToolCallDelta(1, ":1}"),
+        ToolCallDelta(0, ":1}"),
+        Stopped(Stop(TOOL_CALLS)),
+    ]
+    stream = written_stream(iter([[event] for event in events]))
+    ended = [e["item"]["arguments"] for kind, e in events_of(stream) if kind == "output_item.done"]
+    assert ended == ['{"a":1}', '{"b":1}']
+    places = [e["output_index"] for _, e in events_of(stream)[:-1]]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("overloaded_error", "server_error"), ("rate_limit_error", "rate_limit_exceeded"), ("odd", "server_error")],
+)
+def test_failure_within_a_stream_is_a_failed_response(kind: str, code: str) -> None:
+    writer = DIALECT.new_stream_writer(context())
+    written = writer.write([Started("c1", 1), TextDelta("I "), Failed(kind, "Overloaded")])
+    last = payloads(written)[-1]
+    check(last, ResponseStreamEvent)
+    assert last["type"] == "response.failed"
+    assert (last["response"]["status"], last["response"]["error"]) == (
+        "failed",
+        {"code": code, "message": "Overloaded"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "message"),
+    [
+        ([{"type": "error", "code": "rate_limit_exceeded", "message": "slow"}], "rate_limit_exceeded", "slow"),
+        ([{"type": "error", "error": {"type": "server_error", "message": "oops"}}], "server_error", "oops"),
+        (
+            [
+                {"type": "error", "message": "oops"},
+                {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "oops"}}},
+            ],
+            "server_error",
+            "oops",
+        ),
+    ],
+)
+def test_failure_is_read_once(events: list[Json], kind: str, message: str) -> None:
+    reader = DIALECT.new_stream_reader()
+    assert [one for event in events for one in reader.read(event)] == [Failed(kind, message)]
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "reason"),
+    [
+        ("end", "completed", None),
+        ("stop_sequence", "completed", None),
+        ("tool_calls", "completed", None),
+        ("max_tokens", "incomplete", "max_output_tokens"),
+        ("context_full", "incomplete", "max_output_tokens"),
+        ("refused", "incomplete", "content_filter"),
+    ],
+)
+def test_status_says_why_the_answer_ended(stop: str, status: str, reason: str | None) -> None:
+    written = DIALECT.write_answer(Answer("c1", 1, [Text("I ")], Stop(stop)), context(), None)
+    check(written, Response)
+    assert written["status"] == status
+    assert written["output"][0]["status"] == status
+    assert (written["incomplete_details"] or {}).get("reason") == reason
+    assert written["usage"] is None
+
+
+def test_structured_output_is_parsed_by_the_sdk() -> None:
+    class Weather(BaseModel):
+        city: str
+
+    answer = Answer("c1", 1, [Text('{"city":"Paris"}')], Stop("end"))
+    body = orjson.dumps(DIALECT.write_answer(answer, context(), TOKENS))
+    client = client_of(body, "application/json")
+    parsed = client.responses.parse(model="m", input="hi", text_format=Weather)
+    assert parsed.output_parsed == Weather(city="Paris")
+    stream = written_stream(
+        iter([[Started("c1", 1), TextDelta('{"city":'), TextDelta('"Paris"}'), Stopped(Stop("end"))]])
+    )
+    client = client_of(stream, "text/event-stream")
+    with client.responses.stream(model="m", input="hi", text_format=Weather) as events:
+        assert events.get_final_response().output_parsed == Weather(city="Paris")
+
+
+def test_endless_answer_is_cut() -> None:
+    writer = DIALECT.new_stream_writer(context())
+    with pytest.raises(UpstreamCutError):
+        writer.write([TextDelta("x" * (MAX_GATHERED_CHARS + 1))])
