@@ -161,7 +161,7 @@ def test_call_of_a_namespaced_tool_is_split_again() -> None:
     written = DIALECT.write_answer(answer, context(asked), TOKENS)
     check(written, Response)
     assert (written["output"][0]["namespace"], written["output"][0]["name"]) == ("agents", "close")
-    call = [ToolCallStarted(0, "c", "agents__close"), ToolCallDelta(0, "{}"), Stopped(Stop(TOOL_CALLS))]
+    call: list[Event] = [ToolCallStarted(0, "c", "agents__close"), ToolCallDelta(0, "{}"), Stopped(Stop(TOOL_CALLS))]
     streamed = payloads(written_stream(iter([[Started("msg_1", 1)], call]), asked))
     assert streamed[-1]["response"] == written
 
@@ -181,7 +181,11 @@ def test_function_that_stands_for_a_custom_tool_is_its_call(arguments: str, text
         "name": "patch",
         "input": text,
     }
-    call = [ToolCallStarted(0, "c", "patch"), *(ToolCallDelta(0, c) for c in arguments), Stopped(Stop(TOOL_CALLS))]
+    call: list[Event] = [
+        ToolCallStarted(0, "c", "patch"),
+        *(ToolCallDelta(0, c) for c in arguments),
+        Stopped(Stop(TOOL_CALLS)),
+    ]
     stream = written_stream(iter([[Started("c1", 1)], call]), asked)
     assert payloads(stream)[-1]["response"] == written
     assert [e["delta"] for kind, e in events_of(stream) if kind == "custom_tool_call_input.delta"] == [text]
@@ -196,7 +200,7 @@ def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
         "chat_completions",
         {"tool_call_extra": {call["call_id"]: extra}},
     )
-    events = [
+    events: list[Event] = [
         Started("c1", 1),
         ToolCallStarted(0, "", "f", extra=extra),
         ToolCallDelta(0, "{}"),
@@ -209,7 +213,7 @@ def test_opaque_member_of_a_call_goes_before_it_sealed() -> None:
 
 
 def test_interleaved_calls_come_one_after_the_other() -> None:
-    events = [
+    events: list[Event] = [
         Started("c1", 1),
         ToolCallStarted(0, "a", "f"),
         ToolCallStarted(1, "b", "g"),
