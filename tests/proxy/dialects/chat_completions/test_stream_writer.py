@@ -204,3 +204,13 @@ def test_failure_is_an_error_that_the_sdk_raises() -> None:
     stream = ChatStreamWriter(context()).write([Started("c"), Failed("overloaded_error", "Overloaded")])
     with pytest.raises(openai.APIError, match="Overloaded"):
         accumulated(stream)
+
+
+def test_sdk_accumulates_sealed_blocks_to_what_the_whole_answer_has() -> None:
+    other = THOUGHT | {"thinking": "So."}
+    blocks = [Reasoning("Hm.", "messages", THOUGHT), Reasoning("So.", "messages", other)]
+    answer = Answer("chatcmpl-1", 5, [*blocks, Text("a")], Stop(END))
+    message = accumulated(stream_of(list(events_of(answer, 2)), context())).choices[0].message.model_dump()
+    whole = write_answer(answer, context(), TOKENS)["choices"][0]["message"]
+    assert message["reasoning_content"] == whole["reasoning_content"] == "Hm.\n\nSo."
+    assert message["reasoning_details"] == whole["reasoning_details"]
