@@ -6,22 +6,30 @@ Pure. A conversation has sealed blocks if its slug had a target of another diale
 from collections.abc import Iterator
 
 from policy.endpoints import MESSAGES
+from proxy.dialects.messages.turn_writer import has_open_tool_loop
+from proxy.dialects.middle.answer_reading import object_in, objects_in, text_in
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.sealing import MARK, unseal
 
 _OPAQUE = {"thinking": "signature", "redacted_thinking": "data"}
 """The member of a block that holds a seal."""
+_CLEARS_THINKING = "clear_thinking"
+"""Begins the type of an edit that the vendor takes only with `thinking`."""
 
 
 def without_sealed(body: Json) -> Json:
     """`body` with this dialect's own blocks unsealed and the sealed blocks of others removed.
 
-    A message that would be left empty is removed; the vendor merges its neighbours. Changes nothing in place.
+    A message that would be left empty is removed; the vendor merges its neighbours. `thinking` is removed where the
+    vendor would miss a block: after tool calls that began with one of another dialect. Changes nothing in place.
     """
     messages = body.get("messages")
     if not isinstance(messages, list):
         return body
-    return body | {"messages": [kept for message in messages for kept in _unsealed(message)]}
+    kept = [unsealed for message in messages for unsealed in _unsealed(message)]
+    freed = body | {"messages": kept}
+    thinks = text_in(object_in(body, "thinking"), "type") in ("enabled", "adaptive")
+    return _without_thinking(freed) if thinks and kept != messages and _misses_thinking(kept) else freed
 
 
 def _unsealed(message: object) -> Iterator[object]:
@@ -51,3 +59,21 @@ def _seal_of(block: object) -> str:
         return ""
     opaque = block.get(_OPAQUE.get(kind, ""))
     return opaque if isinstance(opaque, str) and opaque.startswith(MARK) else ""
+
+
+def _misses_thinking(messages: list[object]) -> bool:
+    """Whether the vendor would refuse to think. Messages of another form are left to it."""
+    turns: list[Json] = []
+    for message in messages:
+        blocks = [{"type": text_in(block, "type")} for block in objects_in(message, "content")]
+        turns.append({"role": text_in(message, "role"), "content": blocks or [{"type": "text"}]})
+    return has_open_tool_loop(turns)
+
+
+def _without_thinking(body: Json) -> Json:
+    """`body` without `thinking` and the edits that need it."""
+    kept = {name: value for name, value in body.items() if name not in ("thinking", "context_management")}
+    management = object_in(body, "context_management")
+    edits = objects_in(management, "edits")
+    left = [edit for edit in edits if not text_in(edit, "type").startswith(_CLEARS_THINKING)]
+    return kept | ({"context_management": management | {"edits": left}} if left else {})

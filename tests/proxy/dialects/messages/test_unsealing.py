@@ -51,3 +51,38 @@ def test_everything_else_is_kept(block: Any) -> None:
 @pytest.mark.parametrize("messages", [None, "x", [1], [{"content": "x"}], []])
 def test_bodies_of_another_form_are_kept(messages: Any) -> None:
     assert without_sealed({"messages": messages}) == {"messages": messages}
+
+
+def loop(*blocks: Json, **more: Any) -> Json:
+    """A body in the middle of a tool loop that began with these blocks."""
+    call: Json = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result: Json = {"type": "tool_result", "tool_use_id": "a", "content": "1"}
+    turns = [("user", "hi"), ("assistant", [*blocks, call]), ("user", [result])]
+    return {"messages": [{"role": role, "content": content} for role, content in turns]} | more
+
+
+CLEARS: Json = {"type": "clear_thinking_20251015", "keep": "all"}
+OTHER_EDIT: Json = {"type": "clear_tool_uses_20250919"}
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "enabled"])
+def test_thinking_is_off_where_the_vendor_would_miss_a_block(kind: str) -> None:
+    body = loop(SEALED, thinking={"type": kind}, context_management={"edits": [CLEARS]}, max_tokens=9)
+    assert without_sealed(body).keys() == {"messages", "max_tokens"}
+
+
+def test_edits_that_need_no_thinking_are_kept() -> None:
+    body = loop(SEALED, thinking={"type": "adaptive"}, context_management={"edits": [CLEARS, OTHER_EDIT]})
+    assert without_sealed(body)["context_management"] == {"edits": [OTHER_EDIT]}
+
+
+def test_thinking_stays_on_where_no_block_is_missing() -> None:
+    body = loop(SEALED, OWN, thinking={"type": "adaptive"})
+    body["messages"] += [{"role": "assistant", "content": [SEALED, TEXT]}, {"role": "user", "content": "and"}]
+    assert without_sealed(body)["thinking"] == {"type": "adaptive"}
+    assert without_sealed(loop(SEALED_OWN, thinking={"type": "adaptive"}))["thinking"] == {"type": "adaptive"}
+
+
+def test_thinking_is_the_vendor_s_affair_where_nothing_was_sealed() -> None:
+    body = loop(thinking={"type": "adaptive"})
+    assert without_sealed(body) == body
