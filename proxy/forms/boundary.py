@@ -10,7 +10,9 @@ from proxy.refusals import MalformedRequestError
 
 _MEDIA_TYPE = "multipart/form-data"
 _CHARACTERS = r"[A-Za-z0-9'()+_,./:=?-]{1,70}"  # RFC 2046 5.1.1, without the space
-_FORM = re.compile(rf'multipart/form-data[ \t]*;[ \t]*boundary=(?:"({_CHARACTERS})"|([A-Za-z0-9\'+_.-]{{1,70}}))', re.I)
+_CHARSET = r'(?:[ \t]*;[ \t]*charset="?utf-8"?)?'
+_BOUNDARY = rf'[ \t]*;[ \t]*boundary=(?:"({_CHARACTERS})"|([A-Za-z0-9\'+_.-]{{1,70}}))'
+_FORM = re.compile(_MEDIA_TYPE + _CHARSET + _BOUNDARY + _CHARSET, re.IGNORECASE)
 
 
 def is_form(content_type: str | None) -> bool:
@@ -23,7 +25,8 @@ def boundary_of(content_types: Sequence[str]) -> bytes:
     match = _FORM.fullmatch(content_types[0].strip()) if len(content_types) == 1 else None
     if match is None:
         raise MalformedRequestError(
-            f"content-type of a form must be {_MEDIA_TYPE} with a boundary of at most 70 characters and nothing else"
+            f"content-type of a form must be {_MEDIA_TYPE}, a boundary of at most 70 characters,"
+            " and no charset but utf-8"
         )
     return (match[1] or match[2]).encode()
 

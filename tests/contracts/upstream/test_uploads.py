@@ -197,6 +197,25 @@ async def test_early_refusal_stops_the_upload(upstream: ScriptedUpstream, client
     assert upload.cancelled
 
 
+async def test_upload_stops_at_the_head_of_a_refusal(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    upload, stopped = FakeUpload([b"ab", asyncio.Event()], length=10**9), asyncio.Event()
+
+    async def behave(exchange: Exchange) -> None:
+        await upload.waiting.wait()
+        await exchange.send(script.head(413, {"content-length": "2"}) + b"n")
+        await stopped.wait()
+        await exchange.send(b"o")
+        await exchange.client_closed()
+
+    upstream.plan(behave)
+    answer = await client.send(call(upstream, upload))
+    await asyncio.sleep(0)
+    assert upload.cancelled
+    stopped.set()
+    assert await answer.read() == b"n"
+    assert await answer.read() == b"o"
+
+
 async def test_early_answer_lets_the_upload_go_on(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     rest = asyncio.Event()
 

@@ -207,6 +207,7 @@ HEADS = [
     'name="note"\r\nX: --b',
     'name="note"; x="y"',
     'name="note"\r\nContent-Disposition: form-data; name="model"',
+    'name="note"\r\nContent-Disposition: form-data; name="other"',
     'name="note";\r\n name="model"',
     'name="note"\nX: y',
     'name="note"\r\nContent-Disposition : form-data; name="model"',
@@ -247,7 +248,7 @@ def test_boundaries_that_parsers_read_differently_are_refused(values: list[str])
 
 
 def test_boundary_goes_upstream_in_one_form() -> None:
-    for written in ("multipart/form-data; boundary=b-1", 'Multipart/Form-Data;boundary="b-1"'):
+    for written in ("multipart/form-data; boundary=b-1", 'Multipart/Form-Data;boundary="b-1";charset=UTF-8'):
         assert content_type_of(boundary_of([written])) == 'multipart/form-data; boundary="b-1"'
 
 
