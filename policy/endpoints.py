@@ -43,29 +43,32 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ProviderRules:
-    """A provider's required and optional fields, its category, and the dialect of its servers."""
+    """A provider's required and optional fields, its category, and the dialects of its servers, the best first."""
 
     category: str
-    dialect: str
+    dialects: tuple[str, ...]
     required: frozenset[str]
     optional: frozenset[str] = frozenset()
+    may_lack_paths: bool = False
+    """Whether only the server can tell which dialects it speaks: it is asked in the caller's own first."""
 
 
 CHAT_COMPLETIONS = "chat_completions"
 MESSAGES = "messages"
 RESPONSES = "responses"
+_OPENAI = (CHAT_COMPLETIONS, RESPONSES)
 _HOSTED, _THIRD_PARTY, _CUSTOM = "platform-hosted", "third party", "custom"
 _VENDOR_FIELDS = frozenset({"secret_id", "target_model"})
 
 PROVIDERS: Mapping[str, ProviderRules] = {
     "PLATFORM": ProviderRules(
-        _HOSTED, CHAT_COMPLETIONS, frozenset({"model_id"}), frozenset({"environment_name", "target_model"})
+        _HOSTED, _OPENAI, frozenset({"model_id"}), frozenset({"environment_name", "target_model"}), may_lack_paths=True
     ),
-    "PLATFORM_MODEL_API": ProviderRules(_HOSTED, CHAT_COMPLETIONS, _VENDOR_FIELDS),
-    "VENDOR_A": ProviderRules(_THIRD_PARTY, MESSAGES, _VENDOR_FIELDS),
-    "VENDOR_B": ProviderRules(_THIRD_PARTY, CHAT_COMPLETIONS, _VENDOR_FIELDS),
-    "VENDOR_C": ProviderRules(_THIRD_PARTY, CHAT_COMPLETIONS, _VENDOR_FIELDS | {"vendor_c_config"}),
-    "VENDOR_B_COMPATIBLE": ProviderRules(_CUSTOM, CHAT_COMPLETIONS, _VENDOR_FIELDS | {"base_url"}),
+    "PLATFORM_MODEL_API": ProviderRules(_HOSTED, _OPENAI, _VENDOR_FIELDS, may_lack_paths=True),
+    "VENDOR_A": ProviderRules(_THIRD_PARTY, (MESSAGES,), _VENDOR_FIELDS),
+    "VENDOR_B": ProviderRules(_THIRD_PARTY, _OPENAI, _VENDOR_FIELDS),
+    "VENDOR_C": ProviderRules(_THIRD_PARTY, (CHAT_COMPLETIONS,), _VENDOR_FIELDS | {"vendor_c_config"}),
+    "VENDOR_B_COMPATIBLE": ProviderRules(_CUSTOM, _OPENAI, _VENDOR_FIELDS | {"base_url"}, may_lack_paths=True),
 }
 
 

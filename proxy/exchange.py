@@ -20,6 +20,7 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.capacity.model_replicas import ReplicaCall
+from proxy.dialects.attempt import Attempt
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
 
@@ -252,8 +253,8 @@ class Routed:
     received: Received
     endpoint: EndpointRow
     plan: Plan
-    translation: dict[str, Any] | None
-    """The request in the target's dialect; None if that is the caller's own, and once the request is sent."""
+    attempt: Attempt
+    """How the call is put to its target. Dispatch replaces it where the target does not speak that dialect."""
 
 
 @dataclass(slots=True)
@@ -310,6 +311,8 @@ class RequestContext:
     upload: Upload | None = None
     """Set if the body is sent while it arrives."""
     replica_call: ReplicaCall | None = None
+    deadline: float = 0.0
+    """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the first dispatch."""
     rate_limit_lines: str = ""
     """The `x-ratelimit-*` fields, encoded."""
     journaled: bool = False

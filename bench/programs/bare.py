@@ -10,24 +10,24 @@ import asyncio
 import socket
 import sys
 from pathlib import Path
+from time import monotonic
 
 import uvloop
 
 from control.edges.process.data_directory import DataDirectory
 from policy.billing import Tokens
-from policy.endpoints import Target
 from policy.hosts import EgressRules
 from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from policy.sealing import parse_keys
-from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.accounting.metering import AnswerReader
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.recovery import CloseCall, OpenCall
 from proxy.accounting.reservations import Taken
 from proxy.capacity.worker_capacity import Capacity
-from proxy.dialects import registry
+from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import BodyReader
-from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
@@ -108,33 +108,13 @@ class NoMeter:
         pass
 
 
-class UnmeteredAnswers:
+class UnmeteredAnswers(Dialects):
     """Shapes requests and renames answers as in the product, without reading usage. For answers that are no stream."""
 
-    def translate_request(self, request: Received, target: Target) -> Json | None:
-        return registry.translate_request(request, target)
-
-    def build_request(
-        self, request: Received, target: Target, credential: str | None, translation: Json | None
-    ) -> UpstreamRequest:
-        return registry.build_request(request, target, credential, translation)
-
     def answer_reader(
-        self, request: Received, target: Target, status: int, headers: Headers, most: int
+        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int = 0
     ) -> AnswerReader:
         return BodyReader(request.slug, NoMeter())
-
-    def own_answer(self, request: Received, target: Target) -> bytes | None:
-        return registry.own_answer(request, target)
-
-    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
-        return registry.stand_in_answer(request, status, error)
-
-    def translated_for(self, request: Received, target: Target) -> str | None:
-        return registry.translated_for(request, target)
-
-    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
-        return registry.delivered_counter(request, reader)
 
 
 class SettleNothing(Settle):
@@ -171,7 +151,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         counters=NoCounters(),
         journal=NoJournal(),
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
-        dialects=UnmeteredAnswers(),
+        dialects=UnmeteredAnswers(monotonic),
         output_estimates=OutputEstimates(),
         meters=NoMeters(),
         access_log=access_log,

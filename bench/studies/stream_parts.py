@@ -33,7 +33,7 @@ def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findi
         _run(_flood(subject.call, FEW, frames=20))
         figures = found.figures[subject.name]
         try:
-            figures.streams = _measure_flood(subject, upstream, count)
+            figures.streams = measure_flood(subject, upstream, count)
         except BenchError as error:
             if subject.name.startswith("tollgate"):
                 raise
@@ -42,7 +42,8 @@ def measure_floods(subjects: Sequence[Subject], upstream: Upstream, found: Findi
         figures.loaded_mib = max(figures.loaded_mib, figures.streams["open_mib"])
 
 
-def _measure_flood(subject: Subject, upstream: Upstream, count: int) -> dict[str, float]:
+def measure_flood(subject: Subject, upstream: Upstream, count: int) -> dict[str, float]:
+    """Open `count` streams through one gateway. The figures, CPU per frame and memory among them."""
     heights = [_workers_mib(subject)]
     seen, used = undisturbed(
         lambda: _run(_flood(subject.call, count), lambda: heights.append(_workers_mib(subject))),

@@ -17,6 +17,8 @@ import uvloop
 
 STALL_S = 0.25
 FLOOD_GAP_S = 0.001
+LAST_FRAMES = (b"[DONE]", b"message_stop")
+"""One of these is near the end of a complete stream: of Chat Completions, or of Messages."""
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class Watch:
 
     @property
     def is_whole(self) -> bool:
-        return b"[DONE]" in self.tail and self.tail.endswith(b"0\r\n\r\n")
+        return any(last in self.tail for last in LAST_FRAMES) and self.tail.endswith(b"0\r\n\r\n")
 
 
 class StreamClient(asyncio.Protocol):

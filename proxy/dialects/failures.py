@@ -49,6 +49,14 @@ def is_empty_failure(body: bytes) -> bool:
     return response.get("status") == "failed" and not response.get("output")
 
 
+def failed_response_error(body: Json) -> Json | None:
+    """The error of a response of the Responses API that failed without any output; None for any other body."""
+    if body.get("object") != "response" or body.get("status") != "failed" or body.get("output"):
+        return None
+    error = body.get("error")
+    return error if isinstance(error, dict) else {"message": "", "type": "api_error"}
+
+
 def failure_details(event: Json) -> tuple[str, str]:
     """Type and message of the failure that an event reports; `api_error` and "" where it does not say."""
     error = event.get("error")

@@ -14,7 +14,7 @@ from policy.billing import MAX_REPORTED_TOKENS
 from policy.token_estimate import AUDIO_TOKENS
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.dialects.body_readers import BodyReader, PassThroughReader
-from proxy.dialects.delivered_text import (
+from proxy.dialects.counting.delivered_text import (
     BodyCounter,
     FixedTokens,
     NoTextCounter,
@@ -22,7 +22,7 @@ from proxy.dialects.delivered_text import (
     StreamCounter,
     UnbilledCounter,
 )
-from proxy.dialects.request_text import RequestTokens
+from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.usage import OpenAiMeter
 from proxy.exchange import Received

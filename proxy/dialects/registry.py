@@ -1,56 +1,71 @@
 """Chooses the dialects of a path and a target, and so how a request is built and its answer read.
 
-Pure. The stages use the dialects through this module only. They supply the credential and choose the host.
+The stages use the dialects through this module only. They supply the credential and choose the host. Pure, but for
+what a worker remembers of its targets.
 
 See docs/reference/inference.md#dialects.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 import orjson
 
 from policy.billing import MAX_REPORTED_TOKENS
-from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, PROVIDERS, Target
+from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
-from proxy.dialects import answer_text, passed_paths, token_count, vendor_c
-from proxy.dialects.answer_text import TextExtractor
+from proxy.dialects import passed_paths, vendor_c
+from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader, created_s
+from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import PassThroughReader
+from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
-from proxy.dialects.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
+from proxy.dialects.counting import answer_text, token_count
+from proxy.dialects.counting.answer_text import TextExtractor
+from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
+from proxy.dialects.counting.request_text import RequestTokens
+from proxy.dialects.messages import dialect as messages_dialect
 from proxy.dialects.messages import passing as messages
-from proxy.dialects.request_text import RequestTokens
+from proxy.dialects.messages import unsealing as messages_unsealing
+from proxy.dialects.middle.dialect import AnswerContext, Dialect
+from proxy.dialects.middle.json_slots import json_slots, restore_slots
+from proxy.dialects.middle.request import Request
+from proxy.dialects.middle.sealing import MARK, has_reasoning
+from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.responses import passing as responses
-from proxy.dialects.translation.chat_answer import MessagesAnswerTranslator, MessagesStreamTranslator
-from proxy.dialects.translation.chat_request import to_messages_request
-from proxy.dialects.translation.messages_answer import ChatAnswerTranslator, ChatStreamTranslator
-from proxy.dialects.translation.messages_request import to_chat_request
-from proxy.dialects.translation.translated_answer import (
-    TranslatingBodyReader,
-    TranslatingStreamReader,
-    created_s,
-    json_text_slots,
-    objects_in,
-    restore_slots,
-)
+from proxy.dialects.responses import unsealing as responses_unsealing
+from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
-from proxy.dialects.usage import MessagesMeter, OpenAiMeter
 from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
+VENDOR_A, VENDOR_B = "VENDOR_A", "VENDOR_B"
+
+_DIALECTS: Mapping[str, Dialect] = {
+    each.name: each for each in (chat_dialect.DIALECT, messages_dialect.DIALECT, responses_dialect.DIALECT)
+}
 _PATH_DIALECTS = {
-    **dict.fromkeys((*chat_completions.PATHS, responses.PATH, *passed_paths.PATHS), CHAT_COMPLETIONS),
-    messages.PATH: MESSAGES,
-    token_count.PATH: MESSAGES,
+    **dict.fromkeys((*chat_completions.PATHS, *passed_paths.PATHS), CHAT_COMPLETIONS),
+    **dict.fromkeys((messages.PATH, token_count.PATH), MESSAGES),
+    responses.PATH: RESPONSES,
 }
 """The caller's dialect by path. Other paths serve no inference."""
-_TEXT_EXTRACTORS: dict[str, TextExtractor] = {
+_UNSEALING: Mapping[str, Callable[[Json], Json]] = {
+    MESSAGES: messages_unsealing.without_sealed,
+    RESPONSES: responses_unsealing.without_sealed,
+}
+"""How to free a caller's own body of sealed reasoning. Vendors of Chat Completions ignore its carrier."""
+_TEXT_EXTRACTORS: Mapping[str, TextExtractor] = {
     chat_completions.CHAT_PATH: answer_text.chat_texts,
     chat_completions.COMPLETIONS_PATH: answer_text.chat_texts,
-    responses.PATH: answer_text.responses_texts,
     messages.PATH: answer_text.messages_texts,
+    responses.PATH: answer_text.responses_texts,
 }
 """How to find the text of an answer, by the caller's path. Embeddings have none."""
-_PROVIDER_DIALECTS = {provider: rules.dialect for provider, rules in PROVIDERS.items()}
-"""The dialect of a provider's targets. A provider that only a newer control plane knows speaks Chat Completions."""
+
+
+_TOKEN_COUNT = Attempt(MESSAGES, MESSAGES)
 
 
 def dialect_of(path: str) -> str | None:
@@ -58,175 +73,204 @@ def dialect_of(path: str) -> str | None:
     return _PATH_DIALECTS.get(path)
 
 
-def _dialect_of_target(target: Target) -> str:
-    return _PROVIDER_DIALECTS.get(target.provider, CHAT_COMPLETIONS)
+class Dialects:
+    """Puts calls to targets, and reads their answers."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        self._spoken = SpokenDialects(clock)
+        self._passing: dict[tuple[str, str], Attempt] = {}
+        """The attempts of calls that pass unchanged, by path and provider."""
+
+    def first_attempt(self, request: Received, target: Target) -> Attempt:
+        """How to put the call to `target`.
+
+        Raises `UntranslatableError` if the target cannot be asked this: the call is refused before it counts.
+        """
+        path = request.head.path
+        if path == token_count.PATH:
+            return _TOKEN_COUNT
+        caller_dialect = _PATH_DIALECTS[path]
+        known = self._spoken.known(target, caller_dialect)
+        if known is not None and path == _DIALECTS[caller_dialect].path:
+            return _attempt(request, target, caller_dialect, (known,))
+        attempt = self._passing.get((path, target.provider))
+        if attempt is not None and not _has_sealed(request):
+            if request.streaming and caller_dialect == CHAT_COMPLETIONS:
+                chat_completions.adds_include_usage(path, request.json)
+            return attempt
+        attempt = _attempt(request, target, caller_dialect, dialects_of(target, caller_dialect))
+        if attempt.json is None:
+            self._passing[path, target.provider] = attempt
+        return attempt
+
+    def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
+        """How to put the call to `target`, which has no path for `attempt`; None if there is no other way.
+
+        Raises `UntranslatableError`.
+        """
+        if not attempt.untried:
+            if not attempt.is_fallback:
+                self._spoken.forget(target, attempt.caller_dialect)
+            return None
+        following = _attempt(request, target, attempt.caller_dialect, attempt.untried)
+        following.is_fallback = True
+        return following
+
+    def answered(self, target: Target, attempt: Attempt) -> None:
+        """`target` answered a fallback with a 2xx: ask in that dialect for an hour."""
+        self._spoken.remember(target, attempt.caller_dialect, attempt.dialect)
+
+    def build_request(
+        self, request: Received, target: Target, credential: str | None, attempt: Attempt
+    ) -> UpstreamRequest:
+        """The request for `target`. Raises `UntranslatableError` if the target's dialect cannot express it."""
+        if request.head.path == token_count.PATH:
+            return token_count.build_request(request, target, credential)
+        try:
+            if attempt.dialect == MESSAGES:
+                return _messages_request(request, target, credential, attempt)
+            return _openai_request(request, target, credential, attempt)
+        except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
+            raise UntranslatableError("body", "nested too deeply to be written anew") from error
+
+    def own_answer(self, request: Received, target: Target) -> bytes | None:
+        """The JSON that answers the request without its target; None if the target is asked."""
+        is_count = request.head.path == token_count.PATH
+        return token_count.estimate(request) if is_count and not token_count.is_asked(target) else None
+
+    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
+        """The JSON that answers the request in place of this error of its target; None if the error stands."""
+        if request.head.path != token_count.PATH or not token_count.says_no_such_path(status, error):
+            return None
+        return token_count.estimate(request)
+
+    def answer_reader(
+        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
+    ) -> AnswerReader:
+        """The reader for this answer. `headers`: the upstream's, names in lower case. `most`: a usage report with a
+        larger figure is rejected."""
+        form = _form(headers, request.streaming)
+        if not 200 <= status < 300 or form == "other":
+            return PassThroughReader()
+        if attempt.request is not None:
+            return _translating_reader(attempt, attempt.request, form, AnswerSource(request.slug, headers, most))
+        if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+            return passed_paths.answer_reader(passed, form, request.slug, most)
+        if attempt.dialect == CHAT_COMPLETIONS:
+            if form == "stream":
+                return chat_completions.stream_reader(request.head.path, request.json, request.slug, most)
+            return chat_completions.body_reader(request.head.path, request.slug, most)
+        if attempt.dialect == MESSAGES:
+            return (messages.stream_reader if form == "stream" else messages.body_reader)(request.slug, most)
+        return (responses.stream_reader if form == "stream" else responses.body_reader)(request.slug, most)
+
+    def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
+        """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
+        if request.head.path == token_count.PATH:
+            return UnbilledCounter()
+        if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
+            return passed.count(request, reader)
+        texts, asked = _TEXT_EXTRACTORS.get(request.head.path), RequestTokens(request)
+        if texts is None:
+            return NoTextCounter(asked)
+        return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
 
 
-def translate_request(request: Received, target: Target) -> Json | None:
-    """The body in the target's dialect, for `build_request`; None if the caller speaks that dialect.
-
-    Raises `UntranslatableError` wherever `build_request` would, so that such a call is refused before it is counted.
-    """
-    target_dialect = _dialect_of_target(target)
-    if request.head.path == token_count.PATH:
-        return None
-    if dialect_of(request.head.path) != target_dialect:
-        return _translated(request, target)
-    if target_dialect == CHAT_COMPLETIONS and request.streaming:
-        chat_completions.adds_include_usage(request.head.path, request.json)
-    return None
-
-
-def build_request(
-    request: Received, target: Target, credential: str | None, translation: Json | None = None
-) -> UpstreamRequest:
-    """The request for `target`. `translation`: the result of `translate_request`, if it was called.
-
-    Raises `UntranslatableError` if the target's dialect cannot express it.
-    """
-    target_dialect = _dialect_of_target(target)
-    if request.head.path == token_count.PATH:
-        return token_count.build_request(request, target, credential)
-    try:
-        if translation is None and dialect_of(request.head.path) != target_dialect:
-            translation = _translated(request, target)
-        if target_dialect == MESSAGES:
-            return _messages_request(request, target, credential, translation)
-        return _chat_request(request, target, credential, translation)
-    except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
-        raise UntranslatableError("body", "nested too deeply to be written anew") from error
+def _attempt(request: Received, target: Target, caller_dialect: str, dialects: tuple[str, ...]) -> Attempt:
+    """The attempt in the first of `dialects`."""
+    dialect, *untried = dialects
+    path = request.head.path
+    is_translatable = path == _DIALECTS[caller_dialect].path
+    if dialect == caller_dialect:
+        if dialect == CHAT_COMPLETIONS and request.streaming:
+            chat_completions.adds_include_usage(path, request.json)
+        own = _unsealed(request, caller_dialect, target) if _has_sealed(request) else None
+        return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own)
+    if not is_translatable:
+        raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
+    _restore(request)
+    call = _DIALECTS[caller_dialect].read_request(request.json)
+    if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
+        dialect, untried = RESPONSES, [CHAT_COMPLETIONS]
+    body = _DIALECTS[dialect].write_request(call, target.target_model or request.slug, target.provider)
+    if request.outline is not None and request.outline.appears_in(call.echo):
+        call.echo = {}  # its long strings are gone when the answer comes
+    return Attempt(dialect, caller_dialect, tuple(untried), call, body)
 
 
-def translated_for(request: Received, target: Target) -> str | None:
-    """The caller's dialect if answers of `target` are translated into it; None if both speak the same."""
-    caller_dialect = dialect_of(request.head.path)
-    if request.head.path == token_count.PATH:
-        return None
-    return caller_dialect if caller_dialect != _dialect_of_target(target) else None
+def _prefers_responses(call: Request, target: Target) -> bool:
+    """Whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back in the next turn."""
+    wanted = call.reasoning is not None and call.reasoning.enabled is not False
+    return target.provider == VENDOR_B and wanted
 
 
-def own_answer(request: Received, target: Target) -> bytes | None:
-    """The JSON that answers the request without its target; None if the target is asked."""
-    is_count = request.head.path == token_count.PATH
-    return token_count.estimate(request) if is_count and not token_count.is_asked(target) else None
+def _restore(request: Received) -> None:
+    """Put back the long strings that a translation encodes again."""
+    outline = request.outline
+    if outline is not None and not restore_slots(json_slots(request.json), outline):
+        raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
 
 
-def stand_in_answer(request: Received, status: int, error: bytes) -> bytes | None:
-    """The JSON that answers the request in place of this error of its target; None if the error stands."""
-    if request.head.path != token_count.PATH or not token_count.says_no_such_path(status, error):
-        return None
-    return token_count.estimate(request)
+def _messages_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
+    caller = () if attempt.is_translated else request.head.incoming.headers
+    headers = messages.request_headers(credential, caller)
+    if credential and target.provider != VENDOR_A:
+        headers["authorization"] = f"Bearer {credential}"  # compatible servers know one or the other
+    return UpstreamRequest(messages.PATH, headers, _body(request, target, attempt))
 
 
-def answer_reader(
-    request: Received, target: Target, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
-) -> AnswerReader:
-    """The reader for this answer. `headers`: the upstream's, names in lower case. `most`: a usage report with a larger
-    figure is rejected."""
-    form = _form(headers, request.streaming)
-    if not 200 <= status < 300 or form == "other":
-        return PassThroughReader()
-    if request.head.path == token_count.PATH:
-        return messages.body_reader(request.slug, most)
-    if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
-        return passed_paths.answer_reader(passed, form, request.slug, most)
-    caller_dialect, target_dialect = dialect_of(request.head.path), _dialect_of_target(target)
-    if caller_dialect != target_dialect:
-        if caller_dialect == CHAT_COMPLETIONS:
-            return _reader_to_chat(request, form, created_s(headers), MessagesMeter(most))
-        return _reader_to_messages(request, form, OpenAiMeter(most=most))
-    if caller_dialect == MESSAGES:
-        return (
-            messages.stream_reader(request.slug, most) if form == "stream" else messages.body_reader(request.slug, most)
-        )
-    if request.head.path == responses.PATH:
-        return (
-            responses.stream_reader(request.slug, most)
-            if form == "stream"
-            else responses.body_reader(request.slug, most)
-        )
-    if form == "stream":
-        return chat_completions.stream_reader(request.head.path, request.json, request.slug, most)
-    return chat_completions.body_reader(request.head.path, request.slug, most)
-
-
-def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
-    """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
-    if request.head.path == token_count.PATH:
-        return UnbilledCounter()
-    if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
-        return passed.count(request, reader)
-    texts, asked = _TEXT_EXTRACTORS.get(request.head.path), RequestTokens(request)
-    if texts is None:
-        return NoTextCounter(asked)
-    return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
-
-
-def _messages_request(
-    request: Received, target: Target, credential: str | None, translation: Json | None
-) -> UpstreamRequest:
-    if translation is None:
-        changes = {} if target.target_model is None else {"model": orjson.dumps(target.target_model)}
-        body = edit_members(request.body, request.json, changes, request.outline)
-        return UpstreamRequest(messages.PATH, messages.request_headers(credential, request.head.incoming.headers), body)
-    return UpstreamRequest(messages.PATH, messages.request_headers(credential), _restored(request, translation))
-
-
-def _chat_request(
-    request: Received, target: Target, credential: str | None, translation: Json | None
-) -> UpstreamRequest:
-    body: RequestBody
+def _openai_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
+    path = _DIALECTS[attempt.dialect].path if attempt.is_translated else request.head.path
     config = target.vendor_c_config
     headers = chat_completions.request_headers(credential if config is None else vendor_c.bearer_token(credential))
-    if request.upload is not None:
-        path, body = request.head.path, b""
+    body: RequestBody = b""
+    if request.upload is None:
+        body = _body(request, target, attempt)
+    else:
         request.upload.rename(target.target_model or request.slug)
         headers["content-type"] = request.upload.content_type
-    elif translation is not None:
-        path, body = chat_completions.CHAT_PATH, _restored(request, translation)
-    else:
-        path = request.head.path
-        changes = chat_completions.changed_members(path, request.json, target.target_model)
-        body = edit_members(request.body, request.json, changes, request.outline)
     if config is None:
         return UpstreamRequest(path, headers, body)
     return UpstreamRequest(vendor_c.api_path(config, path), headers, body, config.location)
 
 
-def _restored(request: Received, translation: Json) -> RequestBody:
-    text, outline = orjson.dumps(translation), request.outline
-    return text if outline is None else outline.restored_body(text)
+def _body(request: Received, target: Target, attempt: Attempt) -> RequestBody:
+    if attempt.json is not None:
+        text, outline = orjson.dumps(attempt.json), request.outline
+        return text if outline is None else outline.restored_body(text)
+    changes = chat_completions.changed_members(request.head.path, request.json, target.target_model)
+    return edit_members(request.body, request.json, changes, request.outline)
 
 
-def _translated(request: Received, target: Target) -> Json:
-    """The body in the other dialect; placeholders stay where it has them."""
-    model = target.target_model or request.slug
-    outline, messages = request.outline, objects_in(request.json, "messages")
-    if outline is not None and not restore_slots(json_text_slots(messages), outline):
-        raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
-    if _dialect_of_target(target) != MESSAGES:
-        cap = "max_completion_tokens" if target.provider == "VENDOR_B" else "max_tokens"
-        return to_chat_request(request.json, model, cap)
-    if request.head.path != chat_completions.CHAT_PATH:
-        raise UntranslatableError("model", f"the target of this slug has nothing like {request.head.path}")
-    return to_messages_request(request.json, model)
+@dataclass(frozen=True, slots=True)
+class AnswerSource:
+    """What a translated answer is read with."""
+
+    slug: str
+    headers: Headers
+    most: int
 
 
-def _reader_to_chat(request: Received, form: str, created: int, meter: MessagesMeter) -> AnswerReader:
+def _translating_reader(attempt: Attempt, call: Request, form: str, source: AnswerSource) -> AnswerReader:
+    spoken, heard = _DIALECTS[attempt.dialect], _DIALECTS[attempt.caller_dialect]
+    context = AnswerContext(source.slug, call, created_s(source.headers))
+    meter = spoken.new_meter(source.most)
     if form == "stream":
-        usage_added = chat_completions.adds_include_usage(request.head.path, request.json)
-        return TranslatingStreamReader(
-            ChatStreamTranslator(request.slug, created, meter, include_usage=not usage_added)
-        )
-    return TranslatingBodyReader(ChatAnswerTranslator(request.slug, created, meter).translate, meter)
+        return TranslatingStreamReader(spoken, heard, context, meter)
+    return TranslatingBodyReader(spoken, heard, context, meter)
 
 
-def _reader_to_messages(request: Received, form: str, meter: OpenAiMeter) -> AnswerReader:
-    stops = request.json.get("stop_sequences")
-    sequences = [stop for stop in stops if isinstance(stop, str)] if isinstance(stops, list) else []
-    if form == "stream":
-        return TranslatingStreamReader(MessagesStreamTranslator(request.slug, sequences, meter))
-    return TranslatingBodyReader(MessagesAnswerTranslator(request.slug, sequences, meter).translate, meter)
+def _has_sealed(request: Received) -> bool:
+    """Whether the caller returns reasoning that another target's translation sealed. Looks only where reasoning is."""
+    return MARK.encode() in request.body if has_reasoning(request.json) else False
+
+
+def _unsealed(request: Received, dialect: str, target: Target) -> Json:
+    """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
+    _restore(request)
+    body = _UNSEALING[dialect](request.json)
+    return body if target.target_model is None else body | {"model": target.target_model}
 
 
 def _form(headers: Headers, streaming: bool) -> str:

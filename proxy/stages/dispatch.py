@@ -1,14 +1,14 @@
 """Step 5: find capacity, shape the request, send it (404 500 502 503 504 529).
 
 Accepts nothing but an `Admitted`. Journals the call before anything is sent. Sends a request to another replica only if
-no byte of it reached the first.
+no byte of it reached the first. Asks again in another dialect where a compatible server lacks the path.
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter, time_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 from policy.endpoints import Target
 from policy.hosts import Reach
@@ -16,7 +16,9 @@ from policy.snapshot import Deployment, EndpointRow, ModelRow
 from proxy.accounting.recovery import OpenCall
 from proxy.capacity.circuit_breaker import Event
 from proxy.capacity.model_replicas import Fleet, ReplicaCall
+from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
 from proxy.exchange import (
     Admitted,
     Answering,
@@ -80,9 +82,20 @@ class Dialects(Protocol):
     """How each provider is asked."""
 
     def build_request(
-        self, request: Received, target: Target, credential: str | None, translation: dict[str, Any] | None
+        self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
         """Raises `UntranslatableError`."""
+        ...
+
+    def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
+        """How to ask a target that lacks the path of `attempt`; None if there is no other way.
+
+        Raises `UntranslatableError`.
+        """
+        ...
+
+    def answered(self, target: Target, attempt: Attempt) -> None:
+        """`target` answered a fallback with a 2xx."""
         ...
 
 
@@ -117,19 +130,40 @@ class Dispatch:
         self._slices = slices
 
     async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
+        routed, dialects = admitted.routed, self._parts.dialects
+        target = routed.endpoint.target
+        credential = await self._credential(context, target)
+        while True:
+            attempt = routed.attempt
+            answering = await self._ask(context, admitted, credential)
+            following = None
+            if answering.upstream.status in LACKS_PATH and (attempt.untried or attempt.is_translated):
+                following = await self._following(context, answering, attempt)
+            if following is None:
+                break
+            routed.attempt = following
+        if attempt.is_fallback and 200 <= answering.upstream.status < 300:
+            dialects.answered(target, attempt)
+        attempt.release()
+        return answering
+
+    async def _following(self, context: RequestContext, answering: Answering, attempt: Attempt) -> Attempt | None:
+        """The next attempt, if the error that was received is not a model server's own."""
+        routed = answering.admitted.routed
+        body = await read_error(context, answering.upstream)
+        answering.upstream.close()
+        answering.upstream = HeldAnswer(answering.upstream, body)
+        if has_nested_error(body):
+            return None
+        return self._parts.dialects.next_attempt(routed.received, routed.endpoint.target, attempt)
+
+    async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
+        """Put the call to its target as the current attempt says."""
         parts, routed = self._parts, admitted.routed
-        received, target = routed.received, routed.endpoint.target
-        credential = None
-        if target.secret_id is not None:
-            credential = parts.directory.secret(target.secret_id)
-            if credential is None:
-                raise TargetSecretError
-            if target.provider == VENDOR_C:
-                credential = await self._token(context, credential)
-        asked = parts.dialects.build_request(received, target, credential, routed.translation)
-        if routed.translation is None:  # only the caller's own dialect has such parameters
+        received, target, attempt = routed.received, routed.endpoint.target, routed.attempt
+        asked = parts.dialects.build_request(received, target, credential, attempt)
+        if not attempt.is_translated:  # only the caller's own dialect has such parameters
             asked.query = forwarded_query(received.head.incoming.target)
-        routed.translation = None  # free its memory: an answer may take minutes
         if isinstance(asked.body, RestoredBody) and len(received.body) > AT_ONCE_BYTES:
             await self._slices.run(asked.body.measure_in_slices(), len(received.body))
         headers = forwarded_headers(received.head.incoming, received.head.request_id, asked.headers)
@@ -139,7 +173,7 @@ class Dispatch:
             method="POST",
             headers=headers,
             body=asked.body,
-            deadline=0.0,
+            deadline=context.deadline,
             idle_timeout_s=idle_timeout_s,
             reach=Reach.REPLICA,
             upload=received.upload,
@@ -150,6 +184,15 @@ class Dispatch:
             self._address(outbound, asked, target)
             upstream = await self._send(context, admitted, outbound)
         return Answering(admitted=admitted, upstream=upstream, credential=credential, url=outbound.url)
+
+    async def _credential(self, context: RequestContext, target: Target) -> str | None:
+        """The target's credential; None if it has none."""
+        if target.secret_id is None:
+            return None
+        credential = self._parts.directory.secret(target.secret_id)
+        if credential is None:
+            raise TargetSecretError
+        return await self._token(context, credential) if target.provider == VENDOR_C else credential
 
     async def _token(self, context: RequestContext, secret: str) -> str:
         """The access token for a secret that is a private key, which itself is never sent."""
@@ -170,25 +213,27 @@ class Dispatch:
         outbound.url = asked.url_at(base_url)
 
     async def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> UpstreamAnswer:
-        """Journal the call if it is not journaled yet, and send it. A deadline of 0 means: not sent before."""
+        """Journal the call if it is not journaled yet, and send it. The deadline runs from the first time."""
         parts = self._parts
         if not context.journaled:
             parts.journal.open(_open_call(admitted))
             context.journaled = True
         started = perf_counter()
         if not outbound.deadline:
-            outbound.deadline = started + parts.settings.request_timeout_s
+            context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
         try:
             return await parts.upstream.send(outbound)
         finally:
             context.upstream_s += perf_counter() - started
-            context.dispatched = outbound.written
+            context.dispatched = context.dispatched or outbound.written
 
     # Platform models: replicas of a deployment, parked calls, circuit breakers.
 
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
+        if context.replica_call is not None:  # of the attempt before this one
+            context.replica_call.end()
         deployment = await self._serving(context, admitted.routed.endpoint)
         urls = list(deployment.replicas)
         for _ in range(MAX_REPLICAS_TRIED):

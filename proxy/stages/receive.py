@@ -12,7 +12,8 @@ import orjson
 from policy import exact_json
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
-from proxy.dialects import passed_paths, token_count
+from proxy.dialects import passed_paths
+from proxy.dialects.counting import token_count
 from proxy.exchange import MODELS_PATH, Answered, Incoming, Purpose, Received, RequestContext, RequestHead
 from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload

@@ -10,9 +10,10 @@ from time import perf_counter, time_ns
 from typing import Any, Protocol
 
 from policy.billing import Tokens
-from policy.endpoints import Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
+from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
+from proxy.error_bodies import MAX_ERROR_BYTES, read_error
 from proxy.exchange import (
     Answered,
     Answering,
@@ -20,7 +21,6 @@ from proxy.exchange import (
     Received,
     RequestContext,
     UpstreamAnswer,
-    UpstreamCutError,
 )
 from proxy.http_rules.headers import returned_headers
 from proxy.http_rules.upstream_errors import error_for_caller, host_of, raise_target_fault, without_secrets
@@ -37,8 +37,6 @@ PROGRESS_INTERVAL_S = 1.0
 """Shortest time between two progress records of a stream."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
-MAX_ERROR_BYTES = 1 << 20
-"""Bytes of an upstream's error body to read."""
 
 
 class Journal(Protocol):
@@ -57,7 +55,7 @@ class Dialects(Protocol):
     """How each provider's answers are read, and how delivered tokens are counted."""
 
     def answer_reader(
-        self, request: Received, target: Target, status: int, headers: Headers, most: int
+        self, request: Received, attempt: Attempt, status: int, headers: Headers, most: int
     ) -> AnswerReader:
         """`most`: the largest plausible figure of a usage report."""
         ...
@@ -66,10 +64,6 @@ class Dialects(Protocol):
 
     def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
         """The JSON that answers the request in place of the upstream's error; None if the error stands."""
-        ...
-
-    def translated_for(self, request: Received, target: Target) -> str | None:
-        """The caller's dialect if the answer is translated; else None."""
         ...
 
 
@@ -89,10 +83,10 @@ class Relay:
             return self._error(context, answering)
         if _is_encoded(upstream):
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
-        received, target = routed.received, routed.endpoint.target
+        received = routed.received
         most = self._most_reported
         context.reader = reader = self._dialects.answer_reader(
-            received, target, upstream.status, upstream.headers, most
+            received, routed.attempt, upstream.status, upstream.headers, most
         )
         context.delivered = delivered = self._dialects.delivered_counter(received, reader)
         # Free the request: its answer may take minutes, and its body may have 100 MB.
@@ -132,7 +126,7 @@ class Relay:
         """The upstream's error, in the caller's form."""
         upstream = answering.upstream
         raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
-        body = b"" if _is_encoded(upstream) else _without_secrets(answering, await _read_error(context, upstream))
+        body = b"" if _is_encoded(upstream) else _without_secrets(answering, await read_error(context, upstream))
         received = answering.admitted.routed.received
         stand_in = self._dialects.stand_in_answer(received, upstream.status, body)
         if stand_in is not None:
@@ -150,7 +144,7 @@ class Relay:
     def _error_of(self, answering: Answering, status: int, body: bytes) -> Answered:
         routed = answering.admitted.routed
         target = routed.endpoint.target
-        dialect = self._dialects.translated_for(routed.received, target)
+        dialect = routed.attempt.caller_dialect if routed.attempt.is_translated else None
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
         # It comes from decoded JSON, where an escape may have hidden a secret.
         answered.reason = _without_secrets(answering, answered.reason.encode("utf-8", "replace")).decode(
@@ -261,24 +255,3 @@ def begin(context: RequestContext, head: Answered) -> None:
 
 def _without_secrets(answering: Answering, body: bytes) -> bytes:
     return without_secrets(body, answering.credential, host_of(answering.url))
-
-
-async def _read(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
-    started = perf_counter()
-    try:
-        return await upstream.read()
-    finally:
-        context.upstream_s += perf_counter() - started
-
-
-async def _read_error(context: RequestContext, upstream: UpstreamAnswer) -> bytes:
-    """The error's body, as far as it arrived: a body that breaks off does not change the status."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while size < MAX_ERROR_BYTES and (data := await _read(context, upstream)):
-            parts.append(data)
-            size += len(data)
-    except UpstreamCutError:
-        pass
-    return b"".join(parts)[:MAX_ERROR_BYTES]

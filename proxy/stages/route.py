@@ -4,12 +4,13 @@
 that the group may not call get the same answer, so that nobody can probe for the slugs of others.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote
 
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.snapshot import EndpointRow, KeyRow
+from proxy.dialects.attempt import Attempt
 from proxy.exchange import MODELS_PATH, Answered, Identified, Received, RequestHead, Routed, SlugRoute
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
@@ -33,8 +34,8 @@ class Directory(Protocol):
 class Dialects(Protocol):
     """How each provider is asked."""
 
-    def translate_request(self, request: Received, target: Target) -> dict[str, Any] | None:
-        """The request in the target's dialect; None if that is the caller's own.
+    def first_attempt(self, request: Received, target: Target) -> Attempt:
+        """How to put the call to its target.
 
         Raises `UntranslatableError`. Translation comes before admission, because an admitted call counts.
         """
@@ -51,8 +52,7 @@ class Route:
     def __call__(self, identified: Identified, received: Received) -> Routed:
         route = self._slug_route(identified, received.slug)
         endpoint, plan = route.endpoint, route.plan
-        translation = self._dialects.translate_request(received, endpoint.target)
-        return Routed(identified, received, endpoint, plan, translation)
+        return Routed(identified, received, endpoint, plan, self._dialects.first_attempt(received, endpoint.target))
 
     def models(self, head: RequestHead, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from time import monotonic
 
 from proxy.accounting.output_estimates import OutputEstimates
-from proxy.dialects import registry
+from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
 from proxy.edges.journal.writer import JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
@@ -124,7 +125,7 @@ async def _dependencies(
         counters=counters,
         journal=journal,
         upstream=upstream,
-        dialects=registry,
+        dialects=Dialects(monotonic),
         output_estimates=OutputEstimates(),
         meters=meters,
         access_log=access_log,

@@ -1,11 +1,11 @@
 """The pipeline on in-memory dependencies, for tests of the pipeline and the server. `PathRig()` serves KEY and SLUG."""
 
 from dataclasses import dataclass, field, replace
-from time import time
+from time import monotonic, time
 
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.capacity.worker_capacity import CapacityLimits
-from proxy.dialects import registry
+from proxy.dialects.registry import Dialects
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings, UpstreamClient
 from tests.fakes.counters import FakeCounters
@@ -46,7 +46,7 @@ class PathRig:
             counters=self.counters,
             journal=self.journal,
             upstream=self.upstream,
-            dialects=registry,
+            dialects=Dialects(monotonic),
             output_estimates=OutputEstimates(),
             meters=self.meters,
             access_log=self.access_log,

@@ -39,6 +39,7 @@ class MessagesStreamReader:
         "_arguments",
         "_budget",
         "_call",
+        "_call_is_open",
         "_calls",
         "_deltas",
         "_details",
@@ -54,6 +55,7 @@ class MessagesStreamReader:
         self._calls = 0
         self._call: ToolCallStarted | None = None
         """The last call."""
+        self._call_is_open = False
         self._arguments = Gathered(self._budget)
         """Of the last call."""
         self._thinking: Gathered | None = None
@@ -110,6 +112,7 @@ class MessagesStreamReader:
         call = ToolCallStarted(self._calls, text_in(block, "id"), text_in(block, "name"))
         self._calls += 1
         self._call, self._arguments = call, Gathered(self._budget)
+        self._call_is_open = True
         given = object_in(block, "input")  # some servers send the complete input here
         delta = self._arguments_delta({"partial_json": orjson.dumps(given).decode()}) if given else []
         return [call, *delta]
@@ -148,7 +151,10 @@ class MessagesStreamReader:
 
     def _block_ended(self, event: Json) -> list[Event]:
         if self._thinking is None:
-            return [PartEnded()]
+            # A tool without arguments gets no delta; callers of other dialects expect an empty object.
+            is_empty = self._call_is_open and not self._arguments.text()
+            self._call_is_open = False
+            return [*(self._arguments_delta({"partial_json": "{}"}) if is_empty else []), PartEnded()]
         text, self._thinking = self._thinking.text(), None
         reasoning = thinking_of(text, self._signature)
         return [ReasoningEnded(reasoning) if reasoning.native is not None else PartEnded()]

@@ -34,8 +34,6 @@ from proxy.dialects.middle.request import (
 from proxy.dialects.upstream_request import UntranslatableError
 
 _ROLES = {SYSTEM: SYSTEM, DEVELOPER: SYSTEM, USER: USER, ASSISTANT: ASSISTANT}
-_DETAILS = (None, "auto", "high", "original")
-"""How closely the model must look at an image: Messages always shows all of it."""
 _PDF = "application/pdf"
 _PLAIN = "text/plain"
 
@@ -168,8 +166,6 @@ def _text(part: Text | Refusal) -> list[Json]:
 
 
 def _image(image: Image) -> list[Json]:
-    if image.detail not in _DETAILS:
-        raise UntranslatableError(image.field, f"the target of this slug has no detail {image.detail!r}")
     return [{"type": "image", "source": _source(image.source)}]
 
 

@@ -21,7 +21,7 @@ class PartOrder:
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that may go on now. Raises `UpstreamCutError` where too much would have to wait."""
-        if self._open is None and not any(isinstance(event, ToolCallStarted) for event in events):
+        if self._open is None and not any(isinstance(event, ToolCallStarted | ToolCallDelta) for event in events):
             return events
         going: list[Event] = []
         for event in events:
@@ -43,11 +43,14 @@ class PartOrder:
                 self._release(going)
 
     def _pass(self, event: Event, going: list[Event]) -> None:
-        going.append(event)
         if isinstance(event, ToolCallStarted):
             self._open, self._progress = event, ObjectProgress()
-        elif isinstance(event, ToolCallDelta) and self._open is not None and not self._open.custom:
-            self._progress.add(event.text)
+        elif isinstance(event, ToolCallDelta):
+            if self._open is None:
+                return  # what follows a whole object is no part of it
+            if not self._open.custom:
+                self._progress.add(event.text)
+        going.append(event)
 
     def _release(self, going: list[Event]) -> None:
         """End the open call; what waited goes on, or waits for the next call."""

@@ -60,7 +60,7 @@ class Source:
 class Image(Part):
     source: Source
     detail: str | None = None
-    """`low`, `high` or `auto`; Messages has nothing like it and drops only `auto`."""
+    """`low`, `high` or `auto`. Messages has nothing like it: it reads each image in full."""
 
 
 @dataclass(slots=True)

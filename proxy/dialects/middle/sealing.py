@@ -31,3 +31,19 @@ def unseal(text: str) -> tuple[str, dict[str, Any]] | None:
     except ValueError:
         return None
     return (dialect, native) if isinstance(native, dict) else None
+
+
+def has_reasoning(body: dict[str, Any]) -> bool:
+    """Whether the turns of a Messages or Responses body hold reasoning, which may be sealed."""
+    items = body.get("input")
+    if isinstance(items, list):
+        return any(isinstance(item, dict) and item.get("type") == "reasoning" for item in items)
+    turns = body.get("messages")
+    return isinstance(turns, list) and any(_thinks(turn) for turn in turns)
+
+
+def _thinks(turn: object) -> bool:
+    content = turn.get("content") if isinstance(turn, dict) else None
+    return isinstance(content, list) and any(
+        isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking") for block in content
+    )

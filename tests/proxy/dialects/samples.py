@@ -8,8 +8,12 @@ from typing import Any
 import orjson
 from hypothesis import strategies as st
 
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target, VendorCConfig
-from proxy.accounting.metering import AnswerReader
+from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.dialects.attempt import Attempt
+from proxy.dialects.registry import Dialects
+from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.exchange import Headers, Purpose, Received, RequestHead
 
 SLUG = "acme/fast"
@@ -89,3 +93,25 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
 
 
 CUTS = st.lists(st.integers(0, 10_000), max_size=30) | st.just(list(range(10_000)))
+
+
+def build_request(request: Received, target: Target, credential: str | None) -> UpstreamRequest:
+    """The request of the first attempt."""
+    dialects = Dialects(lambda: 0.0)
+    return dialects.build_request(request, target, credential, dialects.first_attempt(request, target))
+
+
+def answer_reader(
+    request: Received, target: Target, status: int, headers: Headers, most: int = MAX_REPORTED_TOKENS
+) -> AnswerReader:
+    """The reader of the first attempt's answer."""
+    dialects = Dialects(lambda: 0.0)
+    return dialects.answer_reader(request, dialects.first_attempt(request, target), status, headers, most)
+
+
+def delivered_counter(request: Received, reader: AnswerReader) -> DeliveredCounter:
+    return Dialects(lambda: 0.0).delivered_counter(request, reader)
+
+
+def first_attempt(request: Received, target: Target) -> Attempt:
+    return Dialects(lambda: 0.0).first_attempt(request, target)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects import body_readers, stream_readers
-from proxy.dialects.registry import answer_reader, build_request
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.dialects.usage import OpenAiMeter
 from tests.proxy.dialects.samples import (
@@ -21,6 +20,8 @@ from tests.proxy.dialects.samples import (
     SLUG,
     SSE,
     VENDOR_B,
+    answer_reader,
+    build_request,
     cut,
     frames,
     payloads,

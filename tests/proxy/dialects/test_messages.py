@@ -8,9 +8,22 @@ from hypothesis import given
 
 from policy.billing import Tokens
 from proxy.accounting.metering import tokens_so_far
-from proxy.dialects import registry
-from proxy.dialects.registry import answer_reader, build_request, dialect_of
-from tests.proxy.dialects.samples import CUTS, JSON, MESSAGES, SLUG, SSE, VENDOR_A, cut, events, read, received
+from proxy.dialects.registry import dialect_of
+from tests.proxy.dialects import samples
+from tests.proxy.dialects.samples import (
+    CUTS,
+    JSON,
+    MESSAGES,
+    SLUG,
+    SSE,
+    VENDOR_A,
+    answer_reader,
+    build_request,
+    cut,
+    events,
+    read,
+    received,
+)
 
 HELLO = {"model": SLUG, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 STREAMED = HELLO | {"stream": True}
@@ -39,7 +52,8 @@ def stream_events(model: str, first: Any, last: Any) -> list[dict[str, Any]]:
 
 def test_dialect_follows_the_path() -> None:
     assert dialect_of("/v1/messages") == "messages"
-    assert dialect_of("/v1/responses") == dialect_of("/v1/chat/completions") == "chat_completions"
+    assert dialect_of("/v1/responses") == "responses"
+    assert dialect_of("/v1/embeddings") == dialect_of("/v1/chat/completions") == "chat_completions"
     assert dialect_of("/v1/models") is dialect_of("/") is None
 
 
@@ -140,7 +154,7 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
         events(*[text("sixteen letters.")] * 20),
         events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
     ]
-    counted = registry.delivered_counter(received(STREAMED, MESSAGES), answer)
+    counted = samples.delivered_counter(received(STREAMED, MESSAGES), answer)
     seen = []
     for step in steps:
         counted.add(answer.feed(step))

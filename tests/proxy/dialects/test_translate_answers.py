@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from policy.billing import Tokens
-from proxy.dialects.registry import answer_reader
-from proxy.dialects.translation.messages_answer import FINISH_REASONS
 from proxy.exchange import UpstreamCutError, UpstreamResetError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
 from tests.proxy.dialects.samples import (
@@ -24,6 +22,7 @@ from tests.proxy.dialects.samples import (
     SSE,
     VENDOR_A,
     VENDOR_B,
+    answer_reader,
     cut,
     events,
     frames,
@@ -48,6 +47,7 @@ CHAT_USAGE = {
     "completion_tokens": 7,
     "total_tokens": 97,
     "prompt_tokens_details": {"cached_tokens": 80},
+    "completion_tokens_details": {"reasoning_tokens": 0},
 }
 SPLIT = {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 0, "output_tokens": 7}
 EVENT: TypeAdapter[Any] = TypeAdapter(messages_types.RawMessageStreamEvent)
@@ -168,6 +168,10 @@ def outputs(draw: st.DrawFn) -> list[Part]:
     return [*([text] if text else []), *((f"t{n}", call[1], call[2]) for n, call in enumerate(calls))]
 
 
+def closes_with_call(parts: list[Part]) -> bool:
+    return any(not isinstance(part, str) for part in parts)
+
+
 # --- Messages to Chat Completions ----------------------------------------------------------------------------
 
 
@@ -178,9 +182,9 @@ def test_messages_stream_becomes_a_chat_stream(parts: list[Part], places: list[i
     text, calls, reasons = assembled_by_chat_client(output)
     assert text == "".join(part for part in parts if isinstance(part, str))
     assert calls == [part for part in parts if not isinstance(part, str)]
-    assert reasons == ["tool_calls"]
+    assert reasons == ["tool_calls" if calls else "stop"]
     chunks = payloads(output)[:-1]
-    assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("msg_1", SLUG, CREATED)}
+    assert {(c["id"], c["model"], c["created"]) for c in chunks} == {("chatcmpl-msg_1", SLUG, CREATED)}
     assert [c["usage"] for c in chunks if c.get("usage")] == [CHAT_USAGE] * with_usage
     assert output.endswith(b"data: [DONE]\n\n")
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
@@ -189,8 +193,9 @@ def test_messages_stream_becomes_a_chat_stream(parts: list[Part], places: list[i
 def test_only_the_closing_chunks_wait_for_the_end() -> None:
     *before, stop = messages_events(["hello"])
     answer = answer_reader(received(WITH_USAGE), VENDOR_A, 200, SSE)
-    assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 1]
-    assert answer.feed(events(stop)) == b""
+    assert [len(payloads(answer.feed(events(event)))) for event in before] == [1, 0, 1, 1, 0, 0]
+    [finished] = payloads(answer.feed(events(stop)))
+    assert finished["choices"][0]["finish_reason"] == "stop"
     assert [p if p == "[DONE]" else p["choices"] for p in payloads(answer.end())] == [[], "[DONE]"]
 
 
@@ -199,17 +204,16 @@ def test_cut_stream_gets_no_done_marker() -> None:
     assert b"[DONE]" not in read(answer, [events(*messages_events(["hello"])[:-1])])
 
 
-def test_pings_and_errors_pass_and_thinking_is_omitted() -> None:
+def test_pings_comments_and_errors_pass() -> None:
     start, *_ = messages_events([])
-    thought = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm, " * 10}}
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     answer = answer_reader(received(CHAT_ASK), VENDOR_A, 200, SSE)
     answer.feed(events(start))
     assert answer.feed(events({"type": "ping"})) == b": ping\n\n"
     assert answer.feed(b": comment\n\n") == b": comment\n\n"
-    assert answer.feed(events(thought)) == b""
     assert answer.reported.input == Tokens(input=10, output=0, cached_input=0)
-    assert payloads(answer.feed(events(error))) == [{"error": error["error"]}]
+    told = {"message": "Overloaded", "type": "overloaded_error", "param": None, "code": None}
+    assert payloads(answer.feed(events(error))) == [{"error": told}]
 
 
 def test_tool_input_that_arrives_complete_is_translated() -> None:
@@ -229,7 +233,17 @@ def test_long_tool_input_becomes_arguments() -> None:
     assert orjson.loads(output["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == given
 
 
-@pytest.mark.parametrize(("stop_reason", "finish_reason"), [*FINISH_REASONS.items(), ("of_next_year", "stop")])
+@pytest.mark.parametrize(
+    ("stop_reason", "finish_reason"),
+    [
+        ("end_turn", "tool_calls"),
+        ("max_tokens", "tool_calls"),
+        ("stop_sequence", "tool_calls"),
+        ("tool_use", "tool_calls"),
+        ("refusal", "content_filter"),
+        ("of_next_year", "tool_calls"),
+    ],
+)
 def test_message_becomes_a_chat_completion(stop_reason: str, finish_reason: str) -> None:
     content: list[Any] = [
         {"type": "thinking", "thinking": "hm"},
@@ -269,7 +283,7 @@ def test_chat_stream_becomes_a_messages_stream(parts: list[Part], places: list[i
     assert content == parts
     assert closing == {
         "type": "message_delta",
-        "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+        "delta": {"stop_reason": "tool_use" if closes_with_call(parts) else "end_turn", "stop_sequence": None},
         "usage": SPLIT,
     }
     kinds = [payload["type"] for payload in payloads(output)]
@@ -331,17 +345,17 @@ def test_matched_stop_sequence_is_named_when_the_server_reports_it() -> None:
 @pytest.mark.parametrize(
     ("finish_reason", "stop_reason"),
     [
-        ("stop", "end_turn"),
+        ("stop", "tool_use"),
         ("length", "max_tokens"),
         ("tool_calls", "tool_use"),
         ("content_filter", "refusal"),
-        (None, "end_turn"),
+        (None, "tool_use"),
     ],
 )
 def test_chat_completion_becomes_a_message(finish_reason: str | None, stop_reason: str) -> None:
     calls = [
         {"id": f"t{n}", "type": "function", "function": {"name": "f", "arguments": a}}
-        for n, a in enumerate(["", '{"x":1}', "{bad", "[1]"])
+        for n, a in enumerate(["", '{"x":1}', "[1]", "{bad"])
     ]
     choice = {
         "index": 0,
@@ -361,7 +375,7 @@ def test_chat_completion_becomes_a_message(finish_reason: str | None, stop_reaso
     message = messages_types.Message.model_validate_json(output, strict=True)
     assert (message.model, message.stop_reason, message.usage.input_tokens) == (SLUG, stop_reason, 10)
     inputs = [block["input"] for block in orjson.loads(output)["content"][1:]]
-    assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "{bad"}, {"INVALID_JSON": "[1]"}]
+    assert inputs == [{}, {"x": 1}, {"INVALID_JSON": "[1]"}, {"INVALID_JSON": "{bad"}]
     assert answer.reported.tokens == Tokens(input=90, output=7, cached_input=80)
 
 

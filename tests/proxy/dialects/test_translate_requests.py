@@ -8,13 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.endpoints import Target
-from proxy.dialects.registry import build_request, translate_request
-from proxy.dialects.translation.chat_request import to_messages_request
-from proxy.dialects.translation.messages_request import to_chat_request
+from proxy.dialects.chat_completions.dialect import DIALECT as CHAT_DIALECT
+from proxy.dialects.messages.dialect import DIALECT as MESSAGES_DIALECT
 from proxy.dialects.upstream_request import UntranslatableError
 from proxy.json_text.sliced_json import AT_ONCE_BYTES, parse_in_slices
 from proxy.time_slices import at_once
-from tests.proxy.dialects.samples import CHAT, MESSAGES, PLATFORM, SLUG, VENDOR_A, VENDOR_B, VENDOR_C, received
+from tests.proxy.dialects.samples import (
+    CHAT,
+    MESSAGES,
+    SLUG,
+    VENDOR_A,
+    VENDOR_B,
+    VENDOR_C,
+    build_request,
+    first_attempt,
+    received,
+)
 
 USER = {"role": "user", "content": "hi"}
 PNG = "data:image/png;base64,iVBOR"
@@ -24,14 +33,17 @@ CHAT_TOOL = {
     "function": {"name": "weather", "description": "d", "parameters": WEATHER, "strict": True},
 }
 TOOL = {"name": "weather", "description": "d", "input_schema": WEATHER}
+STRICT_TOOL = TOOL | {"strict": True}
 
 
 def to_messages(**chat: Any) -> dict[str, Any]:
-    return to_messages_request({"model": SLUG, "messages": [USER]} | chat, "claude-x")
+    request = CHAT_DIALECT.read_request({"model": SLUG, "messages": [USER]} | chat)
+    return MESSAGES_DIALECT.write_request(request, "claude-x", "VENDOR_A")
 
 
 def to_chat(**asked: Any) -> dict[str, Any]:
-    return to_chat_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked, "gpt-x", "max_tokens")
+    request = MESSAGES_DIALECT.read_request({"model": SLUG, "max_tokens": 5, "messages": [USER]} | asked)
+    return CHAT_DIALECT.write_request(request, "gpt-x", "VENDOR_C")
 
 
 # --- Chat Completions → Messages ----------------------------------------------------------------------------------
@@ -45,7 +57,7 @@ def test_chat_request_to_a_messages_target() -> None:
     assert orjson.loads(bytes(asked.body)) == {
         "model": "claude-x",
         "max_tokens": 4096,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
     }
 
@@ -62,28 +74,31 @@ def test_chat_request_to_a_messages_target() -> None:
         ({"stop": "END"}, {"stop_sequences": ["END"]}),
         ({"stop": ["a", "b"]}, {"stop_sequences": ["a", "b"]}),
         ({"user": "u1"}, {"metadata": {"user_id": "u1"}}),
-        ({"metadata": {"team": "a"}, "seed": 1, "n": 1, "logprobs": False, "logit_bias": {}, "store": False}, {}),
+        ({"metadata": {"team": "a"}, "n": 1, "logprobs": False, "logit_bias": {}, "store": False}, {}),
         ({"frequency_penalty": 0.0, "presence_penalty": 0, "response_format": {"type": "text"}}, {}),
         ({"logit_bias": None, "audio": None, "anything": None}, {}),
-        ({"tools": [CHAT_TOOL]}, {"tools": [TOOL]}),
+        ({"tools": [CHAT_TOOL]}, {"tools": [STRICT_TOOL]}),
         (
             {"tools": [{"type": "function", "function": {"name": "now"}}]},
             {"tools": [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]},
         ),
-        ({"tool_choice": "auto"}, {"tool_choice": {"type": "auto"}}),
-        ({"tool_choice": "none"}, {"tool_choice": {"type": "none"}}),
-        ({"tool_choice": "required"}, {"tool_choice": {"type": "any"}}),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
-            {"tool_choice": {"type": "tool", "name": "weather"}},
+        ({"tool_choice": "auto"}, {}),
+        *(
+            ({"tools": [CHAT_TOOL], "tool_choice": chosen}, {"tools": [STRICT_TOOL], "tool_choice": written})
+            for chosen, written in [
+                ("auto", {"type": "auto"}),
+                ("none", {"type": "none"}),
+                ("required", {"type": "any"}),
+                ({"type": "function", "function": {"name": "weather"}}, {"type": "tool", "name": "weather"}),
+            ]
         ),
         (
             {"tools": [CHAT_TOOL], "parallel_tool_calls": False},
-            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            {"tools": [STRICT_TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
         ),
         (
             {"tools": [CHAT_TOOL], "parallel_tool_calls": False, "tool_choice": "required"},
-            {"tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+            {"tools": [STRICT_TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
         ),
         ({"parallel_tool_calls": True}, {}),
     ],
@@ -103,8 +118,7 @@ def test_chat_members_become_messages_members(chat: dict[str, Any], asked: dict[
         ({"temperature": "hot"}, "temperature"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
-        ({"functions": []}, "functions"),
+        ({"seed": 1}, "seed"),
         ({"brand_new": 1}, "brand_new"),
         ({"stop": 1}, "stop"),
         ({"user": 1}, "user"),
@@ -112,7 +126,7 @@ def test_chat_members_become_messages_members(chat: dict[str, Any], asked: dict[
         ({"messages": ["x"]}, "messages.0"),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.role"),
         ({"messages": [USER, {"role": "user", "content": None}]}, "messages.1.content"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages.0.content.0.type"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages.0.content.0.input_audio"),
         ({"messages": [{"role": "system", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "ftp://x"}}]}]},
@@ -120,26 +134,18 @@ def test_chat_members_become_messages_members(chat: dict[str, Any], asked: dict[
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]},
-            "messages.0.content.0.file.file_data",
+            "messages.0.content.0.file.file_id",
         ),
         ({"messages": [{"role": "assistant", "function_call": {}}]}, "messages.0.function_call"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "custom"}]}]},
-            "messages.0.tool_calls.0.type",
-        ),
-        (
-            {
-                "messages": [
-                    {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{"}}]}
-                ]
-            },
-            "messages.0.tool_calls.0.function.arguments",
+            "messages.0.tool_calls.0.custom",
         ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"tool_choice": "maybe"}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
     ],
 )
 def test_chat_member_that_messages_lacks_is_refused(chat: dict[str, Any], field: str) -> None:
@@ -169,11 +175,10 @@ def test_chat_conversation_with_tools_and_images_is_translated() -> None:
                 "role": "user",
                 "content": [{"type": "image_url", "image_url": {"url": "https://h/x.png", "detail": "low"}}],
             },
-            {"role": "developer", "content": "be kind"},
             {"role": "assistant", "content": ""},
         ]
     )
-    assert asked["system"] == [{"type": "text", "text": "be brief"}, {"type": "text", "text": "be kind"}]
+    assert asked["system"] == "be brief"
     assert asked["messages"] == [
         {
             "role": "user",
@@ -192,15 +197,15 @@ def test_chat_conversation_with_tools_and_images_is_translated() -> None:
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "cold"}]},
-                {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+                {"type": "tool_result", "tool_use_id": "c1", "content": "cold"},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "noon"},
                 {"type": "image", "source": {"type": "url", "url": "https://h/x.png"}},
             ],
         },
     ]
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/moderations"])
 def test_siblings_of_chat_completions_are_refused(path: str) -> None:
     with pytest.raises(UntranslatableError, match=f"nothing like {path}"):
         build_request(received({"model": SLUG, "input": "x"}, path), VENDOR_A, "k")
@@ -213,7 +218,6 @@ def test_siblings_of_chat_completions_are_refused(path: str) -> None:
     ("target", "path", "cap", "model"),
     [
         (VENDOR_B, CHAT, "max_completion_tokens", "gpt-x"),
-        (PLATFORM, CHAT, "max_tokens", SLUG),
         (
             VENDOR_C,
             "/v1/projects/my-project/locations/eu-west1/endpoints/openapi/chat/completions",
@@ -264,7 +268,6 @@ def test_messages_request_to_a_chat_target(target: Target, path: str, cap: str, 
             },
         ),
         ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
-        ({"tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
         (
             {"tool_choice": {"type": "tool", "name": "weather"}},
             {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
@@ -283,7 +286,6 @@ def block(**content: Any) -> dict[str, Any]:
     ("asked", "field"),
     [
         ({"top_k": 5}, "top_k"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"name": "x"}]}, "tools.0.input_schema"),
@@ -291,15 +293,12 @@ def block(**content: Any) -> dict[str, Any]:
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"system": 5}, "system"),
         ({"system": [{"type": "image"}]}, "system.0.type"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user"}]}, "messages.0.content"),
-        (block(type="search_result"), "messages.0.content.0.type"),
         (block(type="image", source={"type": "file", "file_id": "f"}), "messages.0.content.0.source.type"),
-        (block(type="document", source={"type": "text", "data": "x"}), "messages.0.content.0.type"),
         (block(type="tool_result", content="x"), "messages.0.content.0.tool_use_id"),
         (
             block(type="tool_result", tool_use_id="t", content=[{"type": "image"}]),
-            "messages.0.content.0.content.0.type",
+            "messages.0.content.0.content.0.source",
         ),
         (
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f"}]}]},
@@ -335,7 +334,6 @@ def test_messages_conversation_of_blocks_is_translated() -> None:
                     {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVB"}},
                 ],
             },
-            {"role": "assistant", "content": "The answer is"},
         ]
     )
     arguments = {"name": "weather", "arguments": '{"city":"Oslo"}'}
@@ -355,7 +353,6 @@ def test_messages_conversation_of_blocks_is_translated() -> None:
                 {"type": "file", "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,JVB"}},
             ],
         },
-        {"role": "assistant", "content": "The answer is"},
     ]
 
 
@@ -407,12 +404,9 @@ def test_any_request_is_translated_or_refused(body: dict[str, Any], way: tuple[s
         asked = build_request(request, target, "k")
     except UntranslatableError:
         with pytest.raises(UntranslatableError):
-            translate_request(request, target)
+            first_attempt(request, target)
         return
     assert orjson.loads(bytes(asked.body))["model"] == target.target_model
-    assert (
-        build_request(request, target, "k", translate_request(request, target)) == asked
-    )  # what was checked is what is sent
 
 
 # --- Requests that are read in slices -------------------------------------------------------------------------------
@@ -425,9 +419,7 @@ def request_parsed_in_slices(body: dict[str, Any], path: str, target: Target) ->
     request = received(raw, path)
     request.json, request.outline = at_once(parse_in_slices(raw))
     assert request.outline is not None
-    asked: dict[str, Any] = orjson.loads(
-        bytes(build_request(request, target, None, translate_request(request, target)).body)
-    )
+    asked: dict[str, Any] = orjson.loads(bytes(build_request(request, target, None).body))
     return asked
 
 
@@ -456,4 +448,4 @@ def test_tool_input_above_the_bound_is_refused() -> None:
 def test_tool_input_nested_too_deeply_is_refused() -> None:
     deep = orjson.Fragment(b"[" * 300 + b"]" * 300)
     with pytest.raises(UntranslatableError, match="deeply"):
-        translate_request(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)
+        first_attempt(received(orjson.dumps(using({"a": deep})), MESSAGES), VENDOR_B)

@@ -12,10 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from policy.endpoints import VendorCConfig
 from policy.service_accounts import ServiceAccountError
 from proxy.dialects import vendor_c
-from proxy.dialects.registry import build_request
 from proxy.exchange import UpstreamUnreachableError
 from proxy.settings import settings_from
-from tests.proxy.dialects.samples import SLUG, VENDOR_C, received
+from tests.proxy.dialects.samples import SLUG, VENDOR_C, build_request, received
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 

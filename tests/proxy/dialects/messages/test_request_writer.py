@@ -96,7 +96,6 @@ def test_settings_that_messages_lacks_are_refused_by_the_caller_s_name(settings:
     "part",
     [
         Audio("UklG", "wav"),
-        Image(Source(URL, "http://x"), "low"),
         Document(Source(BASE64, "QQ==", "text/csv")),
     ],
 )

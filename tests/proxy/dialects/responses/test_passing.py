@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 
 from policy.billing import Tokens
-from proxy.dialects.registry import answer_reader
-from tests.proxy.dialects.samples import CUTS, JSON, SLUG, SSE, VENDOR_B, cut, events, read, received
+from tests.proxy.dialects.samples import CUTS, JSON, SLUG, SSE, VENDOR_B, answer_reader, cut, events, read, received
 
 PATH = "/v1/responses"
 ASKED = {"model": SLUG, "input": "hi", "stream": True}

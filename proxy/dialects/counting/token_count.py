@@ -9,15 +9,15 @@ import orjson
 
 from policy.endpoints import Target
 from proxy.dialects.chat_completions import passing as chat_completions
+from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import passing as messages
-from proxy.dialects.request_text import RequestTokens
 from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.error_bodies import LACKS_PATH, has_nested_error
 from proxy.exchange import Received
 from proxy.json_text.json_edit import edit_members
 
 PATH = f"{messages.PATH}/count_tokens"
 _WITHOUT_PATH = frozenset(("VENDOR_B", "VENDOR_C"))
-_NO_SUCH_PATH = frozenset((404, 405))
 
 
 def is_asked(target: Target) -> bool:
@@ -41,10 +41,4 @@ def estimate(request: Received) -> bytes:
 
 def says_no_such_path(status: int, error: bytes) -> bool:
     """Whether this answer means that the server lacks the path, and not that it lacks the model."""
-    if status not in _NO_SUCH_PATH:
-        return False
-    try:
-        parsed = orjson.loads(error)
-    except orjson.JSONDecodeError:
-        return True
-    return not (isinstance(parsed, dict) and isinstance(parsed.get("error"), dict))
+    return status in LACKS_PATH and not has_nested_error(error)

@@ -15,7 +15,7 @@ import orjson
 from policy.billing import Tokens
 from policy.token_estimate import sample_of, tokens_of, weight_of
 from proxy.dialects import delta_pattern
-from proxy.dialects.answer_text import TextExtractor
+from proxy.dialects.counting.answer_text import TextExtractor
 
 PENDING_BYTES = 8 << 10
 LESSONS = 8

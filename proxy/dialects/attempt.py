@@ -1,0 +1,46 @@
+"""How a call is put to its target: in which dialect, and translated or not.
+
+A value. `registry.py` makes it; `route` chooses the first one, `dispatch` goes on to the next where a target turns out
+not to speak the dialect.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.dialects.middle.request import Request
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One way to put a call to its target. Of a call that passes unchanged, shared by all such calls."""
+
+    dialect: str
+    """The dialect in which the target is asked."""
+    caller_dialect: str
+    untried: tuple[str, ...] = ()
+    """The dialects to ask in next, if the target has no such path."""
+    request: Request | None = None
+    """The call, if it is translated. Without turns once it is sent: an answer may take minutes."""
+    json: dict[str, Any] | None = None
+    """The translated body; None if the caller's own passes, and once it is sent."""
+    is_fallback: bool = False
+    """Whether the target has already refused another dialect's path in this call."""
+
+    @property
+    def is_translated(self) -> bool:
+        return self.request is not None
+
+    @property
+    def notice(self) -> str:
+        """Header lines that tell the caller what the translation left out, each with CRLF; mostly none."""
+        request = self.request
+        if request is None or not (request.reasoning_off or request.left_out):
+            return ""
+        lines = f'x-tollgate-reasoning: off; reason="{request.reasoning_off}"\r\n' if request.reasoning_off else ""
+        return lines + (f"x-tollgate-left-out: {', '.join(request.left_out)}\r\n" if request.left_out else "")
+
+    def release(self) -> None:
+        """Free what only the request needed."""
+        self.json = None
+        if self.request is not None:
+            self.request.turns = []

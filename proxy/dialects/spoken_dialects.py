@@ -1,0 +1,56 @@
+"""Which dialects a target speaks, and in which order to ask in them.
+
+Pure, but for what a worker remembers: for an hour, in which dialect a target answered that lacked the caller's path.
+
+See docs/reference/inference.md#dialects.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from policy.endpoints import CHAT_COMPLETIONS, PROVIDERS, Target
+
+REMEMBERED_S = 3600.0
+MAX_REMEMBERED = 10_000
+
+_Key = tuple[Target, str]
+
+
+def dialects_of(target: Target, caller_dialect: str) -> tuple[str, ...]:
+    """The dialects to ask `target` in, the best first. A provider that only a newer control plane knows speaks
+    Chat Completions."""
+    rules = PROVIDERS.get(target.provider)
+    spoken = rules.dialects if rules is not None else (CHAT_COMPLETIONS,)
+    if rules is not None and rules.may_lack_paths:
+        return (caller_dialect, *(dialect for dialect in spoken if dialect != caller_dialect))
+    return (caller_dialect,) if caller_dialect in spoken else spoken
+
+
+class SpokenDialects:
+    """Remembers which dialect a target answered in, by target and caller's dialect."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: OrderedDict[_Key, tuple[str, float]] = OrderedDict()
+
+    def known(self, target: Target, caller_dialect: str) -> str | None:
+        """The dialect that `target` answered in within the last hour."""
+        if not self._known:  # as for nearly all workers
+            return None
+        found = self._known.get((target, caller_dialect))
+        if found is None:
+            return None
+        dialect, until = found
+        if self._clock() >= until:
+            self.forget(target, caller_dialect)
+            return None
+        return dialect
+
+    def remember(self, target: Target, caller_dialect: str, dialect: str) -> None:
+        self._known[target, caller_dialect] = dialect, self._clock() + REMEMBERED_S
+        self._known.move_to_end((target, caller_dialect))
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def forget(self, target: Target, caller_dialect: str) -> None:
+        self._known.pop((target, caller_dialect), None)

@@ -1,0 +1,127 @@
+"""A stream says what the whole body says, however its bytes are cut, in each dialect and for callers of each."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+import pytest
+
+from policy.billing import MAX_REPORTED_TOKENS
+from proxy.dialects import sse
+from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader
+from proxy.dialects.chat_completions.dialect import DIALECT as CHAT
+from proxy.dialects.messages.dialect import DIALECT as MESSAGES
+from proxy.dialects.middle.answer import Answer, Event
+from proxy.dialects.middle.dialect import AnswerContext, Dialect
+from proxy.dialects.middle.request import Reasoning, Request, Text
+from proxy.dialects.middle.sealing import unseal
+from proxy.dialects.responses.dialect import DIALECT as RESPONSES
+from tests.proxy.dialects.assembling import assembled
+from tests.proxy.dialects.chat_completions.recorded import RECORDED as CHAT_ANSWERS
+from tests.proxy.dialects.messages.recorded import RECORDED as MESSAGES_ANSWERS
+from tests.proxy.dialects.responses.recorded import RECORDED as RESPONSES_ANSWERS
+
+SPOKEN = [(CHAT, CHAT_ANSWERS), (MESSAGES, MESSAGES_ANSWERS), (RESPONSES, RESPONSES_ANSWERS)]
+RECORDED = [(dialect, name) for dialect, answers in SPOKEN for name in answers]
+ANSWERS: dict[str, dict[str, Any]] = {dialect.name: dict(answers) for dialect, answers in SPOKEN}
+CASES = pytest.mark.parametrize(("spoken", "name"), RECORDED, ids=[f"{d.name}-{name}" for d, name in RECORDED])
+HEARD = pytest.mark.parametrize("heard", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+
+
+def recorded(spoken: Dialect, name: str) -> tuple[Any, bytes]:
+    whole, frames = ANSWERS[spoken.name][name]
+    return (orjson.loads(whole) if isinstance(whole, bytes) else whole), b"".join(frames)
+
+
+def context() -> AnswerContext:
+    return AnswerContext("acme/chat", Request([]), 1_700_000_000)
+
+
+def events_of(dialect: Dialect, stream: bytes) -> Iterator[Event]:
+    reader = dialect.new_stream_reader()
+    framer = sse.Framer()
+    for piece, kind in framer.split(stream):
+        data = sse.data_of(piece) if kind == sse.FRAME else b""
+        if data.strip() == b"[DONE]":
+            yield from reader.done_received()
+        elif data:
+            yield from reader.read(orjson.loads(data))
+
+
+def translated(spoken: Dialect, heard: Dialect, pieces: Iterable[bytes]) -> bytes:
+    reader = TranslatingStreamReader(spoken, heard, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
+    return b"".join([reader.feed(piece) for piece in pieces]) + reader.end()
+
+
+def told(answer: Answer, heard: Dialect) -> tuple[object, ...]:
+    """What both forms tell: without white space and order in JSON, and without the bytes of tokens (Responses).
+
+    A message of Chat Completions has no order between reasoning, text and calls.
+    """
+    logprobs = [{**token, "bytes": None, "top_logprobs": len(token["top_logprobs"])} for token in answer.logprobs or []]
+    parts = [(type(part).__name__, _plain(asdict(part))) for part in answer.parts]
+    if heard is CHAT:
+        calls = [part for part in parts if part[0] == "ToolCall"]
+        texts = {kind: "".join(p.text for p in answer.parts if isinstance(p, kind)) for kind in (Text, Reasoning)}
+        return answer.id, calls, texts, answer.stop, logprobs
+    return answer.id, parts, answer.stop, logprobs
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str) and (sealed := unseal(value)) is not None:
+        return sealed
+    try:
+        return orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        return value
+
+
+@CASES
+def test_stream_is_read_as_the_whole_answer(spoken: Dialect, name: str) -> None:
+    whole, stream = recorded(spoken, name)
+    assert assembled(events_of(spoken, stream)) == spoken.read_answer(whole)
+
+
+@CASES
+@HEARD
+def test_caller_of_a_stream_reads_what_the_caller_of_a_body_reads(spoken: Dialect, name: str, heard: Dialect) -> None:
+    if name in ("custom-call", "only-done-events") and heard is MESSAGES:
+        pytest.skip("no caller of Messages can offer a custom tool")
+    whole, stream = recorded(spoken, name)
+    body = TranslatingBodyReader(spoken, heard, context(), spoken.new_meter(MAX_REPORTED_TOKENS))
+    body.feed(orjson.dumps(whole))
+    answer = heard.read_answer(orjson.loads(body.end()))
+    streamed = assembled(events_of(heard, translated(spoken, heard, [stream])))
+    assert told(streamed, heard) == told(answer, heard)
+
+
+@CASES
+@HEARD
+def test_callers_stream_does_not_depend_on_segments(spoken: Dialect, name: str, heard: Dialect) -> None:
+    _, stream = recorded(spoken, name)
+    expected = translated(spoken, heard, [stream])
+    assert translated(spoken, heard, [stream[at : at + 1] for at in range(len(stream))]) == expected
+
+
+@CASES
+def test_every_cut_in_two_gives_the_same_stream(spoken: Dialect, name: str) -> None:
+    _, stream = recorded(spoken, name)
+    heard = MESSAGES if spoken is not MESSAGES else CHAT
+    expected = translated(spoken, heard, [stream])
+    for place in range(0, len(stream), max(1, len(stream) // 400)):
+        assert translated(spoken, heard, [stream[:place], stream[place:]]) == expected
+
+
+@CASES
+@HEARD
+def test_stream_that_breaks_off_is_never_closed(spoken: Dialect, name: str, heard: Dialect) -> None:
+    """The caller must see that the answer is not complete."""
+    _, frames = ANSWERS[spoken.name][name]
+    half = translated(spoken, heard, frames[: len(frames) // 2])
+    with pytest.raises(AssertionError):
+        assembled(events_of(heard, half))

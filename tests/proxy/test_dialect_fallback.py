@@ -1,0 +1,231 @@
+"""A compatible server is asked in the caller's dialect, and in another one where it lacks the path."""
+
+import json
+from typing import Any
+
+import pytest
+
+from policy.billing import Tokens
+from policy.endpoints import Target
+from policy.limits.limit import Limit, LimitType, Unit
+from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
+from tests.fakes.directory import SLUG, platform
+from tests.fakes.path import PathRig
+from tests.fakes.upstream_client import FakeAnswer, answer
+from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+
+MESSAGES = {"model": SLUG, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "their-model",
+    "content": [{"type": "text", "text": "hello"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 3, "output_tokens": 2},
+}
+COMPLETION = {
+    "id": "chatcmpl-1",
+    "model": "their-model",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+RESPONSE = {
+    "id": "resp_1",
+    "object": "response",
+    "status": "completed",
+    "model": "their-model",
+    "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}],
+    "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5},
+}
+NO_PATH = {"detail": "Not Found"}
+UNKNOWN_MODEL = {"error": {"message": "no such model", "code": "model_not_found", "type": "invalid_request_error"}}
+CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+@pytest.fixture
+def rig() -> PathRig:
+    rig = PathRig()
+    rig.directory.add_slug(SLUG, compatible())
+    return rig
+
+
+def compatible(model: str = "their-model") -> Target:
+    return Target("VENDOR_B_COMPATIBLE", secret_id="s1", target_model=model, base_url="https://host.test/v1")
+
+
+def said(body: Any, status: int = 200) -> FakeAnswer:
+    return answer(json.dumps(body).encode(), status)
+
+
+async def send_messages(rig: PathRig, **more: Any) -> FakeOutgoing:
+    return await rig.serve(FakeIncoming(MESSAGES_PATH).saying(MESSAGES | more))
+
+
+def paths(rig: PathRig) -> list[str]:
+    return [call.url.removeprefix("https://host.test") for call in rig.upstream.calls]
+
+
+async def test_server_that_speaks_the_callers_dialect_is_asked_in_it(rig: PathRig) -> None:
+    rig.upstream.will(said(MESSAGE))
+    outgoing = await send_messages(rig, top_k=3)
+    assert outgoing.json == MESSAGE | {"model": SLUG}
+    assert paths(rig) == [MESSAGES_PATH]
+    sent = rig.upstream.calls[0].headers
+    assert sent["authorization"] == f"Bearer {sent['x-api-key']}"
+
+
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize("body", [json.dumps(NO_PATH).encode(), b"404 page not found", b"", b'{"error": "Not Found"}'])
+async def test_server_without_the_path_is_asked_in_chat_completions(rig: PathRig, status: int, body: bytes) -> None:
+    rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 1))
+    rig.upstream.will(answer(body, status), said(COMPLETION))
+    outgoing = await send_messages(rig)
+    assert outgoing.status == 200
+    assert outgoing.json["content"] == [{"type": "text", "text": "hello"}]
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH]
+    assert rig.journal.closed[0].tokens == Tokens(input=3, output=2)
+    rig.check_settled()
+
+
+async def test_server_with_responses_alone_is_found(rig: PathRig) -> None:
+    for _ in range(2):
+        rig.upstream.will(said(NO_PATH, 404), said(NO_PATH, 404), said(RESPONSE))
+    assert (await send_messages(rig)).json["content"] == [{"type": "text", "text": "hello"}]
+    rig.upstream.script.popleft()
+    assert (await rig.serve(asking())).json["choices"][0]["message"]["content"] == "hello"
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH, RESPONSES_PATH, CHAT_PATH, RESPONSES_PATH]
+
+
+async def test_dialect_is_remembered_per_target_and_callers_dialect(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION), said(COMPLETION), said(COMPLETION))
+    assert [(await send_messages(rig)).status for _ in range(2)] == [200, 200]
+    assert (await rig.serve(asking())).status == 200
+    rig.directory.add_slug(SLUG, compatible("another"))
+    rig.upstream.will(said(MESSAGE))
+    await send_messages(rig)
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH, CHAT_PATH, CHAT_PATH, MESSAGES_PATH]
+
+
+async def test_what_the_remembered_dialect_cannot_say_is_refused_before_it_counts(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION))
+    await send_messages(rig)
+    outgoing = await send_messages(rig, top_k=3)
+    assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
+    assert len(rig.journal.opened) == 1
+
+
+async def test_what_cannot_be_translated_is_refused_once_the_path_is_known_to_lack(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404))
+    outgoing = await send_messages(rig, top_k=3)
+    assert (outgoing.status, outgoing.json["error_code"]) == (400, "UNTRANSLATABLE_REQUEST")
+    assert "top_k" in outgoing.json["error"]
+    rig.check_settled()
+
+
+async def test_unknown_model_triggers_nothing(rig: PathRig) -> None:
+    rig.upstream.will(said(UNKNOWN_MODEL, 404))
+    outgoing = await send_messages(rig)
+    assert (outgoing.status, outgoing.json) == (404, UNKNOWN_MODEL)
+    assert paths(rig) == [MESSAGES_PATH]
+
+
+async def test_only_a_2xx_is_remembered(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said({"error": {"message": "busy"}}, 503), said(MESSAGE))
+    assert (await send_messages(rig)).status == 503
+    assert (await send_messages(rig)).status == 200
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH, MESSAGES_PATH]
+
+
+async def test_remembered_dialect_is_forgotten_when_its_path_is_gone(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION), said(NO_PATH, 404), said(MESSAGE))
+    assert [(await send_messages(rig)).status for _ in range(3)] == [200, 404, 200]
+    assert paths(rig) == [MESSAGES_PATH, CHAT_PATH, CHAT_PATH, MESSAGES_PATH]
+
+
+async def test_server_without_any_path_is_a_404_with_its_text(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(NO_PATH, 404), said(NO_PATH, 404))
+    outgoing = await send_messages(rig)
+    assert outgoing.status == 404
+    assert json.loads(outgoing.json["error"]) == NO_PATH
+    rig.check_settled()
+
+
+async def test_embeddings_are_never_translated(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404))
+    incoming = asking()
+    incoming.target = "/v1/embeddings"
+    assert (await rig.serve(incoming)).status == 404
+    assert paths(rig) == ["/v1/embeddings"]
+
+
+async def test_replica_is_asked_again_and_freed_once(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, platform())
+    rig.directory.deploy("ACTIVE", "http://10.0.0.5:8000")
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION))
+    assert (await send_messages(rig)).status == 200
+    assert [call.url for call in rig.upstream.calls] == [
+        f"http://10.0.0.5:8000{path}" for path in (MESSAGES_PATH, CHAT_PATH)
+    ]
+    rig.check_settled()
+
+
+async def test_all_attempts_share_the_deadline(rig: PathRig) -> None:
+    rig.upstream.will(said(NO_PATH, 404), said(COMPLETION))
+    await send_messages(rig)
+    first, second = rig.upstream.calls
+    assert first.deadline == second.deadline > 0
+
+
+async def test_stream_is_translated_after_a_fallback(rig: PathRig) -> None:
+    chunk: dict[str, Any] = {
+        "id": "c",
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "hello"}}],
+    }
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    stream = b"".join(b"data: %s\n\n" % json.dumps(each).encode() for each in (chunk, last)) + b"data: [DONE]\n\n"
+    rig.upstream.will(said(NO_PATH, 404), answer(stream, headers=(("content-type", "text/event-stream"),)))
+    outgoing = await send_messages(rig, stream=True)
+    assert b'"text":"hello"' in outgoing.body
+    assert b"event: message_stop" in outgoing.body
+
+
+# Which dialects a target speaks.
+
+
+@pytest.mark.parametrize(
+    ("provider", "caller", "expected"),
+    [
+        ("VENDOR_A", "messages", ("messages",)),
+        ("VENDOR_A", "responses", ("messages",)),
+        ("VENDOR_B", "responses", ("responses",)),
+        ("VENDOR_B", "messages", ("chat_completions", "responses")),
+        ("VENDOR_C", "responses", ("chat_completions",)),
+        ("PLATFORM", "messages", ("messages", "chat_completions", "responses")),
+        ("PLATFORM_MODEL_API", "responses", ("responses", "chat_completions")),
+        ("VENDOR_B_COMPATIBLE", "chat_completions", ("chat_completions", "responses")),
+        ("LATER", "messages", ("chat_completions",)),
+    ],
+)
+def test_dialects_of_a_provider(provider: str, caller: str, expected: tuple[str, ...]) -> None:
+    assert dialects_of(Target(provider), caller) == expected
+
+
+def test_dialect_is_remembered_for_an_hour() -> None:
+    now = 5.0
+    spoken = SpokenDialects(lambda: now)
+    spoken.remember(compatible(), "messages", "chat_completions")
+    now += REMEMBERED_S - 1
+    assert spoken.known(compatible(), "messages") == "chat_completions"
+    assert spoken.known(compatible(), "responses") is None
+    now += 1
+    assert spoken.known(compatible(), "messages") is None
+
+
+def test_memory_of_dialects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.dialects.spoken_dialects.MAX_REMEMBERED", 2)
+    spoken = SpokenDialects(lambda: 0.0)
+    for model in "abc":
+        spoken.remember(compatible(model), "messages", "chat_completions")
+    assert [spoken.known(compatible(model), "messages") for model in "abc"] == [None, *["chat_completions"] * 2]
