@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from policy.billing import Tokens
-from policy.endpoints import Target
+from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.token_estimate import AUDIO_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.exchange import UpstreamUnreachableError
+from proxy.pipeline import Pipeline
 from proxy.refusals import SlowBodyError
+from proxy.stages.dispatch import DispatchSettings
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import VENDOR_B, PathRig
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
@@ -111,6 +114,27 @@ async def test_version_in_a_base_url_is_not_repeated(rig: PathRig) -> None:
         "https://x.test/v1/images/generations",
         "https://x.test/v2/rerank",
     ]
+
+
+class FakeTokens:
+    """Mints a token for every service account."""
+
+    async def token(self, secret_value: str) -> str:
+        return f"token for {secret_value}"
+
+
+async def test_vendor_c_is_asked_below_its_project(rig: PathRig) -> None:
+    place = VendorCConfig("project", "here")
+    rig.directory.add_slug(SLUG, Target("VENDOR_C", secret_id="s1", vendor_c_config=place, target_model="their-model"))
+    rig.settings = DispatchSettings({"VENDOR_C": "https://{location}-c.test"})
+    pipeline = Pipeline(replace(rig.dependencies(), access_tokens=FakeTokens()))
+    rig.upstream.will(answer(b"{}"), answer(b"{}"))
+    for incoming in (posted("/v1/images/generations"), form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n")):
+        await pipeline.handle(incoming, FakeOutgoing())
+    root = "https://here-c.test/v1/projects/project/locations/here/endpoints/openapi"
+    assert [call.url for call in rig.upstream.calls] == [f"{root}/images/generations", f"{root}/audio/transcriptions"]
+    assert {call.headers["authorization"] for call in rig.upstream.calls} == {"Bearer token for sk-upstream-secret"}
+    assert rig.upstream.uploaded == [field("model", "their-model") + FILE + b"--b--\r\n"]
 
 
 @pytest.mark.parametrize("incoming", [posted("/v1/moderations"), form(TRANSCRIPTIONS, field("model", SLUG), FILE)])

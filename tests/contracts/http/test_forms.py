@@ -231,6 +231,26 @@ async def test_caller_that_leaves_cuts_the_upload(wire: Wire) -> None:
     assert (wire.status, wire.billed) == (499, Tokens())
 
 
+async def test_caller_that_leaves_a_stalled_upload_is_noticed(wire: Wire) -> None:
+    wire.upstream.plan(script.early(b""))
+    caller = await uploading(wire, 90_000_000)
+    caller.send(MODEL + FILE_HEAD + b"x" * 60_000_000)
+    await wire.upstream.until(lambda: bool(wire.upstream.received))
+    await asyncio.sleep(0.2)  # until the gateway stops reading from the caller
+    caller.reset()
+    await wire.until_logged()
+    assert (wire.status, wire.billed) == (499, Tokens())
+
+
+async def test_upload_that_outlasts_the_request_timeout_is_a_504(rig: PathRig) -> None:
+    async with wired(rig, request_timeout_s=0.3) as wire:
+        caller = await uploading(wire, 10_000_000)
+        caller.send(MODEL + FILE_HEAD + AUDIO)
+        assert (await caller.answer())[0] == 504
+        await wire.until_logged()
+        await wire.upstream.until(lambda: not wire.upstream.open_connections)
+
+
 async def test_early_refusal_of_the_upstream_reaches_the_caller(wire: Wire) -> None:
     refusal = script.head(422, {"content-length": "14", "content-type": "application/json"}) + b'{"error":"no"}'
     wire.upstream.plan(script.early(refusal))
