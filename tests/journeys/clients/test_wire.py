@@ -136,3 +136,21 @@ async def test_parked_call_is_answered_once_a_replica_is_running(stage: Stage) -
         return [line["status"] for line in lines if line["message"] == "Client closed connection"][-1:] == [499]
 
     await stage.until(logged, "the log says that a caller left")
+
+
+async def test_pages_of_named_origins_may_call(killable_stage: Stage) -> None:
+    stage, page = killable_stage, "https://app.example.com"
+    stage.product.stop()
+    stage.product.environment["TOLLGATE_CORS_ORIGINS"] = page
+    stage.product.start()
+    key = await stage.key_without_limits()
+    url = f"{stage.product.proxy}/v1/chat/completions"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    async with stage.session.options(url, headers={"Origin": page} | asked) as answer:
+        assert (answer.status, await answer.read()) == (204, b"")
+        assert answer.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+    async with stage.session.options(url, headers={"Origin": "https://other.example"} | asked) as answer:
+        assert (answer.status, answer.headers.get("access-control-allow-origin")) == (401, None)
+    headers = {"Origin": page, "Authorization": f"Bearer {key}"}
+    async with stage.session.post(url, json={"model": stage.slug, "messages": MESSAGES}, headers=headers) as answer:
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, page)
