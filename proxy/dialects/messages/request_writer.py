@@ -38,6 +38,8 @@ _NAMED_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "de
 def write_request(request: Request, model: str, provider: str) -> Json:
     """The body for a target. Raises `UntranslatableError`. May set `reasoning_off`. All providers are served alike."""
     _refuse_what_is_missing(request)
+    if request.verbosity is not None:  # Codex always sends it with the models that it knows
+        request.left_out.append(f"{request.field_of('verbosity')} ({request.verbosity})")
     turns = TurnWriter(has_system_turns=has_system_turns(model))
     system, messages = turns.write(request.turns)
     thinking = _thinking(request, messages, model)
@@ -67,7 +69,6 @@ def _refuse_what_is_missing(request: Request) -> None:
         ("answers", (sampling.answers or 1) != 1),
         ("logprobs", sampling.logprobs),
         ("top_logprobs", sampling.top_logprobs),
-        ("verbosity", request.verbosity is not None),
         ("service_tier", request.service_tier is not None),
     ):
         if given:

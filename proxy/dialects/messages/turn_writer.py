@@ -9,7 +9,7 @@ import orjson
 
 from policy.endpoints import MESSAGES
 from proxy.dialects.messages.block_reader import INVALID_JSON
-from proxy.dialects.messages.tool_ids import ToolIds
+from proxy.dialects.messages.tool_ids import ToolIds, accepted_id
 from proxy.dialects.middle.request import (
     ASSISTANT,
     DEVELOPER,
@@ -87,7 +87,8 @@ class TurnWriter:
 
     def _tool_call(self, call: ToolCall) -> list[Json]:
         given = {"input": call.arguments} if call.custom else input_of(call.arguments)
-        return [{"type": "tool_use", "id": self._ids.of_call(call.id), "name": call.name, "input": given}]
+        name = accepted_id(call.name)  # past calls may be of tools that are no longer offered
+        return [{"type": "tool_use", "id": self._ids.of_call(call.id), "name": name, "input": given}]
 
     def _tool_result(self, result: ToolResult) -> list[Json]:
         block: Json = {"type": "tool_result", "tool_use_id": self._ids.of_result(result.call_id)}

@@ -81,7 +81,6 @@ def system(text: str, role: str = SYSTEM) -> Turn:
         ({"sampling": Sampling(logprobs=True)}, "logprobs"),
         ({"sampling": Sampling(temperature=1.1)}, "temperature"),
         ({"sampling": Sampling(stop=["x", "\n"])}, "stop"),
-        ({"verbosity": "low"}, "verbosity"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"output_format": OutputFormat(JSON_OBJECT)}, "output_format"),
     ],
@@ -178,6 +177,11 @@ def test_ids_of_calls_are_made_acceptable_and_unique() -> None:
     calls = [block["id"] for message in found[1::2] for block in message["content"]]
     results = [block["tool_use_id"] for message in found[2::2] for block in message["content"]]
     assert calls == results == ["functions_f_0", "call_1", "functions_f_0_2"]
+
+
+def test_name_of_a_past_call_is_made_acceptable() -> None:
+    found = messages(ASK, assistant(ToolCall("a", "agents.close", "{}")), user(ToolResult("a", [])))
+    assert found[1]["content"][0]["name"] == "agents_close"
 
 
 def test_results_keep_images_documents_and_errors() -> None:
@@ -390,6 +394,12 @@ def test_cache_marks_are_kept() -> None:
     assert [block["cache_control"] for block in [*blocks, blocks[3]["content"][0], body["tools"][0], body]] == [
         mark
     ] * 7
+
+
+def test_verbosity_is_left_out_and_told() -> None:
+    request = Request([ASK], verbosity="low", fields={"verbosity": "text.verbosity"})
+    check_request(write_request(request, "m", "VENDOR_A"))
+    assert request.left_out == ["text.verbosity (low)"]
 
 
 def test_user_and_stream_are_passed_on() -> None:

@@ -1,5 +1,6 @@
 """Messages, read into the middle and written again, are what they were; what is written has the vendor's form."""
 
+import contextlib
 import copy
 import string
 from base64 import b64encode
@@ -14,6 +15,7 @@ from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Request, Sampling
+from proxy.dialects.upstream_request import UntranslatableError
 from tests.proxy.dialects.messages.recorded import frames_of
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, check_request, parse_message, payloads
 
@@ -217,3 +219,40 @@ def test_streamed_answer_is_kept(body: Json) -> None:
     stream += writer.closing(metered(body))
     check_events(payloads(stream))
     assert accumulated(stream).model_dump(exclude_none=True) == parse_message(body).model_dump(exclude_none=True)
+
+
+ANYTHING = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAME, inner, max_size=2))
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Each list or object within `value`, with each of its indexes or names."""
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    return [(value, at) for at, _ in inner] + [place for _, held in inner for place in places(held)]
+
+
+@given(requests(), ANYTHING, st.data())
+def test_malformed_request_is_refused_or_read(body: Json, other: Any, data: st.DataObject) -> None:
+    holder, at = data.draw(st.sampled_from(places(body)))
+    holder[at] = other
+    with contextlib.suppress(UntranslatableError):
+        DIALECT.write_request(DIALECT.read_request(body), MODEL, "VENDOR_A")
+
+
+@given(answers(), ANYTHING, st.data())
+def test_malformed_answer_is_read(body: Json, other: Any, data: st.DataObject) -> None:
+    holder, at = data.draw(st.sampled_from(places(body)))
+    holder[at] = other
+    parse_message(DIALECT.write_answer(DIALECT.read_answer(body), CONTEXT, None))
+
+
+@given(answers(), ANYTHING, st.data())
+def test_malformed_stream_is_read(body: Json, other: Any, data: st.DataObject) -> None:
+    story = [orjson.loads(frame.split(b"\ndata: ", 1)[1]) for frame in frames_of(body)]
+    holder, at = data.draw(st.sampled_from(places(story)))
+    holder[at] = other
+    reader, writer = DIALECT.new_stream_reader(), DIALECT.new_stream_writer(CONTEXT)
+    stream = b""
+    for event in story:
+        if isinstance(event, dict):
+            stream += writer.write(reader.read(event))
+    check_events(payload for payload in payloads(stream) if payload["type"] != "error")
