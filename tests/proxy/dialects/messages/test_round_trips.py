@@ -224,6 +224,14 @@ def test_streamed_answer_is_kept(body: Json) -> None:
 ANYTHING = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAME, inner, max_size=2))
 
 
+def altered(value: Any, other: Any, data: st.DataObject) -> Any:
+    """A copy of `value` with `other` in one place."""
+    copied = copy.deepcopy(value)
+    holder, at = data.draw(st.sampled_from(places(copied)))
+    holder[at] = other
+    return copied
+
+
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Each list or object within `value`, with each of its indexes or names."""
     inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
@@ -232,27 +240,22 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 @given(requests(), ANYTHING, st.data())
 def test_malformed_request_is_refused_or_read(body: Json, other: Any, data: st.DataObject) -> None:
-    holder, at = data.draw(st.sampled_from(places(body)))
-    holder[at] = other
+    body = altered(body, other, data)
     with contextlib.suppress(UntranslatableError):
         DIALECT.write_request(DIALECT.read_request(body), MODEL, "VENDOR_A")
 
 
 @given(answers(), ANYTHING, st.data())
 def test_malformed_answer_is_read(body: Json, other: Any, data: st.DataObject) -> None:
-    holder, at = data.draw(st.sampled_from(places(body)))
-    holder[at] = other
-    parse_message(DIALECT.write_answer(DIALECT.read_answer(body), CONTEXT, None))
+    parse_message(DIALECT.write_answer(DIALECT.read_answer(altered(body, other, data)), CONTEXT, None))
 
 
 @given(answers(), ANYTHING, st.data())
 def test_malformed_stream_is_read(body: Json, other: Any, data: st.DataObject) -> None:
     story = [orjson.loads(frame.split(b"\ndata: ", 1)[1]) for frame in frames_of(body)]
-    holder, at = data.draw(st.sampled_from(places(story)))
-    holder[at] = other
     reader, writer = DIALECT.new_stream_reader(), DIALECT.new_stream_writer(CONTEXT)
     stream = b""
-    for event in story:
+    for event in altered(story, other, data):
         if isinstance(event, dict):
             stream += writer.write(reader.read(event))
     check_events(payload for payload in payloads(stream) if payload["type"] != "error")
