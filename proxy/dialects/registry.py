@@ -65,9 +65,6 @@ _TEXT_EXTRACTORS: Mapping[str, TextExtractor] = {
 """How to find the text of an answer, by the caller's path. Embeddings have none."""
 
 
-_TOKEN_COUNT = Attempt(MESSAGES, MESSAGES)
-
-
 def dialect_of(path: str) -> str | None:
     """The caller's dialect on `path`; None if the path serves no inference."""
     return _PATH_DIALECTS.get(path)
@@ -89,7 +86,8 @@ class Dialects:
         """
         path = request.head.path
         if path == token_count.PATH:
-            return _TOKEN_COUNT
+            own = _unsealed(request, MESSAGES, target) if _has_sealed(request) else None
+            return Attempt(MESSAGES, MESSAGES, json=own)
         caller_dialect = _PATH_DIALECTS[path]
         known = self._spoken.known(target, caller_dialect)
         if known is not None and path == _DIALECTS[caller_dialect].path:
@@ -125,8 +123,6 @@ class Dialects:
         self, request: Received, target: Target, credential: str | None, attempt: Attempt
     ) -> UpstreamRequest:
         """The request for `target`. Raises `UntranslatableError` if the target's dialect cannot express it."""
-        if request.head.path == token_count.PATH:
-            return token_count.build_request(request, target, credential)
         try:
             if attempt.dialect == MESSAGES:
                 return _messages_request(request, target, credential, attempt)
@@ -217,7 +213,8 @@ def _messages_request(request: Received, target: Target, credential: str | None,
     headers = messages.request_headers(credential, caller)
     if credential and target.provider != VENDOR_A:
         headers["authorization"] = f"Bearer {credential}"  # compatible servers know one or the other
-    return UpstreamRequest(messages.PATH, headers, _body(request, target, attempt))
+    path = messages.PATH if attempt.is_translated else request.head.path
+    return UpstreamRequest(path, headers, _body(request, target, attempt))
 
 
 def _openai_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:

@@ -98,8 +98,9 @@ def encoded_by_clients() -> Iterator[tuple[str, str, bytes]]:
     yield "OkHttp", "multipart/form-data; boundary=b", okhttp
 
 
-@pytest.mark.parametrize(("client", "content_type", "body"), list(encoded_by_clients()))
-def test_forms_of_stock_clients_are_read(client: str, content_type: str, body: bytes) -> None:
+@pytest.mark.parametrize("client", ["httpx", "curl", ".NET", "OkHttp"])
+def test_forms_of_stock_clients_are_read(client: str) -> None:
+    [(content_type, body)] = [(kind, body) for name, kind, body in encoded_by_clients() if name == client]
     boundary = boundary_of([content_type])
     reader, sent = read(body, boundary, cut=100)
     assert reader.model == SLUG
