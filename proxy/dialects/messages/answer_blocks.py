@@ -18,7 +18,7 @@ from proxy.dialects.middle.answer import (
     Stop,
     UsageDetails,
 )
-from proxy.dialects.middle.request import Reasoning
+from proxy.dialects.middle.request import Reasoning, Request
 from proxy.dialects.middle.sealing import seal
 
 _STOP_REASONS = {
@@ -64,6 +64,14 @@ def reasoning_block(reasoning: Reasoning) -> Json | None:
     if reasoning.text:
         return {"type": "thinking", "thinking": reasoning.text, "signature": sealed}
     return {"type": "redacted_thinking", "data": sealed}
+
+
+def tells_reasoning(request: Request) -> bool:
+    """Whether the caller expects blocks of reasoning: it enabled thinking, or it returns them in a loop of tool calls.
+
+    Others would take the first block for the answer's text, and some targets think by default.
+    """
+    return bool(request.tools) or (request.reasoning is not None and bool(request.reasoning.enabled))
 
 
 def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:

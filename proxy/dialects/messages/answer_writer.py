@@ -10,6 +10,7 @@ from proxy.dialects.messages.answer_blocks import (
     message_id,
     reasoning_block,
     stop_members,
+    tells_reasoning,
     usage_member,
 )
 from proxy.dialects.messages.turn_writer import input_of
@@ -23,12 +24,13 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
     name = message_id(answer.id, answer.created_s or context.created_s)
     content: list[Json] = []
     calls = 0
+    told = tells_reasoning(context.request)
     refusal = "".join(part.text for part in answer.parts if isinstance(part, Refusal))
     for part in answer.parts:
         if isinstance(part, ToolCall):
             content += _call(part, call_id(part.id, name, calls))
             calls += 1
-        else:
+        elif not isinstance(part, Reasoning) or told:
             content += _blocks(part)
     return {
         "id": name,

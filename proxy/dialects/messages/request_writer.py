@@ -73,6 +73,8 @@ def _refuse_what_is_missing(request: Request) -> None:
     ):
         if given:
             raise request.refuse(setting)
+    if request.verbosity is not None:  # Codex sends it for some models
+        request.left_out.append(request.field_of("verbosity"))
 
 
 def _max_tokens(request: Request, thinking: Json) -> int:
@@ -98,7 +100,7 @@ def _sampling(request: Request) -> Json:
 def _thinking(request: Request, messages: list[Json], model: str) -> Json:
     """The member `thinking`, where it is wanted and the vendor would accept it."""
     settings = request.reasoning
-    if settings is None or not settings.enabled:
+    if settings is None or not (settings.visible if settings.enabled is None else settings.enabled):
         return {}
     budget = settings.budget_tokens
     if budget is None and not has_adaptive_thinking(model):

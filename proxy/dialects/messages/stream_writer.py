@@ -15,6 +15,7 @@ from proxy.dialects.messages.answer_blocks import (
     message_id,
     reasoning_block,
     stop_members,
+    tells_reasoning,
     usage_member,
 )
 from proxy.dialects.middle.answer import (
@@ -75,12 +76,13 @@ class MessagesStreamWriter:
         self._calls = 0
         self._details = UsageDetails()
         self._stop: Stop | None = None
+        told = tells_reasoning(context.request)
         self._writers: dict[type[Any], Callable[[Any], bytes]] = {
             Started: self._started,
             TextDelta: self._text,
             RefusalDelta: self._refusal,
-            ReasoningDelta: self._reasoning,
-            ReasoningEnded: self._reasoning_ended,
+            ReasoningDelta: self._reasoning if told else _left_out,
+            ReasoningEnded: self._reasoning_ended if told else _left_out,
             ToolCallStarted: self._call_started,
             ToolCallDelta: self._call_delta,
             PartEnded: self._part_ended,
@@ -197,6 +199,10 @@ class MessagesStreamWriter:
     def _end(self) -> bytes:
         self._open = _NONE
         return _event({"type": "content_block_stop", "index": self._index})
+
+
+def _left_out(event: Event) -> bytes:
+    return b""
 
 
 _DELTAS = {

@@ -16,6 +16,7 @@ from proxy.dialects.responses.output_items import (
     INCOMPLETE,
     CallItems,
     ItemIds,
+    as_shown,
     extra_item,
     id_of_call,
     item_ids,
@@ -118,9 +119,8 @@ def _output(answer: Answer, context: AnswerContext, status: str) -> list[Json]:
     calls, ids = CallItems(context.request.tools), item_ids(answer.id)
     logprobs = with_bytes(answer.logprobs)
     output: list[Json] = []
-    groups = [
-        (said, list(group)) for said, group in groupby(answer.parts, lambda part: isinstance(part, Text | Refusal))
-    ]
+    parts = [as_shown(part, context.request) if isinstance(part, Reasoning) else part for part in answer.parts]
+    groups = [(said, list(group)) for said, group in groupby(parts, lambda part: isinstance(part, Text | Refusal))]
     for number, (said, group) in enumerate(groups):
         last = status if number == len(groups) - 1 else COMPLETED
         if said:

@@ -10,7 +10,7 @@ import orjson
 
 from policy.endpoints import CHAT_COMPLETIONS
 from proxy.dialects.middle.reading import Json
-from proxy.dialects.middle.request import Reasoning, Tool, ToolCall
+from proxy.dialects.middle.request import Reasoning, Request, Tool, ToolCall
 from proxy.dialects.middle.sealing import seal
 from proxy.dialects.responses.item_writer import call_id
 
@@ -59,6 +59,15 @@ def reasoning_item(id: str, reasoning: Reasoning) -> Json:
     summary = [{"type": "summary_text", "text": reasoning.text}] if reasoning.text else []
     item: Json = {"type": "reasoning", "id": id, "summary": summary}
     return item if native is None else item | {"encrypted_content": seal(reasoning.dialect, native)}
+
+
+def as_shown(reasoning: Reasoning, request: Request) -> Reasoning:
+    """Without its text, unless the caller asked for summaries: this dialect shows none by default."""
+    return reasoning if shows_summaries(request) else Reasoning("", reasoning.dialect, reasoning.native)
+
+
+def shows_summaries(request: Request) -> bool:
+    return request.reasoning is not None and bool(request.reasoning.visible)
 
 
 def extra_item(id: str, call: str, extra: Json) -> Json:

@@ -44,6 +44,7 @@ from proxy.dialects.responses.output_items import (
     extra_item,
     id_of_call,
     item_ids,
+    shows_summaries,
     with_bytes,
 )
 
@@ -61,7 +62,7 @@ class ResponsesStreamWriter:
 
     __slots__ = (
         *("_budget", "_calls", "_context", "_details", "_frames", "_ids", "_open", "_order", "_output"),
-        *("_refused", "_response", "_stop"),
+        *("_refused", "_response", "_shows_summaries", "_stop"),
     )
 
     def __init__(self, context: AnswerContext) -> None:
@@ -77,6 +78,7 @@ class ResponsesStreamWriter:
         """The items that are complete."""
         self._open: OpenItem | None = None
         self._refused = False
+        self._shows_summaries = shows_summaries(context.request)
         self._stop = ""
         self._details = UsageDetails()
 
@@ -111,13 +113,15 @@ class ResponsesStreamWriter:
         message.refusal(event.text)
 
     def _reasoning(self, event: ReasoningDelta) -> None:
-        self._reasoning_item().text(event.text)
+        item = self._reasoning_item()
+        if self._shows_summaries:
+            item.text(event.text)
 
     def _reasoning_ended(self, event: ReasoningEnded) -> None:
         given = event.reasoning
         is_new = not isinstance(self._open, OpenReasoning) or self._open.ended
         item = self._reasoning_item()
-        if is_new and given.text:
+        if is_new and given.text and self._shows_summaries:
             item.text(given.text)
         item.reasoning, item.ended = given, True
 

@@ -24,6 +24,7 @@ wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
 """
+EFFORT = 'model_reasoning_effort="high"'
 UNKNOWN_MODEL = re.compile(r"Model metadata for `[^`]+` not found")
 """Codex' own remark about every model that it does not know."""
 
@@ -40,7 +41,7 @@ def edits(target: Target, *options: str) -> Any:
 
 
 def edits_with_much_thinking(target: Target) -> Any:
-    return edits(target, "-c", 'model_reasoning_effort="high"')
+    return edits(target, "-c", EFFORT)
 
 
 def sees_a_picture(target: Target) -> Any:
@@ -90,8 +91,12 @@ def run(place: Place, target: Target, turns: list[Json], *options: str) -> Json:
     items = [line["item"] for line in lines if line["type"] == "item.completed"]
     told = [{name: value for name, value in item.items() if name != "id"} for item in items]
     [usage] = [line["usage"] for line in lines if line["type"] == "turn.completed"]
+    told = [item for item in told if not UNKNOWN_MODEL.match(item.get("message", ""))]
+    if EFFORT not in options:  # it is for the vendor to say whether a model thinks by default
+        told = [item for item in told if item["type"] != "reasoning"]
+        del usage["reasoning_output_tokens"]
     return {
-        "told": _in_order([item for item in told if not UNKNOWN_MODEL.match(item.get("message", ""))]),
+        "told": _in_order(told),
         "usage": usage,
         "errors": [line for line in lines if line["type"] in ("error", "turn.failed")],
     }

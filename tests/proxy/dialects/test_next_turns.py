@@ -8,7 +8,7 @@ from policy.billing import Tokens
 from proxy.dialects.chat_completions.dialect import DIALECT as CHAT
 from proxy.dialects.messages.dialect import DIALECT as MESSAGES
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
-from proxy.dialects.middle.request import Request
+from proxy.dialects.middle.request import Request, Tool
 from proxy.dialects.responses.dialect import DIALECT as RESPONSES
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -21,7 +21,7 @@ USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
 
 def answered(spoken: Dialect, heard: Dialect, answer: dict[str, Any]) -> dict[str, Any]:
     """The caller's body for a target's answer."""
-    context = AnswerContext("acme/chat", Request([]), 5)
+    context = AnswerContext("acme/chat", Request([], tools=[Tool("f")]), 5)
     return heard.write_answer(spoken.read_answer(answer), context, Tokens(input=1, output=1))
 
 

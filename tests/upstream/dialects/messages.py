@@ -117,6 +117,7 @@ def usage(answer: Answer) -> Json:
         "cache_read_input_tokens": tokens.cached_input,
         "output_tokens": tokens.output,
         "service_tier": "standard",
+        "output_tokens_details": {"thinking_tokens": answer.thinking_tokens},
     }
 
 

@@ -91,6 +91,12 @@ def test_settings_that_messages_lacks_are_refused_by_the_caller_s_name(settings:
     assert caught.value.field == "theirs"
 
 
+def test_verbosity_is_left_out_and_named() -> None:
+    request = Request([ASK], verbosity="low", fields={"verbosity": "text.verbosity"})
+    assert "verbosity" not in str(write_request(request, "claude-x", "VENDOR_A"))
+    assert request.left_out == ["text.verbosity"]
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -283,7 +289,8 @@ def test_strict_schema_is_kept_and_another_one_is_closed() -> None:
     [
         (None, {}),
         (ReasoningSettings(enabled=False), {}),
-        (ReasoningSettings(visible=True), {}),
+        (ReasoningSettings(visible=True), {"thinking": {"type": "adaptive", "display": "summarized"}}),
+        (ReasoningSettings(enabled=False, visible=True), {}),
         (ReasoningSettings(effort="high"), {"output_config": {"effort": "high"}}),
         (THINK, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
         (

@@ -14,7 +14,7 @@ from policy.billing import Tokens
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.messages.request_reader import effort_of_budget
 from proxy.dialects.middle.dialect import AnswerContext
-from proxy.dialects.middle.request import Request, Sampling
+from proxy.dialects.middle.request import ReasoningSettings, Request, Sampling
 from proxy.dialects.upstream_request import UntranslatableError
 from tests.proxy.dialects.messages.recorded import frames_of
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, check_request, parse_message, payloads
@@ -201,7 +201,7 @@ def metered(body: Json) -> Tokens | None:
     return meter.tokens
 
 
-CONTEXT = AnswerContext(MODEL, Request([], sampling=Sampling()), 0)
+CONTEXT = AnswerContext(MODEL, Request([], sampling=Sampling(), reasoning=ReasoningSettings(enabled=True)), 0)
 
 
 @given(answers())

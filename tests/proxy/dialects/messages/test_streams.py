@@ -11,6 +11,7 @@ from proxy.dialects.middle.answer import (
     END,
     REFUSED,
     TOOL_CALLS,
+    Answer,
     Event,
     Failed,
     PartEnded,
@@ -25,7 +26,7 @@ from proxy.dialects.middle.answer import (
     ToolCallStarted,
 )
 from proxy.dialects.middle.dialect import AnswerContext
-from proxy.dialects.middle.request import Reasoning, Request, Sampling
+from proxy.dialects.middle.request import Reasoning, ReasoningSettings, Request, Sampling, Text, Tool
 from proxy.dialects.middle.sealing import unseal
 from tests.proxy.dialects.messages.recorded import RECORDED
 from tests.proxy.dialects.messages.sdk import accumulated, check_events, parse_message, payloads
@@ -40,8 +41,12 @@ BLANK_USAGE: Json = {
 }
 
 
-def context(*stops: str) -> AnswerContext:
-    return AnswerContext("acme/chat", Request([], sampling=Sampling(stop=list(stops))), 1795246080)
+THINK = ReasoningSettings(enabled=True)
+
+
+def context(*stops: str, reasoning: ReasoningSettings | None = THINK, tools: list[Tool] | None = None) -> AnswerContext:
+    request = Request([], sampling=Sampling(stop=list(stops)), reasoning=reasoning, tools=tools or [])
+    return AnswerContext("acme/chat", request, 1795246080)
 
 
 def written(events: list[list[Event]], *stops: str, tokens: Tokens | None = TOKENS) -> bytes:
@@ -101,6 +106,35 @@ def test_text_after_the_end_of_a_part_is_a_new_block() -> None:
         {"type": "text", "text": "ab"},
         {"type": "text", "text": "c"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "tools", "kinds"),
+    [
+        (None, [], ["text"]),
+        (ReasoningSettings(effort="high"), [], ["text"]),
+        (ReasoningSettings(enabled=True), [], ["thinking", "text"]),
+        (None, [Tool("f")], ["thinking", "text"]),
+    ],
+)
+def test_callers_without_thinking_or_tools_get_the_text_first(
+    reasoning: ReasoningSettings | None, tools: list[Tool], kinds: list[str]
+) -> None:
+    asked = context(reasoning=reasoning, tools=tools)
+    thought = Reasoning("hm", "chat_completions", {"reasoning_content": "hm"})
+    whole = DIALECT.write_answer(Answer("m", 0, [thought, Text("42")], Stop(END)), asked, TOKENS)
+    assert [block["type"] for block in whole["content"]] == kinds
+    writer = DIALECT.new_stream_writer(asked)
+    events: list[Event] = [
+        Started("m"),
+        ReasoningDelta("hm"),
+        ReasoningEnded(thought),
+        TextDelta("42"),
+        Stopped(Stop(END)),
+    ]
+    stream = b"".join(writer.write([event]) for event in events) + writer.closing(TOKENS)
+    check_events(payloads(stream))
+    assert [block.type for block in accumulated(stream).content] == kinds
 
 
 def test_refusal_is_told_in_the_stop_too() -> None:

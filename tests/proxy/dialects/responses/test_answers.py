@@ -45,6 +45,7 @@ ASKED: Json = {
     "instructions": "Be brief.",
     "metadata": {"team": "a"},
     "temperature": 0.5,
+    "reasoning": {"summary": "auto"},
     "tools": [{"type": "function", "name": "get_weather", "parameters": {"type": "object"}}],
 }
 """Of these calls, all answers repeat the settings."""
@@ -117,6 +118,26 @@ def test_written_stream_ends_with_the_whole_answer(name: str) -> None:
     again = gathered(one for event in events for one in reader.read(event))
     again.logprobs = with_bytes(again.logprobs) or None
     assert again == DIALECT.read_answer(events[-1]["response"])
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_summaries_are_shown_only_to_callers_that_ask(name: str) -> None:
+    whole, frames = RECORDED[name]
+    silent = ASKED | {"reasoning": {"effort": "high"}}
+    written = DIALECT.write_answer(DIALECT.read_answer(whole), context(silent), TOKENS)
+    thoughts = [item for item in written["output"] if item["type"] == "reasoning"]
+    assert all(item["summary"] == [] for item in thoughts)
+    events = payloads(written_stream(streamed_events(frames), silent))
+    assert events[-1]["response"] == written
+    assert not any("summary" in event["type"] for event in events)
+    sealed = [item["encrypted_content"] for item in reasoning_items(whole) if "encrypted_content" in item]
+    assert [item["encrypted_content"] for item in thoughts if "encrypted_content" in item] == sealed
+
+
+def reasoning_items(whole: Json) -> list[Json]:
+    """The items as a caller sees them that asked for summaries."""
+    output: list[Json] = DIALECT.write_answer(DIALECT.read_answer(whole), context(), TOKENS)["output"]
+    return [item for item in output if item["type"] == "reasoning"]
 
 
 def client_of(body: bytes, content_type: str) -> openai.OpenAI:
