@@ -153,6 +153,7 @@ class ResponsesStreamWriter:
     def _failed(self, event: Failed) -> None:
         self._started(Started(""))
         error = {"code": _ERROR_CODES.get(event.kind, "server_error"), "message": event.message}
+        self._frames.add("error", error | {"param": None})
         ended = {"status": "failed", "error": error, "output": self._output}
         self._frames.add("response.failed", {"response": self._response | ended})
 

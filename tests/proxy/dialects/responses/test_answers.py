@@ -258,8 +258,10 @@ def test_interleaved_calls_come_one_after_the_other() -> None:
 def test_failure_within_a_stream_is_a_failed_response(kind: str, code: str) -> None:
     writer = DIALECT.new_stream_writer(context())
     written = writer.write([Started("c1", 1), TextDelta("I "), Failed(kind, "Overloaded")])
-    last = payloads(written)[-1]
+    error, last = payloads(written)[-2:]
+    check(error, ResponseStreamEvent)
     check(last, ResponseStreamEvent)
+    assert (error["type"], error["code"], error["message"]) == ("error", code, "Overloaded")
     assert last["type"] == "response.failed"
     assert (last["response"]["status"], last["response"]["error"]) == (
         "failed",
