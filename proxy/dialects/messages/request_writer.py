@@ -73,8 +73,6 @@ def _refuse_what_is_missing(request: Request) -> None:
     ):
         if given:
             raise request.refuse(setting)
-    if request.verbosity is not None:  # Codex sends it for some models
-        request.left_out.append(request.field_of("verbosity"))
 
 
 def _max_tokens(request: Request, thinking: Json) -> int:

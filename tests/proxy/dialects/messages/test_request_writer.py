@@ -91,12 +91,6 @@ def test_settings_that_messages_lacks_are_refused_by_the_caller_s_name(settings:
     assert caught.value.field == "theirs"
 
 
-def test_verbosity_is_left_out_and_named() -> None:
-    request = Request([ASK], verbosity="low", fields={"verbosity": "text.verbosity"})
-    assert "verbosity" not in str(write_request(request, "claude-x", "VENDOR_A"))
-    assert request.left_out == ["text.verbosity"]
-
-
 @pytest.mark.parametrize(
     "part",
     [
