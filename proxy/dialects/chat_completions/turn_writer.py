@@ -65,10 +65,20 @@ class TurnWriter:
     def _add(self, message: Json, turn: Turn) -> None:
         self._messages.append(message | {"name": turn.name} if turn.name is not None else message)
 
+    def _content(self, parts: list[Json]) -> str | list[Json]:
+        """One text as a string; several as one where the target is another vendor's: not every server takes parts."""
+        if len(parts) == 1 or not self._is_native:
+            texts = [part["text"] for part in parts if part["type"] == "text"]
+            if len(texts) == len(parts):
+                return "\n".join(texts)
+        return parts
+
     def _write_system(self, turn: Turn) -> None:
         role = DEVELOPER if turn.role == DEVELOPER and self._is_native else SYSTEM
-        if turn.parts:
-            self._add({"role": role, "content": "\n".join(_texts(turn.parts))}, turn)
+        _refuse_others(turn.parts, Text)
+        texts = [_text(part)[0] for part in turn.parts if isinstance(part, Text)]
+        if texts:
+            self._add({"role": role, "content": self._content(texts)}, turn)
 
     def _write_user(self, turn: Turn) -> None:
         others: list[Part] = []
@@ -80,11 +90,11 @@ class TurnWriter:
         if others:
             written = [*self._attached, *(one for part in others for one in _written(part))]
             self._attached = []
-            self._add({"role": "user", "content": _content(written)}, turn)
+            self._add({"role": "user", "content": self._content(written)}, turn)
 
     def _write_attached(self) -> None:
         if self._attached:
-            self._messages.append({"role": "user", "content": _content(self._attached)})
+            self._messages.append({"role": "user", "content": self._content(self._attached)})
             self._attached = []
 
     def _write_result(self, result: ToolResult) -> None:
@@ -129,23 +139,11 @@ def _refuse_others(parts: Iterable[Part], *kinds: type[Part]) -> None:
             raise UntranslatableError(part.field)
 
 
-def _texts(parts: Iterable[Part]) -> list[str]:
-    _refuse_others(parts, Text)
-    return [part.text for part in parts if isinstance(part, Text)]
-
-
 def _call_id(id: str) -> str:
     """The id, or a hash of one that is too long; the same for a call and its result."""
     if len(id) <= MAX_CALL_ID_CHARS:
         return id
     return f"call_{sha256(id.encode(errors='surrogatepass')).hexdigest()[:32]}"
-
-
-def _content(parts: list[Json]) -> str | list[Json]:
-    """Text alone as a string, which every server takes."""
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
 
 
 def _written(part: Part) -> list[Json]:

@@ -65,10 +65,13 @@ FILES = st.builds(
 )
 AUDIO = st.just({"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}})
 TEXT_PARTS = st.builds(lambda text: {"type": "text", "text": text}, TEXTS)
-CONTENTS = TEXTS | st.tuples(IMAGES | FILES | AUDIO, st.lists(IMAGES | TEXT_PARTS, max_size=2)).map(
-    lambda pair: [pair[0], *pair[1]]
+SEVERAL_TEXTS = st.lists(TEXT_PARTS, min_size=2, max_size=3)
+CONTENTS = (
+    TEXTS
+    | SEVERAL_TEXTS
+    | st.tuples(IMAGES | FILES | AUDIO, st.lists(IMAGES | TEXT_PARTS, max_size=2)).map(lambda pair: [pair[0], *pair[1]])
 )
-SYSTEM = members({"role": st.sampled_from(["system", "developer"]), "content": TEXTS}, name=WORDS)
+SYSTEM = members({"role": st.sampled_from(["system", "developer"]), "content": TEXTS | SEVERAL_TEXTS}, name=WORDS)
 USER = members({"role": st.just("user"), "content": CONTENTS}, name=WORDS)
 REASONING: st.SearchStrategy[Json] = st.sampled_from(
     [

@@ -129,9 +129,16 @@ def test_top_k_is_refused_by_the_callers_name() -> None:
     assert caught.value.field == "sampling.top_k"
 
 
+def test_several_texts_are_one_for_servers_that_may_take_no_parts() -> None:
+    turns = [Turn("system", [Text("a"), Text("b")]), Turn("user", [Text("c"), Text("d")])]
+    assert [message["content"] for message in messages_of(*turns, provider="PLATFORM")] == ["a\nb", "c\nd"]
+    parts = [[{"type": "text", "text": text} for text in texts] for texts in ("ab", "cd")]
+    assert [message["content"] for message in messages_of(*turns)] == parts
+
+
 def test_system_turns_stay_where_they_are() -> None:
-    assert messages_of(Turn("system", [Text("a"), Text("b")]), HI, Turn("system", [Text("c")]), HI) == [
-        {"role": "system", "content": "a\nb"},
+    assert messages_of(Turn("system", [Text("a")]), HI, Turn("system", [Text("c")]), HI) == [
+        {"role": "system", "content": "a"},
         {"role": "user", "content": "hi"},
         {"role": "system", "content": "c"},
         {"role": "user", "content": "hi"},
