@@ -8,6 +8,7 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
+from proxy.dialects.middle.sealing import seal
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
@@ -104,6 +105,19 @@ async def test_count_takes_one_request_and_no_tokens(rig: PathRig, target: Targe
     assert [outgoing.header("x-ratelimit-remaining-requests") for outgoing in answers] == ["1", "0", "0"]
     assert {outgoing.header("x-ratelimit-remaining-tokens") for outgoing in answers} == {"5"}
     rig.check_settled()
+
+
+async def test_target_counts_what_the_message_would_send(rig: PathRig) -> None:
+    sealed = seal("chat_completions", {"reasoning_content": "Hm."})
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": sealed}
+    turns = [{"role": "assistant", "content": [thinking, {"type": "text", "text": "Yes."}]}, ASKED["messages"][0]]
+    rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="their-model"))
+    rig.upstream.will(answer(COUNTED), answer(b"{}"))
+    for path in (PATH, "/v1/messages"):
+        await rig.serve(FakeIncoming(path).saying(ASKED | {"messages": turns}))
+    counted, sent = (json.loads(bytes(call.body)) for call in rig.upstream.calls)
+    assert counted == sent
+    assert sealed not in json.dumps(counted)
 
 
 async def test_count_is_checked_as_any_call(rig: PathRig) -> None:
