@@ -349,7 +349,8 @@ async def test_upstream_error_passes_with_its_status_and_bills_nothing(
     async with wired(rig) as wire:
         if platform_target:
             deploy_platform_model(rig, wire.upstream.url)
-        wire.upstream.plan(script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"}))
+        # On every path: a replica that answers 404 is asked in another dialect.
+        wire.upstream.default = script.answer(status, raw, {"x-ratelimit-limit-requests": "1", "server": "them"})
         got, headers, body = await wire.answer(stream=status % 2 == 0)
         assert got == status
         assert expected(body), body
