@@ -10,6 +10,7 @@ from proxy.refusals import MalformedRequestError
 
 _MEDIA_TYPE = "multipart/form-data"
 _CHARACTERS = r"[A-Za-z0-9'()+_,./:=?-]{1,70}"  # RFC 2046 5.1.1, without the space
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _CHARSET = r'(?:[ \t]*;[ \t]*charset="?utf-8"?)?'
 _BOUNDARY = rf'[ \t]*;[ \t]*boundary=(?:"({_CHARACTERS})"|([A-Za-z0-9\'+_.-]{{1,70}}))'
 _FORM = re.compile(_MEDIA_TYPE + _CHARSET + _BOUNDARY + _CHARSET, re.IGNORECASE)
@@ -32,5 +33,6 @@ def boundary_of(content_types: Sequence[str]) -> bytes:
 
 
 def content_type_of(boundary: bytes) -> str:
-    """The field for the upstream, always in the same form."""
-    return f'{_MEDIA_TYPE}; boundary="{boundary.decode()}"'
+    """The field for the upstream. It depends on nothing but the boundary, which is quoted only if it has to be."""
+    text = boundary.decode()
+    return f"{_MEDIA_TYPE}; boundary={text}" if _PLAIN.fullmatch(text) else f'{_MEDIA_TYPE}; boundary="{text}"'

@@ -89,7 +89,7 @@ async def test_form_passes_with_the_targets_model(rig: PathRig, path: str, model
     assert (outgoing.status, outgoing.json) == (200, {"text": "hello"})
     [call] = rig.upstream.calls
     assert call.url == VENDOR_B + path
-    assert call.headers["content-type"] == 'multipart/form-data; boundary="b"'
+    assert call.headers["content-type"] == "multipart/form-data; boundary=b"
     assert call.headers["authorization"] == "Bearer sk-upstream-secret"
     sent = b"".join(parts).replace(SLUG.encode(), b"their-model") + b"--b--\r\n"
     assert rig.upstream.uploaded == [sent]

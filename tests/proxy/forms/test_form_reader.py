@@ -250,7 +250,8 @@ def test_boundaries_that_parsers_read_differently_are_refused(values: list[str])
 
 def test_boundary_goes_upstream_in_one_form() -> None:
     for written in ("multipart/form-data; boundary=b-1", 'Multipart/Form-Data;boundary="b-1";charset=UTF-8'):
-        assert content_type_of(boundary_of([written])) == 'multipart/form-data; boundary="b-1"'
+        assert content_type_of(boundary_of([written])) == "multipart/form-data; boundary=b-1"
+    assert content_type_of(b"===1==") == 'multipart/form-data; boundary="===1=="'
 
 
 def test_model_name_that_holds_the_boundary_is_refused() -> None:
