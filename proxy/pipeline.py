@@ -86,7 +86,7 @@ class Pipeline:
         given.meters.watch(self._capacity)
         self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors)
         self._authenticate = authenticate.Authenticate(given.directory)
-        self._route = route.Route(given.directory, given.dialects)
+        self._route = route.Route(given.directory, given.dialects, slices)
         self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
         self._count_tokens = count_tokens.CountTokens(given.dialects)
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
@@ -116,7 +116,7 @@ class Pipeline:
         if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
             return self._route.models(head, identified)  # 404
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
-        context.reached = routed = self._route(identified, received)  # 400 404
+        context.reached = routed = await self._route(identified, received)  # 400 404
         context.reached = admitted = await self._admit(context, routed)  # 429 503
         if head.purpose is Purpose.COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted

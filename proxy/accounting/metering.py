@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Generator
-from typing import Protocol
+from typing import Any, Protocol
 
 from policy.billing import Tokens
+from proxy.time_slices import Uncut
 
 
 class Reported(Protocol):
@@ -53,7 +54,7 @@ class AnswerReader(Protocol):
         """Read upstream's bytes; returns the bytes for the caller. Holds back what cannot be passed on yet."""
         ...
 
-    def prepare_end_in_slices(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
         """Work to run in slices before `end`, for a long answer that is held whole. Optional."""
         ...
 

@@ -5,6 +5,8 @@ Pure. The dialects know the meaning of members and events.
 
 from collections.abc import Generator
 from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any
 
 import orjson
 
@@ -22,9 +24,11 @@ from proxy.json_text.json_edit import Json
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import SegmentedBody
 from proxy.json_text.sliced_json import parse_in_slices
-from proxy.time_slices import at_once
+from proxy.time_slices import Uncut, at_once
 
 MAX_EVENT_BYTES = 4 << 20
+MAX_EVENT_OBJECTS = 5_000
+"""An event is translated at once: each object takes up to 8 µs of the event loop."""
 PING, KEEP_ALIVE = "ping", b": ping\n\n"
 """The event that shows that a stream is alive (Messages), and a comment that shows it in any dialect."""
 
@@ -70,7 +74,7 @@ class TranslatingStreamReader:
         data = sse.data_of(piece)
         if data.strip() == b"[DONE]":
             return self._written(self._reader.done_received())
-        if not is_surely_within_bounds(data):
+        if not is_surely_within_bounds(data) or data.count(b"{") > MAX_EVENT_OBJECTS:
             raise UpstreamCutError("an event holds too much to translate")
         try:
             event = orjson.loads(data) if data else None
@@ -121,7 +125,7 @@ class TranslatingBodyReader:
         self._held.append(data)
         return b""
 
-    def prepare_end_in_slices(self) -> Generator[None, None, None]:
+    def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
         raw = yield from SegmentedBody(*self._held).join_in_slices()
         self._held.clear()
         try:
@@ -138,7 +142,7 @@ class TranslatingBodyReader:
         if self.failed:  # it holds no answer to translate
             self._result = raw if failure is None else orjson.dumps({"error": failure})
             return
-        translated = self._translated(answer, outline)
+        translated = yield partial(self._translated, answer, outline)
         self._result = (
             translated if outline is None else (yield from outline.restored_body(translated).join_in_slices())
         )

@@ -40,6 +40,8 @@ from proxy.exchange import Headers, Received
 from proxy.json_text.json_edit import Json, edit_members
 from proxy.json_text.segmented_body import RequestBody
 
+MANY_OBJECTS = 500
+"""A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
 VENDOR_A, VENDOR_B = "VENDOR_A", "VENDOR_B"
 
 _DIALECTS: Mapping[str, Dialect] = {
@@ -101,6 +103,12 @@ class Dialects:
         if attempt.json is None:
             self._passing[path, target.provider] = attempt
         return attempt
+
+    def translates_much(self, request: Received, target: Target) -> bool:
+        """Whether the first attempt is a translation that takes more than a few milliseconds."""
+        caller_dialect = _PATH_DIALECTS[request.head.path]
+        dialect = self._spoken.known(target, caller_dialect) or dialects_of(target, caller_dialect)[0]
+        return dialect != caller_dialect and request.body.count(b"{") > MANY_OBJECTS
 
     def next_attempt(self, request: Received, target: Target, attempt: Attempt) -> Attempt | None:
         """How to put the call to `target`, which has no path for `attempt`; None if there is no other way.

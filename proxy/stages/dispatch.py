@@ -7,6 +7,7 @@ no byte of it reached the first. Asks again in another dialect where a compatibl
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, time_ns
 from typing import Protocol
 
@@ -155,7 +156,8 @@ class Dispatch:
         answering.upstream = HeldAnswer(answering.upstream, body)
         if has_nested_error(body):
             return None
-        return self._parts.dialects.next_attempt(routed.received, routed.endpoint.target, attempt)
+        again = partial(self._parts.dialects.next_attempt, routed.received, routed.endpoint.target, attempt)
+        return await self._slices.beside(again)
 
     async def _ask(self, context: RequestContext, admitted: Admitted, credential: str | None) -> Answering:
         """Put the call to its target as the current attempt says."""

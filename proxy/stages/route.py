@@ -4,6 +4,7 @@
 that the group may not call get the same answer, so that nobody can probe for the slugs of others.
 """
 
+from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -14,7 +15,10 @@ from proxy.dialects.attempt import Attempt
 from proxy.exchange import MODELS_PATH, Answered, Identified, Received, RequestHead, Routed, SlugRoute
 from proxy.http_rules import model_listing
 from proxy.refusals import BadCredentialError, NoSuchSlugError
+from proxy.time_slices import Slices
 
+FEW_BYTES = 16 << 10
+"""A body of this size is translated at once."""
 MAX_SLUG_CHARS = 257
 """The longest slug. An error message repeats no more of what the caller sent."""
 
@@ -41,18 +45,28 @@ class Dialects(Protocol):
         """
         ...
 
+    def translates_much(self, request: Received, target: Target) -> bool:
+        """Whether the first attempt is a translation that would hold the loop for long."""
+        ...
+
 
 class Route:
     """Finds where a slug leads for the caller."""
 
-    def __init__(self, directory: Directory, dialects: Dialects) -> None:
+    def __init__(self, directory: Directory, dialects: Dialects, slices: Slices) -> None:
         self._directory = directory
         self._dialects = dialects
+        self._slices = slices
 
-    def __call__(self, identified: Identified, received: Received) -> Routed:
+    async def __call__(self, identified: Identified, received: Received) -> Routed:
         route = self._slug_route(identified, received.slug)
         endpoint, plan = route.endpoint, route.plan
-        return Routed(identified, received, endpoint, plan, self._dialects.first_attempt(received, endpoint.target))
+        target, dialects = endpoint.target, self._dialects
+        if len(received.body) > FEW_BYTES and dialects.translates_much(received, target):
+            attempt = await self._slices.beside(partial(dialects.first_attempt, received, target))
+        else:
+            attempt = dialects.first_attempt(received, target)
+        return Routed(identified, received, endpoint, plan, attempt)
 
     def models(self, head: RequestHead, identified: Identified) -> Answered:
         """List the slugs that this key may call, or show the one that the path names."""

@@ -1,6 +1,8 @@
 """A compatible server is asked in the caller's dialect, and in another one where it lacks the path."""
 
 import json
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +10,9 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target
 from policy.limits.limit import Limit, LimitType, Unit
+from proxy.dialects import registry
+from proxy.dialects.messages.dialect import DIALECT
+from proxy.dialects.registry import MANY_OBJECTS
 from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
@@ -189,6 +194,23 @@ async def test_stream_is_translated_after_a_fallback(rig: PathRig) -> None:
     outgoing = await send_messages(rig, stream=True)
     assert b'"text":"hello"' in outgoing.body
     assert b"event: message_stop" in outgoing.body
+
+
+async def test_long_conversation_is_translated_beside_the_loop(rig: PathRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1", target_model="m"))
+    threads: list[str] = []
+    read = DIALECT.read_request
+
+    def noted(body: dict[str, Any]) -> Any:
+        threads.append(threading.current_thread().name)
+        return read(body)
+
+    monkeypatch.setitem(registry._DIALECTS, "messages", replace(DIALECT, read_request=noted))
+    for turns in (3, MANY_OBJECTS):
+        rig.upstream.will(said(COMPLETION))
+        text = [{"role": ("user", "assistant")[n % 2], "content": "long " * 10} for n in range(2 * turns + 1)]
+        assert (await send_messages(rig, messages=text)).status == 200
+    assert threads == ["MainThread", "uncut-work_0"]
 
 
 # Which dialects a target speaks.

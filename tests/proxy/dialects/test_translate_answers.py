@@ -395,6 +395,13 @@ def test_untranslatable_answer_is_an_upstream_error(body: Any, path: str, target
         read(answer_reader(received(body, path), target, 200, SSE), [b"data: " + b"x" * (5 << 20)])
 
 
+def test_event_of_too_many_objects_is_cut() -> None:
+    calls = b",".join([b'{"index":%d,"id":"c%d","function":{"name":"f"}}' % (n, n) for n in range(2501)])
+    chunk = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%b]}}]}\n\n' % calls
+    with pytest.raises(UpstreamCutError, match="too much"):
+        answer_reader(received(MESSAGES_ASK, MESSAGES), VENDOR_B, 200, SSE).feed(chunk)
+
+
 def test_answer_nested_too_deeply_is_an_upstream_error() -> None:
     """orjson parses 1024 levels and serializes 255."""
     nested = b'{"a":' * 300 + b"1" + b"}" * 300
