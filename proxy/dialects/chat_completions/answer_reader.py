@@ -89,7 +89,7 @@ def read_call(call: Json) -> tuple[str, str, bool]:
 
 def made_call_id(answer_id: str, number: int) -> str:
     """An id for a call to which the server gives none; differs from those of other answers."""
-    return f"call_{sha256(f'{answer_id}.{number}'.encode(errors='surrogatepass')).hexdigest()[:24]}"
+    return f"call_{sha256(f'{answer_id}.{number}'.encode()).hexdigest()[:24]}"
 
 
 def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Stop:

@@ -64,9 +64,15 @@ def _response_format(asked: OutputFormat) -> Json:
 
 
 def _effort(request: Request, reasoning: ReasoningSettings) -> str | None:
-    """The effort to ask for; None to leave it to the model. Not every model takes `none`: only who said it gets it."""
+    """The effort to ask for; None to leave it to the model.
+
+    Not every model takes `none` and `max`: they go only to who said so in OpenAI's words.
+    """
+    is_openais = request.field_of("reasoning").startswith("reasoning")
     if reasoning.enabled is False:
-        return "none" if request.field_of("reasoning").endswith("effort") else None
+        return "none" if is_openais else None
+    if reasoning.effort == "max" and not is_openais:
+        return "xhigh"
     if reasoning.effort is not None or reasoning.budget_tokens is None:
         return reasoning.effort
     if reasoning.budget_tokens < _LOW_BUDGET:
@@ -84,10 +90,11 @@ def _labels(request: Request, *, is_native: bool) -> Json:
     if request.cache_key is not None and is_native:
         written["prompt_cache_key"] = request.cache_key
     if request.user is not None:
-        written["user"] = _user_id(request.user)
+        is_old = not is_native or request.field_of("user") == "user"
+        written["user" if is_old else "safety_identifier"] = _user_id(request.user)
     return written
 
 
 def _user_id(user: str) -> str:
     """The end user's id, or a hash of one that is longer than the vendor takes: it need only be stable."""
-    return user if len(user) <= MAX_USER_CHARS else sha256(user.encode(errors="surrogatepass")).hexdigest()
+    return user if len(user) <= MAX_USER_CHARS else sha256(user.encode()).hexdigest()

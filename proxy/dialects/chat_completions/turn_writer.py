@@ -143,7 +143,7 @@ def _call_id(id: str) -> str:
     """The id, or a hash of one that is too long; the same for a call and its result."""
     if len(id) <= MAX_CALL_ID_CHARS:
         return id
-    return f"call_{sha256(id.encode(errors='surrogatepass')).hexdigest()[:32]}"
+    return f"call_{sha256(id.encode()).hexdigest()[:32]}"
 
 
 def _written(part: Part) -> list[Json]:

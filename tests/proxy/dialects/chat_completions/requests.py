@@ -153,6 +153,8 @@ def requests(draw: st.DrawFn) -> Json:
         body["messages"] += [draw(USER), *draw(exchanges())]
     body["messages"].append(draw(USER | SYSTEM))
     body |= draw(SETTINGS)
+    if draw(st.booleans()) and "user" in body:
+        body["safety_identifier"] = body.pop("user")
     if draw(st.booleans()):
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if draw(st.booleans()):

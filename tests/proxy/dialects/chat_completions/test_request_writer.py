@@ -96,6 +96,12 @@ def written(provider: str = "VENDOR_B", **members: Any) -> dict[str, Any]:
         ),
         ({"output_format": OutputFormat("json_object")}, {"response_format": {"type": "json_object"}}),
         ({"reasoning": ReasoningSettings(enabled=True, effort="high")}, {"reasoning_effort": "high"}),
+        (
+            {"reasoning": ReasoningSettings(enabled=True, effort="max"), "fields": {"reasoning": "thinking"}},
+            {"reasoning_effort": "xhigh"},
+        ),
+        ({"reasoning": ReasoningSettings(enabled=True, effort="max")}, {"reasoning_effort": "max"}),
+        ({"user": "u", "fields": {"user": "metadata.user_id"}}, {"safety_identifier": "u"}),
         ({"reasoning": ReasoningSettings(enabled=True)}, {}),
         ({"reasoning": ReasoningSettings(enabled=True, budget_tokens=2000)}, {"reasoning_effort": "low"}),
         ({"reasoning": ReasoningSettings(enabled=True, budget_tokens=4096)}, {"reasoning_effort": "medium"}),
