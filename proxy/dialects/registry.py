@@ -20,6 +20,7 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import PassThroughReader
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
+from proxy.dialects.chat_completions import reasoning as chat_reasoning
 from proxy.dialects.counting import answer_text, token_count
 from proxy.dialects.counting.answer_text import TextExtractor
 from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
@@ -54,6 +55,7 @@ _PATH_DIALECTS = {
 }
 """The caller's dialect by path. Other paths serve no inference."""
 _UNSEALING: Mapping[str, Callable[[Json], Json]] = {
+    CHAT_COMPLETIONS: chat_reasoning.without_sealed,
     MESSAGES: messages_unsealing.without_sealed,
     RESPONSES: responses_unsealing.without_sealed,
 }
@@ -274,8 +276,8 @@ def _has_sealed(request: Received) -> bool:
 def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
     _restore(request)
-    body = _UNSEALING[dialect](request.json)
-    return body if target.target_model is None else body | {"model": target.target_model}
+    changes = chat_completions.changed_members(request.head.path, request.json, target.target_model)
+    return _UNSEALING[dialect](request.json) | {name: orjson.Fragment(text) for name, text in changes.items()}
 
 
 def _form(headers: Headers, streaming: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from proxy.dialects.middle.answer_reading import objects_in, text_in
 from proxy.dialects.middle.reading import Json, objects_at, require_object, require_text
 from proxy.dialects.middle.request import Reasoning
-from proxy.dialects.middle.sealing import seal, unseal
+from proxy.dialects.middle.sealing import MARK, seal, unseal
 
 DIALECT_NAME = "chat_completions"
 BLOCK_SEPARATOR = "\n\n"
@@ -106,3 +106,25 @@ def returned_members(blocks: list[Reasoning]) -> tuple[Json, Json]:
             if isinstance(inner, dict) and inner:
                 found.update({name: inner} if found is members else inner)
     return members, extras
+
+
+def without_sealed(body: Json) -> Json:
+    """`body` without sealed entries, for a target of this dialect: its vendor cannot read the seal.
+
+    A conversation has such entries if its slug had a target of another dialect before. Changes nothing in place.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    return body | {"messages": [_without_sealed_entries(message) for message in messages]}
+
+
+def _without_sealed_entries(message: object) -> object:
+    details = message.get("reasoning_details") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(details, list):
+        return message
+    kept = [entry for entry in details if not text_in(entry, "data").startswith(MARK)]
+    if len(kept) == len(details):
+        return message
+    others = {name: value for name, value in message.items() if name != "reasoning_details"}
+    return others | {"reasoning_details": kept} if kept else others

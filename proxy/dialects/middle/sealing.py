@@ -34,7 +34,7 @@ def unseal(text: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def has_reasoning(body: dict[str, Any]) -> bool:
-    """Whether the turns of a Messages or Responses body hold reasoning, which may be sealed."""
+    """Whether the turns of a body hold reasoning, which may be sealed."""
     items = body.get("input")
     if isinstance(items, list):
         return any(isinstance(item, dict) and item.get("type") == "reasoning" for item in items)
@@ -44,6 +44,8 @@ def has_reasoning(body: dict[str, Any]) -> bool:
 
 def _thinks(turn: object) -> bool:
     content = turn.get("content") if isinstance(turn, dict) else None
+    if isinstance(turn, dict) and "reasoning_details" in turn:
+        return True
     return isinstance(content, list) and any(
         isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking") for block in content
     )

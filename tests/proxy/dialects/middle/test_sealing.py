@@ -43,6 +43,7 @@ THINKING = {"type": "thinking", "thinking": "", "signature": "s"}
         ({"messages": [None, {"content": [None, {"type": "text"}]}]}, False),
         ({"messages": [{"content": [THINKING]}]}, True),
         ({"messages": [{"content": [{"type": "redacted_thinking"}]}]}, True),
+        ({"messages": [{"content": "a", "reasoning_details": []}]}, True),
         ({"input": "x"}, False),
         ({"input": [{"role": "user", "content": "x"}, "y"]}, False),
         ({"input": [{"type": "reasoning"}]}, True),
