@@ -18,6 +18,7 @@ from proxy.dialects.middle.answer import (
     Stop,
     UsageDetails,
 )
+from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Reasoning, Request
 from proxy.dialects.middle.sealing import seal
 
@@ -85,6 +86,19 @@ def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:
     if reason == REFUSED and refusal:
         members["stop_details"] = {"type": "refusal", "category": None, "explanation": refusal}
     return members
+
+
+def usage_of(tokens: Tokens | None, details: UsageDetails, context: AnswerContext) -> Json:
+    """The usage of a complete answer.
+
+    A caller that asked for a thread is told that another model wrote the answer. By the vendor's rule no thread has it
+    then, so the caller sends the whole conversation again, as SDKs do.
+    """
+    usage = usage_member(tokens, details)
+    if "thread" not in context.request.echo:
+        return usage
+    written = {name: count for name, count in usage.items() if name != "output_tokens_details"}
+    return usage | {"iterations": [written | {"type": "fallback_message", "model": context.slug}]}
 
 
 def usage_member(tokens: Tokens | None, details: UsageDetails) -> Json:

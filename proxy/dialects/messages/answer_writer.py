@@ -11,7 +11,7 @@ from proxy.dialects.messages.answer_blocks import (
     reasoning_block,
     stop_members,
     tells_reasoning,
-    usage_member,
+    usage_of,
 )
 from proxy.dialects.messages.turn_writer import input_of
 from proxy.dialects.middle.answer import Answer, Json
@@ -39,7 +39,7 @@ def write_answer(answer: Answer, context: AnswerContext, tokens: Tokens | None) 
         "model": context.slug,
         "content": content,
         **stop_members(answer.stop, refusal, context.request.sampling.stop),
-        "usage": usage_member(tokens, answer.details),
+        "usage": usage_of(tokens, answer.details, context),
     }
 
 

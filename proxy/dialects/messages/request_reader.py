@@ -57,6 +57,7 @@ _KNOWN = frozenset(
         "cache_control",
         "context_management",
         "diagnostics",
+        "thread",
     )
 )
 """`context_management` and `diagnostics` are skipped: the one is a hint about cost, the other changes no answer."""
@@ -112,6 +113,8 @@ def read_request(body: Json) -> Request:
         request.max_output_tokens = _max_tokens(body["max_tokens"])
     if body.get("cache_control") is not None:
         request.cache = require_object(body["cache_control"], "cache_control")
+    if body.get("thread") is not None:
+        request.echo["thread"] = _thread(require_object(body["thread"], "thread"))
     request.sampling = _sampling(body)
     request.tools = [_tool(tool, field) for tool, field in objects_at(body, "tools", "tools")]
     if body.get("tool_choice") is not None:
@@ -130,6 +133,14 @@ def _fields(body: Json) -> dict[str, str]:
     if "tool_choice" in fields:
         fields["parallel_tool_calls"] = "tool_choice.disable_parallel_tool_use"
     return fields
+
+
+def _thread(thread: Json) -> Json:
+    """The wish that the vendor stores the conversation, which need not come true; never one to go on from its store."""
+    if thread.get("type") != "create":
+        raise UntranslatableError("thread", "the target of this slug stores no conversations; send all messages")
+    require_known_members(thread, "thread", frozenset(("type",)), {})
+    return thread
 
 
 def _max_tokens(value: object) -> int:

@@ -17,6 +17,7 @@ from proxy.dialects.messages.answer_blocks import (
     stop_members,
     tells_reasoning,
     usage_member,
+    usage_of,
 )
 from proxy.dialects.middle.answer import (
     DetailsSeen,
@@ -104,7 +105,7 @@ class MessagesStreamWriter:
         payload: Json = {
             "type": "message_delta",
             "delta": stop_members(self._stop, self._refusal_text.text(), self._context.request.sampling.stop),
-            "usage": usage_member(tokens, self._details),
+            "usage": usage_of(tokens, self._details, self._context),
         }
         return self._close() + _event(payload) + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 

@@ -54,6 +54,8 @@ TOOL: Json = {"name": "f", "input_schema": {"type": "object"}}
         (body(speed="fast"), "speed"),
         (body(service_tier="priority"), "service_tier"),
         (body(invented=1), "invented"),
+        (body(thread={"type": "continue", "previous_message_id": "msg_1"}), "thread"),
+        (body(thread={"type": "create", "invented": 1}), "thread.invented"),
         (body(max_tokens=0), "max_tokens"),
         (body(max_tokens="9"), "max_tokens"),
         (body(stream=1), "stream"),
@@ -138,6 +140,7 @@ def test_what_the_middle_cannot_hold_is_refused_by_name(asked: Json, field: str)
         {"thinking": {"type": "disabled"}},
         {"thinking": {"type": "between_tools"}},
         {"metadata": {"tenant": "x"}},
+        {"thread": {"type": "create"}},
         {"metadata": None, "system": None, "tools": None, "tool_choice": None, "stop_sequences": None},
     ],
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from anthropic.types.beta import BetaMessage
 
 from policy.billing import Tokens
 from proxy.dialects.messages.dialect import DIALECT
@@ -209,6 +210,19 @@ def test_stop_sequence_is_named_only_if_the_caller_asked_for_it() -> None:
 def test_missing_usage_is_zero() -> None:
     usage = payloads(written([[Started("m")], [Stopped(Stop(END))]], tokens=None))[-2]["usage"]
     assert usage == BLANK_USAGE
+
+
+def test_caller_that_asked_for_a_thread_is_told_that_there_is_none() -> None:
+    """By the vendor's rule, an answer of a fallback model is in no thread."""
+    asked = context()
+    asked.request.echo["thread"] = {"type": "create"}
+    writer = DIALECT.new_stream_writer(asked)
+    stream = writer.write([Started("m"), TextDelta("a"), Stopped(Stop(END))]) + writer.closing(TOKENS)
+    streamed = payloads(stream)[-2]["usage"]
+    body = DIALECT.write_answer(DIALECT.read_answer(RECORDED["text"][0]), asked, TOKENS)
+    BetaMessage.model_validate_json(orjson.dumps(body), strict=True)
+    assert [each["type"] for each in streamed["iterations"]] == ["fallback_message"]
+    assert [each["model"] for each in body["usage"]["iterations"]] == ["acme/chat"]
 
 
 def test_short_vendor_ids_are_made_distinct_by_the_time() -> None:
