@@ -142,13 +142,19 @@ class Dialects:
 
     def own_answer(self, request: Received, target: Target) -> bytes | None:
         """The JSON that answers the request without its target; None if the target is asked."""
-        is_count = request.head.path == token_count.PATH
-        return token_count.estimate(request) if is_count and not token_count.is_asked(target) else None
+        if request.head.path != token_count.PATH:
+            return None
+        lacks_path = any(self._spoken.known(target, lacked) for lacked in (token_count.PATH, MESSAGES))
+        return token_count.estimate(request) if lacks_path or not token_count.is_asked(target) else None
 
-    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
-        """The JSON that answers the request in place of this error of its target; None if the error stands."""
+    def stand_in_answer(self, request: Received, target: Target, status: int, error: bytes) -> bytes | None:
+        """The JSON that answers the request in place of this error of its target; None if the error stands.
+
+        From then on `own_answer` answers, for an hour.
+        """
         if request.head.path != token_count.PATH or not token_count.says_no_such_path(status, error):
             return None
+        self._spoken.remember(target, token_count.PATH, token_count.ESTIMATED)
         return token_count.estimate(request)
 
     def answer_reader(

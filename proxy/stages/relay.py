@@ -10,6 +10,7 @@ from time import perf_counter, time_ns
 from typing import Any, Protocol
 
 from policy.billing import Tokens
+from policy.endpoints import Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
@@ -62,7 +63,7 @@ class Dialects(Protocol):
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter: ...
 
-    def stand_in_answer(self, request: Received, status: int, error: bytes) -> bytes | None:
+    def stand_in_answer(self, request: Received, target: Target, status: int, error: bytes) -> bytes | None:
         """The JSON that answers the request in place of the upstream's error; None if the error stands."""
         ...
 
@@ -127,8 +128,8 @@ class Relay:
         upstream = answering.upstream
         raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
         body = b"" if _is_encoded(upstream) else _without_secrets(answering, await read_error(context, upstream))
-        received = answering.admitted.routed.received
-        stand_in = self._dialects.stand_in_answer(received, upstream.status, body)
+        routed = answering.admitted.routed
+        stand_in = self._dialects.stand_in_answer(routed.received, routed.endpoint.target, upstream.status, body)
         if stand_in is not None:
             return Answered(200, (("content-type", "application/json"),), stand_in)
         return self._error_of(answering, upstream.status, body)

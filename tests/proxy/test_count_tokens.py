@@ -84,7 +84,19 @@ async def test_count_is_estimated_where_the_server_lacks_the_path(rig: PathRig, 
     assert outgoing.json["input_tokens"] > 0
     [closed] = rig.journal.closed
     assert (closed.status, closed.tokens) == (200, Tokens())
+    assert (await ask(rig, COMPATIBLE)).body == outgoing.body
+    assert len(rig.upstream.calls) == 1, "it is not asked again for an hour"
     rig.check_settled()
+
+
+async def test_target_that_lacks_messages_is_not_asked_to_count(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, COMPATIBLE)
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    completion = json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()
+    rig.upstream.will(answer(b'{"detail":"Not Found"}', 404), answer(completion))
+    assert (await rig.serve(FakeIncoming("/v1/messages").saying(ASKED | {"max_tokens": 9}))).status == 200
+    assert (await ask(rig, COMPATIBLE)).json["input_tokens"] > 0
+    assert len(rig.upstream.calls) == 2
 
 
 @pytest.mark.parametrize(

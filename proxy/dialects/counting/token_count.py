@@ -14,6 +14,8 @@ from proxy.error_bodies import LACKS_PATH, has_nested_error
 from proxy.exchange import Received
 
 PATH = f"{messages.PATH}/count_tokens"
+ESTIMATED = "estimated"
+"""In place of the dialect that a target without this path is asked in."""
 _WITHOUT_PATH = frozenset(("VENDOR_B", "VENDOR_C"))
 
 
