@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tests.clients.catalogue import AGENTS, CLIENTS, PROVIDERS, PYTHON_LOCKS, ROOT, TYPESCRIPT, Client
 from tests.clients.compare import Cell
+from tests.clients.llama_cpp.section import section
 
 PAGE = ROOT / "docs/compatibility.md"
 NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
@@ -51,6 +52,7 @@ def page(results: Results) -> str:
     for client in CLIENTS:
         if client.name in results:
             parts += _client(client, results[client.name])
+    parts += section()
     return "\n".join(parts) + "\n"
 
 
