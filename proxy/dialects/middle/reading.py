@@ -3,14 +3,15 @@
 Pure. Raises `UntranslatableError` with the path of the field, never KeyError or TypeError.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import orjson
 
 from proxy.dialects.upstream_request import UntranslatableError
 
 Json = dict[str, Any]
+Value = TypeVar("Value")
 
 
 def require_object(value: object, field: str) -> Json:
@@ -72,6 +73,12 @@ def require_flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise UntranslatableError(field, "must be true or false")
     return value
+
+
+def optional(require: Callable[[object, str], Value], container: Json, name: str, field: str) -> Value | None:
+    """A member as `require` reads it; None if it is absent or null. `field`: the container's path."""
+    value = container.get(name)
+    return None if value is None else require(value, f"{field}.{name}" if field else name)
 
 
 def objects_at(container: Json, name: str, field: str) -> list[tuple[Json, str]]:

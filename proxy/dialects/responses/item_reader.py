@@ -8,7 +8,14 @@ from base64 import b64decode
 from collections.abc import Callable
 
 from policy.endpoints import RESPONSES
-from proxy.dialects.middle.reading import Json, objects_at, require_known_members, require_object, require_text
+from proxy.dialects.middle.reading import (
+    Json,
+    objects_at,
+    optional,
+    require_known_members,
+    require_object,
+    require_text,
+)
 from proxy.dialects.middle.request import (
     ASSISTANT,
     BASE64,
@@ -116,13 +123,13 @@ def _refusal(part: Json, field: str) -> Refusal:
 def _image(part: Json, field: str) -> Image:
     require_known_members(part, field, _IMAGE, {})
     url = require_text(part.get("image_url"), f"{field}.image_url")
-    detail = part.get("detail")
+    detail = optional(require_text, part, "detail", field)
     return Image(_source(url, f"{field}.image_url"), None if detail == "auto" else detail, field=field)
 
 
 def _file(part: Json, field: str) -> Document:
     require_known_members(part, field, _FILE, {"detail": ("auto",)})
-    title = part.get("filename")
+    title = optional(require_text, part, "filename", field)
     if part.get("file_url") is not None:
         url = require_text(part["file_url"], f"{field}.file_url")
         return Document(_source(url, f"{field}.file_url"), title, field=field)

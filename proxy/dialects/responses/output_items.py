@@ -9,6 +9,7 @@ from hashlib import sha256
 import orjson
 
 from policy.endpoints import CHAT_COMPLETIONS
+from proxy.dialects.middle.answer_reading import objects_in, text_in
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Reasoning, Request, Tool, ToolCall
 from proxy.dialects.middle.sealing import seal
@@ -123,15 +124,14 @@ def id_of_call(given: str, ids: ItemIds, index: int) -> str:
 def with_bytes(logprobs: list[Json] | None) -> list[Json]:
     """Log probabilities with the members that Chat Completions leaves out or sends as null."""
     return [
-        _token(one) | {"top_logprobs": [_token(top) for top in one.get("top_logprobs") or []]} for one in logprobs or []
+        _token(one) | {"top_logprobs": list(map(_token, objects_in(one, "top_logprobs")))} for one in logprobs or []
     ]
 
 
 def _token(one: Json) -> Json:
-    token = one.get("token", "")
-    encoded = one.get("bytes")
+    token, encoded = text_in(one, "token"), one.get("bytes")
     return {
         "token": token,
-        "bytes": list(token.encode()) if encoded is None else encoded,
+        "bytes": encoded if isinstance(encoded, list) else list(token.encode()),
         "logprob": one.get("logprob", 0.0),
     }

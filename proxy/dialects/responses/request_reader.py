@@ -8,6 +8,7 @@ See docs/reference/inference.md#translation.
 from proxy.dialects.middle.reading import (
     Json,
     objects_at,
+    optional,
     require_choice,
     require_flag,
     require_integer,
@@ -156,7 +157,7 @@ def _read_numbers(body: Json, request: Request) -> None:
         sampling.logprobs = True
         fields["top_logprobs"] = fields["logprobs"] = "top_logprobs"
     for number, name in enumerate(require_list(body.get("include") or [], "include")):
-        if name not in _INCLUDABLE:
+        if not isinstance(name, str) or name not in _INCLUDABLE:
             raise UntranslatableError(f"include.{number}")
         if name == "message.output_text.logprobs":
             sampling.logprobs = True
@@ -187,7 +188,8 @@ def _output_format(form: Json) -> OutputFormat | None:
     require_known_members(form, "text.format", frozenset(("type", "name", "schema", "description", "strict")), {})
     schema = require_object(form.get("schema"), "text.format.schema")
     name = require_text(form.get("name"), "text.format.name")
-    return OutputFormat(JSON_SCHEMA, schema, name, form.get("description"), form.get("strict"))
+    description = optional(require_text, form, "description", "text.format")
+    return OutputFormat(JSON_SCHEMA, schema, name, description, optional(require_flag, form, "strict", "text.format"))
 
 
 def _read_reasoning(body: Json, request: Request) -> None:

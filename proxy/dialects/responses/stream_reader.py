@@ -128,7 +128,7 @@ class ResponsesStreamReader:
 
     def _item_added(self, event: Json) -> list[Event]:
         item = object_in(event, "item")
-        if item.get("type") not in _CALLS:
+        if text_in(item, "type") not in _CALLS:
             return []
         number = self._calls.setdefault(_item(event), len(self._calls))
         call = call_of(item)

@@ -4,10 +4,13 @@ Pure. Raises `UntranslatableError` for a tool that only the vendor can run, exce
 offer: they are left out and named in `Request.left_out`.
 """
 
+from proxy.dialects.middle.answer_reading import text_in
 from proxy.dialects.middle.reading import (
     Json,
     objects_at,
+    optional,
     require_choice,
+    require_flag,
     require_known_members,
     require_list,
     require_object,
@@ -35,9 +38,9 @@ _NAMED_TYPES = ("function", "custom")
 def read_tools(holder: Json, field: str, request: Request) -> None:
     """Add the tools of a `tools` member to the request. `field`: the member's path."""
     tools = objects_at(holder, "tools", field)
-    alone = all(tool.get("type") in _LEFT_OUT for tool, _ in tools)
+    alone = all(text_in(tool, "type") in _LEFT_OUT for tool, _ in tools)
     for tool, at in tools:
-        kind = tool.get("type")
+        kind = text_in(tool, "type")
         if kind in _LEFT_OUT and not alone:
             request.left_out.append(f"{at} ({kind})")
         elif kind == "namespace":
@@ -60,15 +63,11 @@ def read_tool_choice(choice: object, request: Request) -> ToolChoice:
 
 def _tool(tool: Json, field: str) -> Tool:
     name = require_text(tool.get("name"), f"{field}.name") if tool.get("type") in _NAMED_TYPES else ""
-    description = tool.get("description")
-    if description is not None:
-        require_text(description, f"{field}.description")
+    description = optional(require_text, tool, "description", field)
     if tool.get("type") == "function":
         require_known_members(tool, field, _FUNCTION, _NEUTRAL)
-        schema = tool.get("parameters")
-        if schema is not None:
-            require_object(schema, f"{field}.parameters")
-        return Tool(name, description, schema, tool.get("strict"), field=field)
+        schema = optional(require_object, tool, "parameters", field)
+        return Tool(name, description, schema, optional(require_flag, tool, "strict", field), field=field)
     if tool.get("type") == "custom":
         require_known_members(tool, field, _CUSTOM, _NEUTRAL)
         form = tool.get("format") or {"type": "text"}
@@ -93,7 +92,7 @@ def _read_namespace(space: Json, field: str, tools: list[Tool]) -> None:
 def _allowed(chosen: Json, request: Request) -> ToolChoice:
     """The mode of a choice that allows all tools; to allow only some of them, other dialects have nothing."""
     entries = require_list(chosen.get("tools"), "tool_choice.tools")
-    names = {entry.get("name") for entry in entries if isinstance(entry, dict)}
+    names = {text_in(entry, "name") for entry in entries}
     if names != {tool.name for tool in request.tools}:
         raise UntranslatableError("tool_choice.tools")
     return ToolChoice(require_choice(chosen.get("mode"), "tool_choice.mode", {"auto": AUTO, "required": REQUIRED}))

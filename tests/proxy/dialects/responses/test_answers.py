@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -9,15 +10,23 @@ import openai
 import orjson
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
 from policy.billing import Tokens
 from proxy.dialects.middle.answer import (
+    END,
+    MAX_TOKENS,
+    REFUSED,
     TOOL_CALLS,
     Answer,
     Event,
     Failed,
+    PartEnded,
+    ReasoningDelta,
+    ReasoningEnded,
+    RefusalDelta,
     Started,
     Stop,
     Stopped,
@@ -27,13 +36,14 @@ from proxy.dialects.middle.answer import (
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.gathering import MAX_GATHERED_CHARS
-from proxy.dialects.middle.request import Text, ToolCall
+from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.sealing import unseal
+from proxy.dialects.middle.stops import stop_of
 from proxy.dialects.responses.dialect import DIALECT
 from proxy.dialects.responses.output_items import with_bytes
 from proxy.dialects.sse import Framer, data_of
 from proxy.exchange import UpstreamCutError
-from tests.proxy.dialects.responses.gathered import gathered
+from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.responses.recorded import RECORDED
 from tests.proxy.dialects.samples import CUTS, cut, payloads
 from tests.upstream.dialects.shapes import mismatches
@@ -81,7 +91,7 @@ def check(value: Json, kind: Any) -> None:
 def test_streamed_answer_adds_up_to_the_whole_one_at_every_cut(name: str, places: list[int]) -> None:
     whole, frames = RECORDED[name]
     pieces = cut(b"".join(frames), places)
-    assert gathered(event for events in streamed_events(pieces) for event in events) == DIALECT.read_answer(whole)
+    assert assembled(event for events in streamed_events(pieces) for event in events) == DIALECT.read_answer(whole)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -115,7 +125,7 @@ def test_written_stream_ends_with_the_whole_answer(name: str) -> None:
     for event in events:
         check(event, ResponseStreamEvent)
     reader = DIALECT.new_stream_reader()
-    again = gathered(one for event in events for one in reader.read(event))
+    again = assembled(one for event in events for one in reader.read(event))
     again.logprobs = with_bytes(again.logprobs) or None
     assert again == DIALECT.read_answer(events[-1]["response"])
 
@@ -330,3 +340,56 @@ def test_endless_answer_is_cut() -> None:
     writer = DIALECT.new_stream_writer(context())
     with pytest.raises(UpstreamCutError):
         writer.write([TextDelta("x" * (MAX_GATHERED_CHARS + 1))])
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
+JSON_TEXTS = st.dictionaries(TEXTS, TEXTS, max_size=2).map(lambda given: orjson.dumps(given).decode())
+EXTRA = st.none() | st.just({"google": {"thought_signature": "c2ln"}})
+PARTS = st.lists(
+    TEXTS.map(Text)
+    | TEXTS.map(Refusal)
+    | st.builds(Reasoning, TEXTS, st.just("messages"), TEXTS.map(lambda text: {"type": "thinking", "thinking": text}))
+    | st.builds(ToolCall, TEXTS, st.sampled_from(["f", "agents__f"]), JSON_TEXTS, extra=EXTRA)
+    | st.builds(ToolCall, TEXTS, st.just("g"), TEXTS, st.just(True)),
+    max_size=5,
+)
+REASONS = st.sampled_from([END, MAX_TOKENS, REFUSED, TOOL_CALLS])
+
+
+def told_by(part: AnswerPart, number: int, cut_at: int) -> list[Event]:
+    """The events of one part, its text in two pieces."""
+    if isinstance(part, ToolCall):
+        pieces = [part.arguments[:cut_at], part.arguments[cut_at:]]
+        started = ToolCallStarted(number, part.id, part.name, part.custom, part.extra)
+        return [started, *(ToolCallDelta(number, piece) for piece in pieces if piece), PartEnded()]
+    kind: Any = {Text: TextDelta, Refusal: RefusalDelta, Reasoning: ReasoningDelta}[type(part)]
+    ended = ReasoningEnded(part) if isinstance(part, Reasoning) else PartEnded()
+    return [*(kind(piece) for piece in (part.text[:cut_at], part.text[cut_at:]) if piece), ended]
+
+
+@given(PARTS, REASONS, st.integers(0, 9))
+def test_any_answer_is_kept_and_streamed_as_it_is_written_whole(
+    parts: list[AnswerPart], reason: str, cut_at: int
+) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {}, "strict": False}
+    space = {"type": "namespace", "name": "agents", "description": "d", "tools": [tool]}
+    asked = ASKED | {"reasoning": {"summary": "auto"}, "tools": [tool, space]}
+    answer = Answer("msg_1", 5, parts, stop_of(reason, None, parts))
+    written = DIALECT.write_answer(answer, context(asked), TOKENS)
+    events = [told_by(part, number, cut_at) for number, part in enumerate(parts)]
+    stream = payloads(written_stream(iter([[Started("msg_1", 5)], *events, [Stopped(answer.stop)]]), asked))
+    assert stream[-1]["response"] == written
+    read = DIALECT.read_request({"input": written["output"], "tools": asked["tools"]})
+    calls = {part.id: part.extra for part in parts if isinstance(part, ToolCall) and part.extra}
+    kept = [part for turn in read.turns for part in turn.parts if not is_extra(part)]
+    assert [plain(part) for part in kept] == [plain(part) for part in parts]
+    assert sum(is_extra(part) for turn in read.turns for part in turn.parts) >= len(calls)
+
+
+def is_extra(part: object) -> bool:
+    return isinstance(part, Reasoning) and part.dialect == "chat_completions"
+
+
+def plain(part: object) -> object:
+    """A part as the next request can have it: opaque members of calls come beside them, and refusals are said."""
+    return replace(part, extra=None) if isinstance(part, ToolCall) else part
