@@ -23,6 +23,8 @@ class Attempt:
     """The call, if it is translated. Without turns once it is sent: an answer may take minutes."""
     json: dict[str, Any] | None = None
     """The translated body; None if the caller's own passes, and once it is sent."""
+    reasoning_off: str = ""
+    """Why the caller's own body goes without the reasoning that it asks for; empty if it does not."""
     is_fallback: bool = False
     """Whether the target has already refused another dialect's path in this call."""
 
@@ -34,10 +36,11 @@ class Attempt:
     def notice(self) -> str:
         """Header lines that tell the caller what the translation left out, each with CRLF; mostly none."""
         request = self.request
-        if request is None or not (request.reasoning_off or request.left_out):
-            return ""
-        lines = f'x-tollgate-reasoning: off; reason="{request.reasoning_off}"\r\n' if request.reasoning_off else ""
-        return lines + (f"x-tollgate-left-out: {', '.join(request.left_out)}\r\n" if request.left_out else "")
+        off = self.reasoning_off if request is None else request.reasoning_off
+        lines = f'x-tollgate-reasoning: off; reason="{off}"\r\n' if off else ""
+        if request is None or not request.left_out:
+            return lines
+        return f"{lines}x-tollgate-left-out: {', '.join(request.left_out)}\r\n"
 
     def release(self) -> None:
         """Free what only the request needed."""

@@ -31,7 +31,7 @@ from proxy.dialects.messages import unsealing as messages_unsealing
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.request import Request
-from proxy.dialects.middle.sealing import MARK, has_reasoning
+from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.responses import passing as responses
 from proxy.dialects.responses import unsealing as responses_unsealing
@@ -198,7 +198,9 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
         if dialect == CHAT_COMPLETIONS and request.streaming:
             chat_completions.adds_include_usage(path, request.json)
         own = _unsealed(request, caller_dialect, target) if _has_sealed(request) else None
-        return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own)
+        stopped = own is not None and "thinking" in request.json and "thinking" not in own
+        off = FOREIGN_REASONING if stopped else ""
+        return Attempt(dialect, caller_dialect, tuple(untried) if is_translatable else (), json=own, reasoning_off=off)
     if not is_translatable:
         raise UntranslatableError("model", f"the target of this slug has nothing like {path}")
     _restore(request)

@@ -21,6 +21,7 @@ from proxy.dialects.middle.request import (
     Request,
     Sampling,
 )
+from proxy.dialects.middle.sealing import FOREIGN_REASONING
 from proxy.dialects.upstream_request import UntranslatableError
 
 DEFAULT_MAX_TOKENS = 4096
@@ -106,7 +107,7 @@ def _thinking(request: Request, messages: list[Json], model: str) -> Json:
     if request.tool_choice is not None and request.tool_choice.kind in (REQUIRED, NAMED):
         request.reasoning_off = "the tool choice forces a call"
     elif has_open_tool_loop(messages):
-        request.reasoning_off = "the turn began without this vendor's reasoning"
+        request.reasoning_off = FOREIGN_REASONING
     elif messages and messages[-1]["role"] == ASSISTANT:
         request.reasoning_off = "the caller began the answer"
     elif budget == 0:

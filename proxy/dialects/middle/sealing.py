@@ -15,6 +15,9 @@ import orjson
 MARK = "tollgate.1."
 """Begins every sealed text. No vendor's signature begins like it."""
 
+FOREIGN_REASONING = "the turn began without this vendor's reasoning"
+"""Why a vendor that requires its own blocks back is asked not to think."""
+
 
 def seal(dialect: str, native: dict[str, Any]) -> str:
     """`native`, a block of `dialect`, as text: the mark, the dialect, a dot, and base64url without padding."""

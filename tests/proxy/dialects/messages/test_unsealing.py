@@ -7,6 +7,7 @@ import pytest
 
 from proxy.dialects.messages.unsealing import without_sealed
 from proxy.dialects.middle.sealing import MARK, seal
+from tests.proxy.dialects.samples import MESSAGES, SLUG, VENDOR_A, first_attempt, received
 
 Json = dict[str, Any]
 
@@ -86,3 +87,13 @@ def test_thinking_stays_on_where_no_block_is_missing() -> None:
 def test_thinking_is_the_vendor_s_affair_where_nothing_was_sealed() -> None:
     body = loop(thinking={"type": "adaptive"})
     assert without_sealed(body) == body
+
+
+def test_caller_is_told_that_thinking_is_off() -> None:
+    body = loop(SEALED, thinking={"type": "adaptive"}, model=SLUG, max_tokens=9)
+    attempt = first_attempt(received(body, MESSAGES), VENDOR_A)
+    assert attempt.json is not None
+    assert "thinking" not in attempt.json
+    assert attempt.notice == 'x-tollgate-reasoning: off; reason="the turn began without this vendor\'s reasoning"\r\n'
+    same = first_attempt(received(loop(SEALED_OWN, thinking={"type": "adaptive"}, model=SLUG), MESSAGES), VENDOR_A)
+    assert same.notice == ""
