@@ -191,10 +191,13 @@ class _Pool:
         return None
 
     async def take_new(self, deadline: float) -> UpstreamConnection:
-        """A connection that was not used before, unless the cap is reached. Raises an `UpstreamError`."""
-        if self._slots_in_use < self._per_origin:
-            return await self.take_or_wait(deadline)
-        return self.take() or await self.take_or_wait(deadline)
+        """A connection that was not used before, or at the cap the next one that gets free. Raises an `UpstreamError`.
+
+        It replaces a free one, so that uploads do not pile up idle connections.
+        """
+        if self._free:
+            self._free[0].drop()
+        return await self.take_or_wait(deadline)
 
     async def take_or_wait(self, deadline: float) -> UpstreamConnection:
         """A new connection, or at the cap the next free one. Raises an `UpstreamError`."""

@@ -273,10 +273,19 @@ async def test_lost_connection_stops_the_upload(upstream: ScriptedUpstream, clie
     assert upload.cancelled
 
 
-async def test_upload_uses_a_new_connection_and_leaves_it_for_others(
-    upstream: ScriptedUpstream, client: HttpUpstream
-) -> None:
+async def test_upload_replaces_a_free_connection_by_a_new_one(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.default = script.answer(200, b"fine")
-    for expected, upload in ((1, None), (2, FakeUpload([b"ab"], 2)), (2, None), (2, FakeUpload([b"ab"], 2))):
+    for made, upload in ((1, None), (2, FakeUpload([b"ab"], 2)), (2, None), (3, FakeUpload([b"ab"], 2))):
         assert await fetch(client, call(upstream, upload)) == (200, b"fine")
-        assert upstream.connections == expected, "at the cap of two, a kept one has to do"
+        assert upstream.connections == made
+    await upstream.until(lambda: upstream.open_connections == 1)
+
+
+async def test_upload_above_the_cap_waits_for_a_connection(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
+    opened = asyncio.Event()
+    upstream.default = script.held(opened, after=OK)
+    calls = [asyncio.ensure_future(fetch(client, call(upstream, FakeUpload([b"ab"], 2)))) for _ in range(3)]
+    await upstream.until(lambda: len(upstream.received) == 2)
+    opened.set()
+    assert await asyncio.gather(*calls) == [(200, b"fine")] * 3
+    assert upstream.connections == 2
