@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -313,3 +314,35 @@ async def test_drain_lets_an_upload_end(wire: Wire) -> None:
     await drain
     await wire.until_logged()
     assert wire.billed == REPORTED
+
+
+async def test_uploads_that_end_in_any_way_leave_nothing_behind(wire: Wire) -> None:
+    chance = random.Random(7)
+    wire.upstream.default = script.answer_json(200, {"text": "heard"})
+    sounds = [chance.randbytes(chance.randrange(1, 400_000)) for _ in range(60)]
+    statuses: list[int] = []
+
+    async def one(sound: bytes) -> None:
+        model_first, ending = chance.random() < 0.5, chance.choice(("whole", "whole", "leaves", "twice"))
+        file = FILE_HEAD + sound + b"\r\n"
+        body = (MODEL + file if model_first else file + MODEL) + (MODEL if ending == "twice" else b"")
+        body = body[:-2] + END
+        caller = await uploading(wire, len(body))
+        sent = len(body) if ending != "leaves" else chance.randrange(len(body) - 4)
+        for start in range(0, sent, 50_000):
+            caller.send(body[start : min(start + 50_000, sent)])
+            await asyncio.sleep(0)
+        if ending == "leaves":
+            caller.disconnect()
+        else:
+            statuses.append((await caller.answer())[0])
+            assert statuses[-1] == (400 if ending == "twice" else 200), ending
+
+    for start in range(0, len(sounds), 10):
+        await asyncio.gather(*map(one, sounds[start : start + 10]))
+    assert statuses.count(200) > 10
+    assert statuses.count(400) > 5
+    await wire.until_logged(len(sounds))
+    capacity = wire.rig.meters.capacity
+    assert capacity is not None
+    assert (capacity.in_flight, capacity.held_bytes, capacity.keys) == (0, 0, {})
