@@ -15,7 +15,6 @@ from proxy.dialects.middle.request import (
     PLAIN_TEXT,
     SYSTEM,
     URL,
-    Audio,
     Document,
     Image,
     Reasoning,
@@ -42,7 +41,7 @@ def write_items(turns: list[Turn], *, developer: bool) -> list[Json]:
         parts = _with_name(turn)
         for kind, group in groupby(parts, _kind):
             if kind == "message":
-                content = [_content(part, output=role == ASSISTANT) for part in group]
+                content = [one for part in group for one in _content(part, output=role == ASSISTANT)]
                 items.append(_message(role, content, len(items)))
             else:
                 items += _items(group, custom)
@@ -91,7 +90,8 @@ def _items(parts: Iterator[TurnPart], custom: set[str]) -> Iterator[Json]:
 
 def _call(call: ToolCall) -> Json:
     kind, member = ("custom_tool_call", "input") if call.custom else ("function_call", "arguments")
-    return {"type": kind, "call_id": call_id(call.id), "name": call.name, member: call.arguments}
+    text = call.arguments if call.custom or call.arguments.strip() else "{}"
+    return {"type": kind, "call_id": call_id(call.id), "name": call.name, member: text}
 
 
 def _output(result: ToolResult, *, is_custom: bool) -> Json:
@@ -103,7 +103,7 @@ def _output(result: ToolResult, *, is_custom: bool) -> Json:
     if all(isinstance(part, Text) for part in parts) and len(parts) <= 1:
         output = "".join(part.text for part in parts if isinstance(part, Text))
     else:
-        output = [_content(part, output=False) for part in parts]
+        output = [one for part in parts for one in _content(part, output=False)]
     return {"type": kind, "call_id": call_id(result.call_id), "output": output}
 
 
@@ -114,23 +114,21 @@ def _as_error(parts: list[Text | Image | Document]) -> list[Text | Image | Docum
     return [Text(f"Error: {part.text}") if part is first else part for part in parts]
 
 
-def _content(part: TurnPart, *, output: bool) -> Json:
+def _content(part: TurnPart, *, output: bool) -> list[Json]:
     """A part of a message or of a tool's output. `output`: in a message of the assistant's."""
     if isinstance(part, Text):
-        if output:
-            return {"type": "output_text", "text": part.text, "annotations": []}
-        return {"type": "input_text", "text": part.text}
+        return [{"type": "output_text", "text": part.text, "annotations": []} if output else _input_text(part.text)]
     if isinstance(part, Refusal):
-        return {"type": "refusal", "refusal": part.text} if output else {"type": "input_text", "text": part.text}
-    if output:
-        raise UntranslatableError(part.field)
-    if isinstance(part, Image):
-        return {"type": "input_image", "image_url": _url(part), "detail": part.detail or "auto"}
-    if isinstance(part, Document):
+        return [{"type": "refusal", "refusal": part.text} if output else _input_text(part.text)]
+    if isinstance(part, Image) and not output:
+        return [{"type": "input_image", "image_url": _url(part), "detail": part.detail or "auto"}]
+    if isinstance(part, Document) and not output:
         return _document(part)
-    if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
     raise UntranslatableError(part.field)
+
+
+def _input_text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
 
 
 def _url(part: Image | Document) -> str:
@@ -138,14 +136,15 @@ def _url(part: Image | Document) -> str:
     return source.data if source.kind == URL else f"data:{source.media_type};base64,{source.data}"
 
 
-def _document(part: Document) -> Json:
+def _document(part: Document) -> list[Json]:
+    """A file; of plain text, a text. What is said about a file goes before it."""
     if part.source.kind == PLAIN_TEXT:
-        about = [text for text in (part.title, part.context) if text]
-        return {"type": "input_text", "text": "\n".join((*about, part.source.data))}
-    if part.context:
-        raise UntranslatableError(f"{part.field}.context")
+        return [_input_text("\n".join(line for line in (part.title, part.context, part.source.data) if line))]
+    file: Json = {"type": "input_file"}
     if part.source.kind == URL:
-        return {"type": "input_file", "file_url": _url(part)} | ({"filename": part.title} if part.title else {})
-    if part.source.media_type != _PDF:
+        file |= {"file_url": _url(part)} | ({"filename": part.title} if part.title else {})
+    elif part.source.media_type == _PDF:
+        file |= {"filename": part.title or "document.pdf", "file_data": _url(part)}
+    else:
         raise UntranslatableError(part.field, "the target of this slug takes PDF or plain text")
-    return {"type": "input_file", "filename": part.title or "document.pdf", "file_data": _url(part)}
+    return [*([_input_text(part.context)] if part.context else []), file]

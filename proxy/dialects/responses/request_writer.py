@@ -76,8 +76,8 @@ def _require_expressible(request: Request) -> None:
 
 
 def _instructions(turns: list[Turn]) -> tuple[str, list[Turn]]:
-    """A leading system turn of one text is the instructions; the other turns are items."""
-    if turns and turns[0].role == SYSTEM and len(turns[0].parts) == 1 and not turns[0].name:
+    """A leading system turn of one text is the instructions; the other turns are items, of which there must be one."""
+    if len(turns) > 1 and turns[0].role == SYSTEM and len(turns[0].parts) == 1 and not turns[0].name:
         part = turns[0].parts[0]
         if isinstance(part, Text):
             return part.text, turns[1:]

@@ -13,7 +13,9 @@ from proxy.dialects.middle.request import (
     BASE64,
     NAMED,
     PLAIN_TEXT,
+    SYSTEM,
     USER,
+    Audio,
     Document,
     Image,
     Reasoning,
@@ -70,8 +72,7 @@ FILES = st.sampled_from(
         {"type": "input_file", "file_url": "https://x.test/a.pdf"},
     ]
 )
-AUDIO = st.just({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}})
-USERS = st.lists(INPUT_TEXTS | IMAGES | FILES | AUDIO, min_size=1, max_size=3).map(lambda c: message("user", *c))
+USERS = st.lists(INPUT_TEXTS | IMAGES | FILES, min_size=1, max_size=3).map(lambda c: message("user", *c))
 DEVELOPERS = st.tuples(st.sampled_from(["system", "developer"]), INPUT_TEXTS).map(lambda pair: message(*pair))
 SAID = st.lists(
     WORDS.map(lambda text: {"type": "output_text", "text": text, "annotations": []})
@@ -83,7 +84,7 @@ CALLS = st.builds(
     lambda id, name, text, custom: (
         {"type": "custom_tool_call", "call_id": id, "name": name, "input": text}
         if custom
-        else {"type": "function_call", "call_id": id, "name": name, "arguments": text}
+        else {"type": "function_call", "call_id": id, "name": name, "arguments": f"[{text}"}
     ),
     IDS,
     NAMES,
@@ -384,3 +385,30 @@ def test_forced_custom_tool() -> None:
     tools = [Tool("patch", custom={"type": "text"})]
     request = Request([Turn(USER, [Text("hi")])], tools=tools, tool_choice=ToolChoice(NAMED, "patch"))
     assert written(request)["tool_choice"] == {"type": "custom", "name": "patch"}
+
+
+def test_audio_is_read_and_written_to_no_target_of_this_dialect() -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    request = read(input=[message("user", part)])
+    assert request.turns[0].parts == [Audio("UklGRg==", "wav")]
+    with pytest.raises(UntranslatableError, match=r"input\.0\.content\.0"):
+        written(request)
+
+
+def test_context_of_a_file_goes_before_it() -> None:
+    part = Document(Source(BASE64, "JVBERg==", "application/pdf"), "a.pdf", "It is old.")
+    assert written(Request([Turn(USER, [part])]))["input"][0]["content"] == [
+        {"type": "input_text", "text": "It is old."},
+        {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
+    ]
+
+
+def test_system_prompt_alone_is_an_item() -> None:
+    body = written(Request([Turn(SYSTEM, [Text("Say hi.")])]))
+    assert body["input"] == [message("system", {"type": "input_text", "text": "Say hi."})]
+    assert "instructions" not in body
+
+
+def test_call_without_arguments_has_an_empty_object() -> None:
+    turns = [Turn(USER, [Text("hi")]), Turn(ASSISTANT, [ToolCall("c", "f", "")]), Turn(USER, [ToolResult("c", [])])]
+    assert written(Request(turns))["input"][1]["arguments"] == "{}"
