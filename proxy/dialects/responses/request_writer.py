@@ -10,6 +10,7 @@ from hashlib import sha256
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import (
     ASSISTANT,
+    JSON_OBJECT,
     JSON_SCHEMA,
     NAMED,
     SYSTEM,
@@ -35,7 +36,7 @@ _UNKNOWN_NUMBERS = ("top_k", "seed", "frequency_penalty", "presence_penalty", "l
 
 def write_request(request: Request, model: str, provider: str) -> Json:
     _require_expressible(request)
-    instructions, turns = _instructions(request.turns)
+    instructions, turns = _instructions(request)
     body: Json = {"model": model, "input": write_items(turns, developer=provider == _VENDOR_B), "store": False}
     if instructions:
         body["instructions"] = instructions
@@ -62,7 +63,7 @@ def write_request(request: Request, model: str, provider: str) -> Json:
 
 def _require_expressible(request: Request) -> None:
     for name in _UNKNOWN_NUMBERS:
-        if getattr(request.sampling, name):
+        if getattr(request.sampling, name) not in (None, []):
             raise request.refuse(name)
     if (request.sampling.answers or 1) > 1:
         raise request.refuse("answers")
@@ -75,8 +76,14 @@ def _require_expressible(request: Request) -> None:
         raise UntranslatableError(last.field, "the target of this slug starts a new message and continues none")
 
 
-def _instructions(turns: list[Turn]) -> tuple[str, list[Turn]]:
-    """A leading system turn of one text is the instructions; the other turns are items, of which there must be one."""
+def _instructions(request: Request) -> tuple[str, list[Turn]]:
+    """A leading system turn of one text is the instructions; the other turns are items, of which there must be one.
+
+    The vendor answers with a JSON object only where an item says so: instructions do not count.
+    """
+    turns = request.turns
+    if request.output_format is not None and request.output_format.kind == JSON_OBJECT:
+        return "", turns
     if len(turns) > 1 and turns[0].role == SYSTEM and len(turns[0].parts) == 1 and not turns[0].name:
         part = turns[0].parts[0]
         if isinstance(part, Text):

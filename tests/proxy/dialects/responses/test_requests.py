@@ -11,6 +11,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from proxy.dialects.middle.request import (
     ASSISTANT,
     BASE64,
+    JSON_OBJECT,
     NAMED,
     PLAIN_TEXT,
     SYSTEM,
@@ -18,6 +19,7 @@ from proxy.dialects.middle.request import (
     Audio,
     Document,
     Image,
+    OutputFormat,
     Reasoning,
     ReasoningSettings,
     Request,
@@ -171,6 +173,8 @@ SETTINGS = st.fixed_dictionaries(
 def test_request_read_and_written_again_is_the_same(
     items: list[Json], settings: Json, tools: list[Json], data: st.DataObject
 ) -> None:
+    if settings.get("text", {}).get("format") == {"type": "json_object"}:
+        settings.pop("instructions", None)  # they become an item
     body: Json = {"model": "gpt-x", "input": items, "store": False} | settings
     include = ["message.output_text.logprobs"] if "top_logprobs" in settings else []
     if settings.get("reasoning", {"effort": "none"}) != {"effort": "none"}:
@@ -327,9 +331,17 @@ def test_allowed_tools_are_the_mode_where_they_are_all_tools() -> None:
 @pytest.mark.parametrize("setting", ["top_k", "seed", "frequency_penalty", "logit_bias", "stop", "answers"])
 def test_sampling_that_the_dialect_lacks_is_refused_with_the_callers_name(setting: str) -> None:
     request = Request([Turn(USER, [Text("hi")])], fields={setting: "the_callers_name"})
-    setattr(request.sampling, setting, {"stop": ["END"], "logit_bias": {"1": 1}}.get(setting, 2))
+    setattr(request.sampling, setting, {"stop": ["END"], "logit_bias": {"1": 1}, "seed": 0}.get(setting, 2))
     with pytest.raises(UntranslatableError, match="the_callers_name"):
         written(request)
+
+
+def test_instructions_are_an_item_where_json_is_asked_for() -> None:
+    turns = [Turn(SYSTEM, [Text("Answer in JSON.")]), Turn(USER, [Text("hi")])]
+    body = written(Request(turns, output_format=OutputFormat(JSON_OBJECT)))
+    assert [item["role"] for item in body["input"]] == ["system", "user"]
+    assert "instructions" not in body
+    assert written(Request(turns))["instructions"] == "Answer in JSON."
 
 
 def test_unfinished_answer_of_the_assistant_is_refused() -> None:
