@@ -7,6 +7,8 @@ What comes while a call is open waits until the arguments of that call are a who
 from proxy.dialects.middle.answer import Event, PartEnded, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.gathering import Budget, ObjectProgress
 
+_OF_CALLS = frozenset((ToolCallStarted, ToolCallDelta))
+
 
 class PartOrder:
     """Orders the events of one answer. A `PartEnded` follows each tool call."""
@@ -21,7 +23,7 @@ class PartOrder:
 
     def feed(self, events: list[Event]) -> list[Event]:
         """The events that may go on now. Raises `UpstreamCutError` where too much would have to wait."""
-        if self._open is None and not any(isinstance(event, ToolCallStarted | ToolCallDelta) for event in events):
+        if self._open is None and _OF_CALLS.isdisjoint(map(type, events)):
             return events
         going: list[Event] = []
         for event in events:
