@@ -20,21 +20,16 @@ from proxy.dialects.attempt import Attempt
 from proxy.dialects.body_readers import PassThroughReader
 from proxy.dialects.chat_completions import dialect as chat_dialect
 from proxy.dialects.chat_completions import passing as chat_completions
-from proxy.dialects.chat_completions import reasoning as chat_reasoning
-from proxy.dialects.counting import answer_text, token_count
-from proxy.dialects.counting.answer_text import TextExtractor
+from proxy.dialects.counting import token_count
+from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.counting.delivered_text import BodyCounter, NoTextCounter, StreamCounter, UnbilledCounter
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.messages import dialect as messages_dialect
-from proxy.dialects.messages import passing as messages
-from proxy.dialects.messages import unsealing as messages_unsealing
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, has_reasoning
 from proxy.dialects.responses import dialect as responses_dialect
-from proxy.dialects.responses import passing as responses
-from proxy.dialects.responses import unsealing as responses_unsealing
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.upstream_request import UntranslatableError, UpstreamRequest
 from proxy.exchange import Headers, Received
@@ -43,28 +38,19 @@ from proxy.json_text.segmented_body import RequestBody
 
 MANY_OBJECTS = 500
 """A body with more objects is translated beside the event loop: an object takes up to 8 µs."""
-VENDOR_A, VENDOR_B = "VENDOR_A", "VENDOR_B"
+VENDOR_B = "VENDOR_B"
 
 _DIALECTS: Mapping[str, Dialect] = {
     each.name: each for each in (chat_dialect.DIALECT, messages_dialect.DIALECT, responses_dialect.DIALECT)
 }
 _PATH_DIALECTS = {
+    **{dialect.path: name for name, dialect in _DIALECTS.items()},
     **dict.fromkeys((*chat_completions.PATHS, *passed_paths.PATHS), CHAT_COMPLETIONS),
-    **dict.fromkeys((messages.PATH, token_count.PATH), MESSAGES),
-    responses.PATH: RESPONSES,
+    token_count.PATH: MESSAGES,
 }
 """The caller's dialect by path. Other paths serve no inference."""
-_UNSEALING: Mapping[str, Callable[[Json], Json]] = {
-    CHAT_COMPLETIONS: chat_reasoning.without_sealed,
-    MESSAGES: messages_unsealing.without_sealed,
-    RESPONSES: responses_unsealing.without_sealed,
-}
-"""How to free a caller's own body of sealed reasoning. Vendors of Chat Completions ignore its carrier."""
-_TEXT_EXTRACTORS: Mapping[str, TextExtractor] = {
-    chat_completions.CHAT_PATH: answer_text.chat_texts,
-    chat_completions.COMPLETIONS_PATH: answer_text.chat_texts,
-    messages.PATH: answer_text.messages_texts,
-    responses.PATH: answer_text.responses_texts,
+_TEXTS = {dialect.path: dialect.texts for dialect in _DIALECTS.values()} | {
+    chat_completions.COMPLETIONS_PATH: chat_texts
 }
 """How to find the text of an answer, by the caller's path. Embeddings have none."""
 
@@ -134,9 +120,7 @@ class Dialects:
     ) -> UpstreamRequest:
         """The request for `target`. Raises `UntranslatableError` if the target's dialect cannot express it."""
         try:
-            if attempt.dialect == MESSAGES:
-                return _messages_request(request, target, credential, attempt)
-            return _openai_request(request, target, credential, attempt)
+            return _upstream_request(request, target, credential, attempt)
         except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes
             raise UntranslatableError("body", "nested too deeply to be written anew") from error
 
@@ -169,13 +153,8 @@ class Dialects:
             return _translating_reader(attempt, attempt.request, form, AnswerSource(request.slug, headers, most))
         if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
             return passed_paths.answer_reader(passed, form, request.slug, most)
-        if attempt.dialect == CHAT_COMPLETIONS:
-            if form == "stream":
-                return chat_completions.stream_reader(request.head.path, request.json, request.slug, most)
-            return chat_completions.body_reader(request.head.path, request.slug, most)
-        if attempt.dialect == MESSAGES:
-            return (messages.stream_reader if form == "stream" else messages.body_reader)(request.slug, most)
-        return (responses.stream_reader if form == "stream" else responses.body_reader)(request.slug, most)
+        dialect = _DIALECTS[attempt.dialect]
+        return (dialect.stream_reader if form == "stream" else dialect.body_reader)(request, most)
 
     def delivered_counter(self, request: Received, reader: AnswerReader) -> DeliveredCounter:
         """The counter of what `reader` delivers to the caller. Call it before the request's body is dropped."""
@@ -183,7 +162,7 @@ class Dialects:
             return UnbilledCounter()
         if (passed := passed_paths.PATHS.get(request.head.path)) is not None:
             return passed.count(request, reader)
-        texts, asked = _TEXT_EXTRACTORS.get(request.head.path), RequestTokens(request)
+        texts, asked = _TEXTS.get(request.head.path), RequestTokens(request)
         if texts is None:
             return NoTextCounter(asked)
         return StreamCounter(asked, texts) if reader.streams else BodyCounter(asked, texts)
@@ -226,19 +205,11 @@ def _restore(request: Received) -> None:
         raise UntranslatableError("messages", "the arguments of the tool calls are too much to be translated")
 
 
-def _messages_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
-    caller = () if attempt.is_translated else request.head.incoming.headers
-    headers = messages.request_headers(credential, caller)
-    if credential and target.provider != VENDOR_A:
-        headers["authorization"] = f"Bearer {credential}"  # compatible servers know one or the other
-    path = messages.PATH if attempt.is_translated else request.head.path
-    return UpstreamRequest(path, headers, _body(request, target, attempt))
-
-
-def _openai_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
-    path = _DIALECTS[attempt.dialect].path if attempt.is_translated else request.head.path
-    config = target.vendor_c_config
-    headers = chat_completions.request_headers(credential if config is None else vendor_c.bearer_token(credential))
+def _upstream_request(request: Received, target: Target, credential: str | None, attempt: Attempt) -> UpstreamRequest:
+    dialect, config = _DIALECTS[attempt.dialect], target.vendor_c_config
+    path = dialect.path if attempt.is_translated else request.head.path
+    token = credential if config is None else vendor_c.bearer_token(credential)
+    headers = dialect.request_headers(token, target.provider, None if attempt.is_translated else request.head.incoming)
     body: RequestBody = b""
     if request.upload is None:
         body = _body(request, target, attempt)
@@ -285,7 +256,9 @@ def _unsealed(request: Received, dialect: str, target: Target) -> Json:
     """The caller's own body, with sealed reasoning made native again or left out: its vendor cannot read the seal."""
     _restore(request)
     changes = chat_completions.changed_members(request.head.path, request.json, target.target_model)
-    return _UNSEALING[dialect](request.json) | {name: orjson.Fragment(text) for name, text in changes.items()}
+    return _DIALECTS[dialect].without_sealed(request.json) | {
+        name: orjson.Fragment(text) for name, text in changes.items()
+    }
 
 
 def _form(headers: Headers, streaming: bool) -> str:

@@ -43,6 +43,14 @@ class UpstreamRequest:
         return f"{url}?{self.query}" if self.query else url
 
 
+def bearer_headers(credential: str | None) -> HeaderFields:
+    """The fields of a JSON request with a bearer credential, if there is one."""
+    fields = {"content-type": "application/json"}
+    if credential:
+        fields["authorization"] = f"Bearer {credential}"
+    return fields
+
+
 @lru_cache(maxsize=4096)
 def _url(base_url: str, path: str, location: str) -> str:
     base = base_url.rstrip("/")

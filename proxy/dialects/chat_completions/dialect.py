@@ -1,22 +1,20 @@
-"""What Chat Completions brings to the translation.
+"""The Chat Completions dialect, as the registry knows it."""
 
-Pure.
-"""
-
+from proxy.dialects.chat_completions import passing
 from proxy.dialects.chat_completions.answer_reader import read_answer
 from proxy.dialects.chat_completions.answer_writer import write_answer
-from proxy.dialects.chat_completions.passing import CHAT_PATH
-from proxy.dialects.chat_completions.reasoning import DIALECT_NAME
+from proxy.dialects.chat_completions.reasoning import DIALECT_NAME, without_sealed
 from proxy.dialects.chat_completions.request_reader import read_request
 from proxy.dialects.chat_completions.request_writer import write_request
 from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
 from proxy.dialects.chat_completions.stream_writer import ChatStreamWriter
+from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.middle.dialect import Dialect
 from proxy.dialects.usage import OpenAiMeter
 
 DIALECT = Dialect(
     name=DIALECT_NAME,
-    path=CHAT_PATH,
+    path=passing.CHAT_PATH,
     read_request=read_request,
     write_request=write_request,
     read_answer=read_answer,
@@ -24,4 +22,9 @@ DIALECT = Dialect(
     write_answer=write_answer,
     new_stream_writer=ChatStreamWriter,
     new_meter=lambda most: OpenAiMeter(most=most),
+    request_headers=passing.request_headers,
+    body_reader=passing.body_reader,
+    stream_reader=passing.stream_reader,
+    texts=chat_texts,
+    without_sealed=without_sealed,
 )

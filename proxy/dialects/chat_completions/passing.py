@@ -11,8 +11,9 @@ import orjson
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
-from proxy.dialects.upstream_request import HeaderFields, UntranslatableError
+from proxy.dialects.upstream_request import HeaderFields, UntranslatableError, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
+from proxy.exchange import Incoming, Received
 from proxy.json_text.json_edit import Json
 
 CHAT_PATH = "/v1/chat/completions"
@@ -24,11 +25,8 @@ _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
 CHUNKS = StreamFormat((b"[DONE]",), re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]"))
 
 
-def request_headers(credential: str | None) -> HeaderFields:
-    fields = {"content-type": "application/json"}
-    if credential:
-        fields["authorization"] = f"Bearer {credential}"
-    return fields
+def request_headers(credential: str | None, _provider: str, _caller: Incoming | None) -> HeaderFields:
+    return bearer_headers(credential)
 
 
 def changed_members(path: str, parsed: Json, model: str | None) -> dict[str, bytes]:
@@ -54,9 +52,10 @@ def adds_include_usage(path: str, parsed: Json) -> bool:
     return not (options or {}).get("include_usage")
 
 
-def stream_reader(path: str, parsed: Json, slug: str, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
-    return StreamReader(CHUNKS, slug, OpenAiMeter(most=most), drop_usage=adds_include_usage(path, parsed))
+def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
+    drop_usage = adds_include_usage(request.head.path, request.json)
+    return StreamReader(CHUNKS, request.slug, OpenAiMeter(most=most), drop_usage=drop_usage)
 
 
-def body_reader(path: str, slug: str, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(slug, OpenAiMeter(most=most, has_output=path != EMBEDDINGS_PATH))
+def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
+    return BodyReader(request.slug, OpenAiMeter(most=most, has_output=request.head.path != EMBEDDINGS_PATH))

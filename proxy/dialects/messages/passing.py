@@ -4,15 +4,16 @@ Pure. `anthropic-version` and `anthropic-beta` are the caller's if it sent them:
 """
 
 import re
-from collections.abc import Iterable
 
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import MessagesMeter
+from proxy.exchange import Incoming, Received
 
 PATH = "/v1/messages"
+VENDOR_A = "VENDOR_A"
 DEFAULT_VERSION = "2023-06-01"
 
 _EVENTS = StreamFormat(
@@ -22,21 +23,23 @@ _EVENTS = StreamFormat(
 )
 
 
-def request_headers(credential: str | None, caller: Iterable[tuple[str, str]] = ()) -> HeaderFields:
-    """`caller`: the caller's header fields; for version and betas. Repeated fields are joined (RFC 9110 5.3)."""
+def request_headers(credential: str | None, provider: str, caller: Incoming | None) -> HeaderFields:
+    """Version and betas are the caller's. Repeated fields are joined (RFC 9110 5.3)."""
     fields = {"content-type": "application/json"}
-    for name, value in caller:
+    for name, value in caller.headers if caller is not None else ():
         if name in ("anthropic-version", "anthropic-beta"):
             fields[name] = f"{fields[name]},{value}" if name in fields else value
     fields.setdefault("anthropic-version", DEFAULT_VERSION)
     if credential:
         fields["x-api-key"] = credential
+        if provider != VENDOR_A:  # compatible servers know one or the other
+            fields["authorization"] = f"Bearer {credential}"
     return fields
 
 
-def stream_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> MessagesStreamReader:
-    return MessagesStreamReader(_EVENTS, slug, MessagesMeter(most))
+def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> MessagesStreamReader:
+    return MessagesStreamReader(_EVENTS, request.slug, MessagesMeter(most))
 
 
-def body_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(slug, MessagesMeter(most))
+def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
+    return BodyReader(request.slug, MessagesMeter(most))

@@ -1,6 +1,7 @@
-"""What a dialect must bring, so that calls in it reach targets of any other dialect and callers of any other read it.
+"""What a dialect must bring, so that calls in it reach targets of any dialect, and callers of any dialect read it.
 
-Pure. A new dialect is one folder beside this one whose `dialect.py` has such a value, and an entry in `registry.py`.
+Pure. A new dialect is one folder beside this one whose `dialect.py` has such a value, an entry in `registry.py`, and
+the providers that speak it (`policy/endpoints.py`).
 """
 
 from collections.abc import Callable
@@ -8,9 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from policy.billing import Tokens
+from proxy.accounting.metering import AnswerReader
+from proxy.dialects.counting.answer_text import TextExtractor
 from proxy.dialects.middle.answer import Answer, Event
 from proxy.dialects.middle.request import Request
+from proxy.dialects.upstream_request import HeaderFields
 from proxy.dialects.usage import UsageMeter
+from proxy.exchange import Incoming, Received
 
 Json = dict[str, Any]
 
@@ -58,7 +63,7 @@ class AnswerContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One dialect: four readers, four writers, and its meter."""
+    """One dialect: what passes unchanged in it, and its readers and writers for translations."""
 
     name: str
     """As in `policy/endpoints.py`, which says what each provider speaks."""
@@ -79,5 +84,15 @@ class Dialect:
     new_stream_writer: Callable[[AnswerContext], StreamWriter]
     new_meter: Callable[[int], UsageMeter]
     """A meter of this dialect's usage reports; the argument is the largest valid figure."""
+    request_headers: Callable[[str | None, str, Incoming | None], HeaderFields]
+    """The fields of a request: `(credential, provider, the caller's request)`; None for a translated one."""
+    body_reader: Callable[[Received, int], AnswerReader]
+    """Reads a whole answer for a caller of this dialect. The integer: the largest valid figure of a usage report."""
+    stream_reader: Callable[[Received, int], AnswerReader]
+    """Reads a streamed answer for a caller of this dialect."""
+    texts: TextExtractor
+    """Finds the model's output in an answer, to count what was delivered."""
+    without_sealed: Callable[[Json], Json]
+    """A caller's own body with sealed reasoning made native again, or left out: no vendor can read our seal."""
     error_holder: str | None = None
     """The member of a stream's event that may wrap its `error`, besides the event itself."""

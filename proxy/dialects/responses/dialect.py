@@ -1,6 +1,7 @@
 """The Responses dialect, as the registry knows it."""
 
 from policy.endpoints import RESPONSES
+from proxy.dialects.counting.answer_text import responses_texts
 from proxy.dialects.middle.dialect import Dialect
 from proxy.dialects.responses import passing
 from proxy.dialects.responses.answer_reader import read_answer
@@ -9,6 +10,7 @@ from proxy.dialects.responses.request_reader import read_request
 from proxy.dialects.responses.request_writer import write_request
 from proxy.dialects.responses.stream_reader import ResponsesStreamReader
 from proxy.dialects.responses.stream_writer import ResponsesStreamWriter
+from proxy.dialects.responses.unsealing import without_sealed
 
 DIALECT = Dialect(
     name=RESPONSES,
@@ -20,5 +22,10 @@ DIALECT = Dialect(
     write_answer=write_answer,
     new_stream_writer=ResponsesStreamWriter,
     new_meter=passing.meter,
+    request_headers=passing.request_headers,
+    body_reader=passing.body_reader,
+    stream_reader=passing.stream_reader,
+    texts=responses_texts,
+    without_sealed=without_sealed,
     error_holder="response",
 )

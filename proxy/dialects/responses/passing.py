@@ -8,7 +8,9 @@ import re
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.body_readers import BodyReader
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
+from proxy.dialects.upstream_request import HeaderFields, bearer_headers
 from proxy.dialects.usage import OpenAiMeter
+from proxy.exchange import Incoming, Received
 
 PATH = "/v1/responses"
 
@@ -22,12 +24,16 @@ _EVENTS = StreamFormat(
 )
 
 
-def stream_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
-    return StreamReader(_EVENTS, slug, meter(most))
+def request_headers(credential: str | None, _provider: str, _caller: Incoming | None) -> HeaderFields:
+    return bearer_headers(credential)
 
 
-def body_reader(slug: str, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
-    return BodyReader(slug, OpenAiMeter(most=most))
+def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
+    return StreamReader(_EVENTS, request.slug, meter(most))
+
+
+def body_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> BodyReader:
+    return BodyReader(request.slug, OpenAiMeter(most=most))
 
 
 def meter(most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
