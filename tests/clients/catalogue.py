@@ -95,8 +95,17 @@ CLIENTS = (
     Client("openai-responses", "openai (Python)", RESPONSES, "current", "openai_responses", ("openai",)),
     Client("anthropic", "anthropic (Python)", MESSAGES, "current", "anthropic_messages", ("anthropic",)),
     Client("claude-code", "Claude Code", MESSAGES, "agents", "claude_code", ("@anthropic-ai/claude-code",)),
+    Client(
+        "claude-sonnet-4-5",
+        "Claude Code, for an older model",
+        MESSAGES,
+        "agents",
+        "claude_code_budgets",
+        ("@anthropic-ai/claude-code",),
+    ),
     Client("codex", "Codex", RESPONSES, "agents", "codex", ("@openai/codex",)),
     Client("gpt-5.5", "Codex, for a model it knows", RESPONSES, "agents", "codex_patches", ("@openai/codex",)),
+    Client("gpt-6-sol", "Codex, for a newer model", RESPONSES, "agents", "codex_programs", ("@openai/codex",)),
 )
 
 

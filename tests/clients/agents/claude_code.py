@@ -17,7 +17,7 @@ VOLATILE = ("id", "tool_use_id", "signature", "citations")
 
 def edits(target: Target, **settings: str) -> Any:
     """Read two files in parallel, one of which is missing, and edit the other."""
-    place = Place("claude-code")
+    place = Place(target)
     edit = {"file_path": str(place.file), "old_string": "Hello", "new_string": "Goodbye"}
     turns = [
         turn("Let me look.", _read(place.file), _read(place.missing)),
@@ -36,13 +36,20 @@ def edits_without_thinking(target: Target) -> Any:
 
 def sees_a_picture(target: Target) -> Any:
     """Read a picture: an image in a tool's result."""
-    place = Place("claude-code")
+    place = Place(target)
     turns = [turn("Let me look.", _read(place.picture)), turn("It is tiny.", expects=(named(place.picture),))]
     return _run(place, target, turns)
 
 
+def reads_a_document(target: Target) -> Any:
+    """Read a PDF: a document beside a tool's result."""
+    place = Place(target)
+    turns = [turn("Let me look.", _read(place.document)), turn("It is empty.", expects=(named(place.document),))]
+    return _run(place, target, turns)
+
+
 def runs_a_command_that_fails(target: Target) -> Any:
-    place = Place("claude-code")
+    place = Place(target)
     command = ("Bash", {"command": "echo oops; exit 3"})
     turns = [turn("Let me try.", command), turn("It failed.", expects=("Exit code 3",))]
     return _run(place, target, turns)
@@ -50,7 +57,7 @@ def runs_a_command_that_fails(target: Target) -> Any:
 
 def structured(target: Target) -> Any:
     """`--json-schema`: a tool of the client's own."""
-    place = Place("claude-code")
+    place = Place(target)
     schema = '{"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}'
     turns = [turn("", ("StructuredOutput", {"done": True})), turn("Done.")]
     return _run(place, target, turns, "--json-schema", schema)
@@ -92,6 +99,7 @@ CASES = {
     "edits a file with tools": edits,
     "edits without thinking": edits_without_thinking,
     "sees a picture": sees_a_picture,
+    "reads a document": reads_a_document,
     "runs a command that fails": runs_a_command_that_fails,
     "structured output": structured,
 }

@@ -31,7 +31,7 @@ UNKNOWN_MODEL = re.compile(r"Model metadata for `[^`]+` not found")
 
 def edits(target: Target, *options: str) -> Any:
     """Run two commands in parallel, one of which fails, and then one that edits a file."""
-    place = Place("codex")
+    place = Place(target)
     turns = [
         turn("Let me look.", command(f"cat {place.file}"), command(f"cat {place.missing}")),
         turn("Now the edit.", command(f"sed -i s/Hello/Goodbye/ {place.file}"), expects=("Hello, world.", "No such")),
@@ -46,7 +46,7 @@ def edits_with_much_thinking(target: Target) -> Any:
 
 def sees_a_picture(target: Target) -> Any:
     """One in the prompt, and another one in a tool's result."""
-    place = Place("codex")
+    place = Place(target)
     shown = ("view_image", {"path": str(place.picture)})
     turns = [
         turn("Let me look.", shown, expects=(named(place.other_picture),)),
@@ -56,7 +56,7 @@ def sees_a_picture(target: Target) -> Any:
 
 
 def calls_a_tool_of_a_namespace(target: Target) -> Any:
-    place = Place("codex")
+    place = Place(target)
     turns = [
         turn("Let me try.", ("close_agent", {"target": "nobody"})),
         turn("It failed.", expects=("invalid agent id",)),
@@ -65,7 +65,7 @@ def calls_a_tool_of_a_namespace(target: Target) -> Any:
 
 
 def structured(target: Target) -> Any:
-    place = Place("codex")
+    place = Place(target)
     (place.work / "schema.json").write_text(json.dumps(SCHEMA))
     turns = [turn('{"city": "Paris"}')]
     return run(place, target, turns, "--output-schema", str(place.work / "schema.json"))

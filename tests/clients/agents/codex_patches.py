@@ -11,7 +11,7 @@ PATCH = f"*** Begin Patch\n*** Update File: greeting.txt\n@@\n-{BEFORE}+{AFTER}*
 
 def patches(target: Target) -> Any:
     """Look at a file, patch it, and patch it once more, which fails."""
-    place = Place("codex-patches")
+    place = Place(target)
     patch = ("apply_patch", {"input": PATCH})
     turns = [
         turn("Let me look.", command(f"cat {place.file}")),

@@ -13,20 +13,30 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.clients.python.harness import PNG
+from tests.clients.python.harness import PNG, Target
 
 BUILT = Path(__file__).resolve().parents[3] / ".clients"
 PROGRAMS = BUILT / "agents" / "node_modules" / ".bin"
 WITHIN_S = 60
 BEFORE, AFTER = "Hello, world.\n", "Goodbye, world.\n"
 OTHER_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>endobj
+trailer<</Root 1 0 R>>
+%%EOF
+"""
+MEDIA_TYPES = {".png": "image/png", ".pdf": "application/pdf"}
 STATUS = re.compile(r"(?:API Error: |unexpected status )(\d{3})")
 Json = dict[str, Any]
 
 
 class Place:
-    def __init__(self, agent: str) -> None:
-        root = BUILT / "agents" / "places" / agent
+    """One for each slug, as clients run beside each other."""
+
+    def __init__(self, target: Target) -> None:
+        root = BUILT / "agents" / "places" / target.model.rpartition("/")[2]
         shutil.rmtree(root, ignore_errors=True)
         self.home = root / "home"
         self.work = root / "work"
@@ -36,6 +46,8 @@ class Place:
         self.home.mkdir(parents=True)
         self.work.mkdir()
         self.file.write_text(BEFORE)
+        self.document = self.work / "document.pdf"
+        self.document.write_bytes(PDF)
         self.picture.write_bytes(base64.b64decode(PNG))
         self.other_picture = self.work / "other.png"
         self.other_picture.write_bytes(base64.b64decode(OTHER_PNG))
@@ -77,9 +89,9 @@ def error_text(lines: list[Json]) -> str:
     return str(next((text for text in reversed(told) if text), ""))
 
 
-def named(picture: Path) -> str:
-    """How the scripted vendor names a picture that it was shown."""
-    return f"image/png {hashlib.sha256(picture.read_bytes()).hexdigest()[:16]}"
+def named(file: Path) -> str:
+    """How the scripted vendor names a picture or a document that it was shown."""
+    return f"{MEDIA_TYPES[file.suffix]} {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
 
 
 def script(turns: list[Json]) -> str:

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from tests.upstream.dialects.chat import error, failed
@@ -112,7 +112,11 @@ def _named(url: str) -> str:
 
 def _functions(body: Json) -> Iterator[tuple[Json, str]]:
     """The functions that are offered, each with its namespace."""
-    for tool in body.get("tools") or ():
+    items = body.get("input")
+    added = (
+        [item["tools"] for item in items if item.get("type") == "additional_tools"] if isinstance(items, list) else []
+    )
+    for tool in [*(body.get("tools") or ()), *chain.from_iterable(added)]:
         for function in tool["tools"] if tool["type"] == "namespace" else [tool]:
             if function["type"] in ("function", "custom"):
                 yield function, tool["name"] if tool["type"] == "namespace" else ""
@@ -201,16 +205,20 @@ def _items(body: Json, answer: Answer) -> Iterator[Json]:
                 yield _reasoning(body, number, part)
             case ToolCall(id, name, arguments, True):
                 called = {"call_id": f"call_{id}", "name": name, "input": arguments["input"]}
-                yield {"type": "custom_tool_call", "id": f"ctc_{id}"} | called
+                yield {"type": "custom_tool_call", "id": f"ctc_{id}"} | called | _space(body, name)
             case ToolCall(id, name, arguments):
                 called = {"call_id": f"call_{id}", "name": name, "arguments": json.dumps(arguments)}
-                spaces = {function["name"]: space for function, space in _functions(body) if space}
-                called |= {"namespace": spaces[name]} if name in spaces else {}
-                yield {"type": "function_call", "id": f"fc_{id}", "status": "completed"} | called
+                yield {"type": "function_call", "id": f"fc_{id}", "status": "completed"} | called | _space(body, name)
             case Text() | Refusal() if part is said[0]:
                 status = "incomplete" if answer.stop == "length" else "completed"
                 content = [_part(one) for one in said]
                 yield {"type": "message", "id": "msg_Ab9", "status": status, "role": "assistant", "content": content}
+
+
+def _space(body: Json, name: str) -> Json:
+    """The namespace of a tool, as calls name it."""
+    spaces = {function["name"]: space for function, space in _functions(body) if space}
+    return {"namespace": spaces[name]} if name in spaces else {}
 
 
 def _reasoning(body: Json, number: int, part: Thinking | RedactedThinking) -> Json:
