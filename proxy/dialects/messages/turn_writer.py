@@ -59,8 +59,11 @@ class TurnWriter:
     def write(self, turns: list[Turn]) -> tuple[str | list[Json], list[Json]]:
         """The members `system` and `messages`."""
         leading = next((n for n, turn in enumerate(turns) if _ROLES[turn.role] != SYSTEM), len(turns))
-        system = [block for turn in turns[:leading] for block in self._turn(turn)]
+        prompts = [blocks for turn in turns[:leading] if (blocks := self._turn(turn))]
         messages: list[Json] = []
+        if leading == len(turns) and prompts:  # Messages needs a user's message
+            messages.append({"role": USER, "content": prompts.pop()})
+        system = [block for blocks in prompts for block in blocks]
         for turn in turns[leading:]:
             role, blocks = _ROLES[turn.role], self._turn(turn)
             if role == SYSTEM and not self._has_system_turns:

@@ -122,6 +122,12 @@ def test_leading_system_turns_are_the_system_prompt() -> None:
     assert body["messages"] == [{"role": "user", "content": "hi"}, {"role": "system", "content": "c"}]
 
 
+def test_last_of_system_turns_alone_is_the_user_s_message() -> None:
+    body = written(system("a"), system("b"))
+    assert (body["system"], body["messages"]) == ("a", [{"role": "user", "content": "b"}])
+    assert "system" not in written(system("a"))
+
+
 def test_system_turn_comes_between_a_user_s_message_and_an_answer() -> None:
     done = assistant(Text("done"))
     found = messages(ASK, system("a"), user(Text("b")), system("c"), done, system("d"), user(Text("e")))
