@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +41,15 @@ class Client:
     script: str
     packages: tuple[str, ...]
     """The packages whose versions the page shows; the first is the client itself."""
+    arguments: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         if self.environment == "typescript":
-            return [str(node()), "--no-warnings", str(BUILT / "typescript" / f"{self.script}.ts")]
+            return [str(node()), "--no-warnings", str(BUILT / "typescript" / f"{self.script}.ts"), *self.arguments]
         if self.environment == "agents":
-            return [sys.executable, "-m", f"tests.clients.agents.{self.script}"]
-        return [str(BUILT / self.environment / "bin/python"), "-m", f"tests.clients.python.{self.script}"]
+            return [sys.executable, "-m", f"tests.clients.agents.{self.script}", *self.arguments]
+        python = BUILT / self.environment / "bin/python"
+        return [str(python), "-m", f"tests.clients.python.{self.script}", *self.arguments]
 
     def variables(self) -> Mapping[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(BUILT), "LANG": "C.UTF-8", **ENVIRONMENT}
@@ -90,10 +92,50 @@ PROVIDERS = (
     Provider("model API", "PLATFORM_MODEL_API", (CHAT,), "speaks Chat Completions only"),
 )
 
+OPENAI_CHAIN = ("langchain-openai", "langchain-core")
+ANTHROPIC_CHAIN = ("langchain-anthropic", "langchain-core")
+
+
+def _on_each(name: str, title: str, environment: str, packages: Mapping[Dialect, tuple[str, ...]]) -> Iterator[Client]:
+    """A client whose script takes the dialect as its argument."""
+    script = f"{name.replace('-', '_')}_client"
+    for dialect, shown in packages.items():
+        yield Client(f"{name}-{dialect.name}", title, dialect, environment, script, shown, (dialect.name,))
+
+
 CLIENTS = (
     Client("openai-chat", "openai (Python)", CHAT, "current", "openai_chat", ("openai",)),
     Client("openai-responses", "openai (Python)", RESPONSES, "current", "openai_responses", ("openai",)),
     Client("anthropic", "anthropic (Python)", MESSAGES, "current", "anthropic_messages", ("anthropic",)),
+    Client("openai-ts-chat", "openai (TypeScript)", CHAT, "typescript", "openai_chat", ("openai",)),
+    Client("openai-ts-responses", "openai (TypeScript)", RESPONSES, "typescript", "openai_responses", ("openai",)),
+    Client(
+        "anthropic-ts", "anthropic (TypeScript)", MESSAGES, "typescript", "anthropic_messages", ("@anthropic-ai/sdk",)
+    ),
+    *(
+        Client(
+            f"vercel-{kind}", "Vercel AI SDK", dialect, "typescript", "vercel_ai", (f"@ai-sdk/{package}", "ai"), (kind,)
+        )
+        for kind, dialect, package in (
+            ("chat", CHAT, "openai"),
+            ("responses", RESPONSES, "openai"),
+            ("messages", MESSAGES, "anthropic"),
+            ("compatible", CHAT, "openai-compatible"),
+        )
+    ),
+    *_on_each(
+        "langchain", "LangChain", "current", {CHAT: OPENAI_CHAIN, RESPONSES: OPENAI_CHAIN, MESSAGES: ANTHROPIC_CHAIN}
+    ),
+    *_on_each("pydantic-ai", "Pydantic AI", "current", dict.fromkeys(DIALECTS, ("pydantic-ai-slim",))),
+    *_on_each("openai-agents", "OpenAI Agents SDK", "current", dict.fromkeys((CHAT, RESPONSES), ("openai-agents",))),
+    *_on_each("instructor", "Instructor", "instructor", dict.fromkeys(DIALECTS, ("instructor",))),
+    *_on_each(
+        "llama-index",
+        "LlamaIndex",
+        "openai2",
+        {CHAT: ("llama-index-llms-openai-like",), MESSAGES: ("llama-index-llms-anthropic",)},
+    ),
+    *_on_each("litellm", "LiteLLM", "openai2", dict.fromkeys(DIALECTS, ("litellm",))),
     Client("claude-code", "Claude Code", MESSAGES, "agents", "claude_code", ("@anthropic-ai/claude-code",)),
     Client(
         "claude-sonnet-4-5",

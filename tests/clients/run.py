@@ -6,20 +6,23 @@
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
+from collections.abc import Awaitable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from policy.billing import Tokens
-from tests.clients.catalogue import BUILT, CLIENTS, PROVIDERS, ROOT, Client, Provider
+from tests.clients.catalogue import BUILT, CLIENTS, PROVIDERS, ROOT, TYPESCRIPT, Client, Provider
 from tests.clients.compare import Run, cell
 from tests.clients.page import PAGE, Results, page
 from tests.clients.stage import Stage, Upstream, slug_of, staged
 from tests.waiting import eventually
 
-AT_A_TIME = 2
+T = TypeVar("T")
+AT_A_TIME = 4
 CASE_TIMEOUT_S = 90
 BILLING_PATIENCE_S = 10
 
@@ -34,6 +37,9 @@ class ClientProcess:
 
     @classmethod
     async def start(cls, client: Client) -> "ClientProcess":
+        if client.environment == "typescript":  # modules are found beside the script
+            for script in TYPESCRIPT.glob("*.ts"):
+                shutil.copy(script, BUILT / "typescript")
         log = BUILT / "logs" / f"{client.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as stderr:
@@ -116,9 +122,11 @@ async def run_all(clients: list[Client], providers: list[Provider]) -> Results:
     results: Results = {client.name: {} for client in clients}
     with tempfile.TemporaryDirectory() as directory:
         async with staged(Path(directory), clients) as stage:
-            processes = [await ClientProcess.start(client) for client in clients]
+            processes = await limited(map(ClientProcess.start, clients))
             try:
-                direct = {one.client.name: await run_direct(stage, one) for one in processes}
+                names = [client.name for client in clients]
+                runs = await limited(run_direct(stage, process) for process in processes)
+                direct = dict(zip(names, runs, strict=True))
                 for provider in providers:
                     await stage.point(provider)
                     await _through_provider(stage, processes, provider, direct, results)
@@ -126,6 +134,17 @@ async def run_all(clients: list[Client], providers: list[Provider]) -> Results:
                 for process in processes:
                     await process.stop()
     return results
+
+
+async def limited(steps: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of all steps, a few of them at a time."""
+    turns = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(step: Awaitable[T]) -> T:
+        async with turns:
+            return await step
+
+    return await asyncio.gather(*map(one, steps))
 
 
 async def run_direct(stage: Stage, process: ClientProcess) -> dict[str, Run]:
@@ -152,19 +171,16 @@ async def _through_provider(
     direct: dict[str, dict[str, Run]],
     results: Results,
 ) -> None:
-    turns = asyncio.Semaphore(AT_A_TIME)
-
     async def one(process: ClientProcess) -> None:
-        async with turns:
-            client = process.client
-            before = len(await stage.billed(client))
-            runs = await run_through(stage, process, provider, before)
-            for case, run in runs.items():
-                verdict = cell(case, client.dialect.name, direct[client.name][case], run)
-                results[client.name].setdefault(case, {})[provider.name] = verdict
-            print(_summary(client, provider, results), flush=True)
+        client = process.client
+        before = len(await stage.billed(client))
+        runs = await run_through(stage, process, provider, before)
+        for case, run in runs.items():
+            verdict = cell(case, client.dialect.name, direct[client.name][case], run)
+            results[client.name].setdefault(case, {})[provider.name] = verdict
+        print(_summary(client, provider, results), flush=True)
 
-    await asyncio.gather(*map(one, processes))
+    await limited(map(one, processes))
 
 
 def _summary(client: Client, provider: Provider, results: Results) -> str:

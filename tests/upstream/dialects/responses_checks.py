@@ -20,8 +20,8 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
-EXTENSIONS = frozenset(("stream", "strict", "client_metadata", "search_content_types"))
-"""`stream`: the SDK has it in subclasses. `strict`: required by the SDK's type of a tool, not by the vendor.
+EXTENSIONS = frozenset(("stream", "strict", "detail", "client_metadata", "search_content_types"))
+"""`stream`: the SDK has it in subclasses. `strict`, `detail`: required by the SDK's types, not by the vendor.
 
 The others: Codex sends them, and the SDK lacks them.
 """

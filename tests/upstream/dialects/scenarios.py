@@ -235,7 +235,8 @@ def _text_and_tool(prompt: Prompt) -> Answer:
 
 def _structured(prompt: Prompt) -> Answer:
     """JSON text if the request has a schema for its answer, otherwise a call of the tool that it offers for that."""
-    if prompt.schema is not None or not prompt.tools or prompt.results:
+    forced = prompt.tool_choice not in ("auto", "none")
+    if not prompt.tools or prompt.results or (prompt.schema is not None and not forced):
         return _says(Text(json.dumps(WEATHER)))
     name = prompt.tool_choice if prompt.tool_choice not in ("auto", "required") else prompt.tools[-1].name
     return _says(ToolCall("1Ab9", name, WEATHER), stop="tools")
