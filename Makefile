@@ -85,6 +85,6 @@ lock:  ## resolve pyproject.toml into requirements.lock again (needs uv)
 	uv pip compile --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.lock
 
 clients-lock:  ## resolve the clients' versions again (needs uv and npm)
-	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
+	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --no-strip-extras --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
 	for lock in typescript agents; do (cd tests/clients/$$lock && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
 	cd tests/clients/llama_cpp && uv pip compile --upgrade --universal --generate-hashes --python-version 3.11 requirements.in -o requirements.lock --custom-compile-command "make clients-lock"

@@ -67,7 +67,7 @@ def _model(slug: str) -> dict[str, Any]:
 
 
 def _messages_model(slug: str) -> dict[str, Any]:
-    return {"type": "model", "id": slug, "display_name": slug, "created_at": _NO_DATE}
+    return {"type": "model", "id": slug, "display_name": slug, "created_at": _NO_DATE, "lifecycle": "active"}
 
 
 def _answered(body: dict[str, Any]) -> Answered:

@@ -294,7 +294,9 @@ async def test_forbidden_and_unknown_models_get_the_same_404(rig: PathRig) -> No
 
 
 async def test_anthropic_version_header_selects_the_messages_listing(rig: PathRig) -> None:
-    model = {"type": "model", "id": SLUG, "display_name": SLUG, "created_at": "1970-01-01T00:00:00Z"}
+    model = {"type": "model", "id": SLUG, "display_name": SLUG, "created_at": "1970-01-01T00:00:00Z"} | {
+        "lifecycle": "active"
+    }
     version = "2023-06-01"
     assert (await listed(rig, f"/v1/models/{SLUG}", anthropic_version=version)).json == model
     page = {"data": [model], "has_more": False, "first_id": SLUG, "last_id": SLUG}

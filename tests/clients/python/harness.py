@@ -23,9 +23,21 @@ DEGREES = "21 degrees"
 STOP = "END"
 VOLATILE = {
     *("id", "created", "created_at", "completed_at", "system_fingerprint", "service_tier", "item_id", "call_id"),
-    *("request_id", "background", "logprobs", "sequence_number", "tool_use_id", "tool_call_id", "response_id"),
+    *(
+        "request_id",
+        "background",
+        "store",
+        "reasoning_details",
+        "logprobs",
+        "sequence_number",
+        "tool_use_id",
+        "tool_call_id",
+        "response_id",
+    ),
 }
-"""Members that differ between two calls, or that tell of the vendor's machinery."""
+"""Members that differ between two calls, that tell of the vendor's machinery, or that Tollgate adds."""
+OPAQUE = {"encrypted_content", "signature", "data"}
+"""Members that only their vendor can read."""
 
 
 class Target(NamedTuple):
@@ -57,7 +69,8 @@ def bare(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("{", "["):
         return parsed(value)
     if isinstance(value, dict):
-        members = {name: bare(item) for name, item in value.items() if name not in VOLATILE}
+        kept = {name: "opaque" if item and name in OPAQUE else item for name, item in value.items()}
+        members = {name: bare(item) for name, item in kept.items() if name not in VOLATILE}
         return {name: item for name, item in members.items() if item or item is False}
     if isinstance(value, list | tuple):
         return [bare(item) for item in value]

@@ -30,9 +30,11 @@ class Weather(BaseModel):
     celsius: int
 
 
-@tool("get_weather", description=DESCRIPTION)
-def get_weather(city: str) -> str:
+def weather_of(city: str) -> str:
     return f"{DEGREES} in {city}"
+
+
+get_weather = tool("get_weather", description=DESCRIPTION)(weather_of)
 
 
 def model(target: Target, retries: int = 0, **more: Any) -> Any:

@@ -34,14 +34,16 @@ class Weather(BaseModel):
     celsius: int
 
 
-@function_tool
-def get_weather(city: str) -> str:
+def weather_of(city: str) -> str:
     """Get the weather of a city.
 
     Args:
         city: The city's name
     """
     return f"{DEGREES} in {city}"
+
+
+get_weather = function_tool(weather_of, name_override="get_weather")
 
 
 def agent(target: Target, *tools: Any, retries: int = 0, **more: Any) -> Any:

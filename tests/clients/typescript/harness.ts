@@ -23,12 +23,16 @@ export const DESCRIPTION = 'Get the weather of a city.'
 export const DEGREES = '21 degrees'
 export const STOP = 'END'
 
-// Members that differ between two calls, or that tell of the vendor's machinery.
+// Members that differ between two calls, that tell of the vendor's machinery, or that Tollgate adds.
 const VOLATILE = new Set([
   ...['id', 'created', 'created_at', 'completed_at', 'system_fingerprint', 'service_tier', 'item_id', 'call_id'],
   ...['request_id', '_request_id', 'background', 'logprobs', 'sequence_number', 'tool_use_id', 'tool_call_id'],
+  ...['store', 'reasoning_details'],
   ...['toolCallId', 'response_id', 'itemId', 'responseId', 'timestamp', 'messageId', 'modelId'],
 ])
+
+// Members that only their vendor can read.
+const OPAQUE = new Set(['encrypted_content', 'signature', 'data', 'reasoningEncryptedContent'])
 
 /** A user's text that makes the scripted vendor play a scenario. */
 export const says = (scenario: string): string => `[[scenario:${scenario}]] What is the weather?`
@@ -39,7 +43,7 @@ export function bare(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(bare)
   if (value === null || typeof value !== 'object') return value
   const members = Object.entries(value).filter(([name]) => !VOLATILE.has(name))
-  const kept = members.map(([name, item]) => [name, bare(item)] as const).filter(([, item]) => says_something(item))
+  const kept = members.map(([name, item]) => [name, item && OPAQUE.has(name) ? 'opaque' : bare(item)] as const).filter(([, item]) => says_something(item))
   return Object.fromEntries(kept)
 }
 

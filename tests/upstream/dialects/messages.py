@@ -116,6 +116,7 @@ def usage(answer: Answer) -> Json:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": tokens.cached_input,
         "output_tokens": tokens.output,
+        "output_tokens_details": {"thinking_tokens": answer.thinking_tokens},
         "service_tier": "standard",
         "output_tokens_details": {"thinking_tokens": answer.thinking_tokens},
     }

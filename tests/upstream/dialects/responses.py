@@ -253,12 +253,12 @@ def _unnumbered(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
     for index, item in enumerate(_items(body, answer)):
         started, between = _EVENTS[item["type"]](item)
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
-        yield from (event | {"output_index": index, "item_id": item["id"]} for event in between)
+        sent = [event for event in between if not (answer.cut_by and event["type"].endswith(".done"))]
+        yield from (event | {"output_index": index, "item_id": item["id"]} for event in sent)
         if not answer.cut_by:
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
     if answer.cut_by:
         message = FAILURES[answer.cut_by].message
-        yield {"type": "error", "code": "server_error", "message": message, "param": None}
         reason = {"code": "server_error", "message": message}
         yield {"type": "response.failed", "response": begun | {"status": "failed", "error": reason}}
         return

@@ -336,7 +336,7 @@ def what_was_understood(prompt: Prompt) -> Json:
         if isinstance(part, ToolCall):
             numbers.setdefault(part.id, f"call {len(numbers) + 1}")
     return {
-        "parts": [[role, understood(part, numbers)] for role, part in prompt.parts],
+        "parts": [[role, understood(part, numbers)] for role, part in _joined(prompt.parts)],
         "tools": [[tool.name, tool.description, tool.schema, tool.strict] for tool in prompt.tools],
         "tool_choice": prompt.tool_choice if prompt.tools else "auto",
         "parallel": prompt.parallel,
@@ -344,6 +344,18 @@ def what_was_understood(prompt: Prompt) -> Json:
         "thinks": prompt.thinks,
         "limits": prompt.limits,
     }
+
+
+def _joined(parts: tuple[tuple[str, Part], ...]) -> list[tuple[str, Part]]:
+    """Adjacent texts of one role joined by a newline, as dialects do whose content is one text."""
+    joined: list[tuple[str, Part]] = []
+    for role, part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and last[0] == role and isinstance(part, Text) and isinstance(last[1], Text):
+            joined[-1] = role, Text(f"{last[1].text}\n{part.text}")
+        else:
+            joined.append((role, part))
+    return joined
 
 
 def understood(part: Part, numbers: dict[str, str] | None = None) -> Any:
@@ -363,7 +375,9 @@ def understood(part: Part, numbers: dict[str, str] | None = None) -> Any:
             return {"call": name, "arguments": arguments, "id": (numbers or {}).get(id)}
         case ToolResult(id, content, is_error):
             said = [understood(item) for item in content]
-            return {"result": said, "is_error": is_error, "id": (numbers or {}).get(id)}
+            if is_error and said:  # a dialect without a member for it says so in the text
+                said[0] = f"Error: {said[0]}"
+            return {"result": said, "id": (numbers or {}).get(id)}
 
 
 def digest(media_type: str, data: bytes) -> str:
