@@ -101,7 +101,7 @@ CASES = {
     "image": image,
     "error 400": run("bad-request"),
     "error 500": run("server-error"),
-    "retry after 429": lambda target: told(agent(target).run_sync(says(f"rate-limited-once:{target.turn}"))),
+    "retry after 429": lambda target: agent(target).run_sync(says(f"rate-limited-once:{target.turn}")).output,
 }
 
 if DIALECT != "messages":  # pydantic-ai asks only models that it knows by name for a schema there

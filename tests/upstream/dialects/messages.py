@@ -116,9 +116,8 @@ def usage(answer: Answer) -> Json:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": tokens.cached_input,
         "output_tokens": tokens.output,
-        "output_tokens_details": {"thinking_tokens": answer.thinking_tokens},
+        "output_tokens_details": {"thinking_tokens": answer.thinking_tokens} if answer.thinking_tokens else None,
         "service_tier": "standard",
-        "output_tokens_details": {"thinking_tokens": answer.thinking_tokens},
     }
 
 

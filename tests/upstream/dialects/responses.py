@@ -259,6 +259,7 @@ def _unnumbered(body: Json, prompt: Prompt, answer: Answer) -> Iterator[Json]:
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
     if answer.cut_by:
         message = FAILURES[answer.cut_by].message
+        yield {"type": "error", "code": "server_error", "message": message, "param": None}
         reason = {"code": "server_error", "message": message}
         yield {"type": "response.failed", "response": begun | {"status": "failed", "error": reason}}
         return
