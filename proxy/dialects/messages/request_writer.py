@@ -29,6 +29,7 @@ DEFAULT_MAX_TOKENS = 4096
 DEFAULT_THINKING_TOKENS = 12288
 """Added to the default cap where the model decides how much to think: its thoughts count as output."""
 MAX_TEMPERATURE = 1
+MIN_TOP_P_THINKING = 0.95
 
 _SCHEMA = ("items", "not", "if", "then", "else", "contains", "propertyNames", "additionalProperties")
 _SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -48,6 +49,8 @@ def write_request(request: Request, model: str, provider: str) -> Json:
     if system:
         body["system"] = system
     body |= _sampling(request)
+    if thinking:
+        _refuse_beside_thinking(request.sampling, request)
     body |= thinking | _output_config(request, model)
     if request.tools:
         body["tools"] = [write_tool(tool) for tool in request.tools]
@@ -118,6 +121,14 @@ def _thinking(request: Request, messages: list[Json], model: str) -> Json:
     if settings.visible is not None and has_adaptive_thinking(model):  # older models always show a summary
         thinking["display"] = "summarized" if settings.visible else "omitted"
     return {"thinking": thinking}
+
+
+def _refuse_beside_thinking(sampling: Sampling, request: Request) -> None:
+    """The vendor samples freely while it thinks."""
+    if sampling.temperature not in (None, 1):
+        raise request.refuse("temperature", "the target of this slug takes only 1 while it reasons")
+    if sampling.top_p is not None and sampling.top_p < MIN_TOP_P_THINKING:
+        raise request.refuse("top_p", f"the target of this slug takes {MIN_TOP_P_THINKING} to 1 while it reasons")
 
 
 def _output_config(request: Request, model: str) -> Json:

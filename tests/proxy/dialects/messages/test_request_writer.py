@@ -80,6 +80,8 @@ def system(text: str, role: str = SYSTEM) -> Turn:
         ({"sampling": Sampling(answers=2)}, "answers"),
         ({"sampling": Sampling(logprobs=True)}, "logprobs"),
         ({"sampling": Sampling(temperature=1.1)}, "temperature"),
+        ({"sampling": Sampling(temperature=0.5), "reasoning": THINK}, "temperature"),
+        ({"sampling": Sampling(top_p=0.5), "reasoning": THINK}, "top_p"),
         ({"sampling": Sampling(stop=["x", "\n"])}, "stop"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"output_format": OutputFormat(JSON_OBJECT)}, "output_format"),
