@@ -145,6 +145,8 @@ def requests(draw: st.DrawFn) -> Json:
             body["tool_choice"] = draw(CHOICES)
     if body.get("tool_choice", {}).get("type") in ("any", "tool"):
         body.pop("thinking", None)
+    if body.get("thinking", {}).get("type") in ("adaptive", "enabled"):  # the vendor takes no other values beside it
+        body |= {name: 1 for name in ("temperature", "top_p") if name in body}
     budget = body.get("thinking", {}).get("budget_tokens")
     if budget and body.get("output_config", {}).get("effort") == effort_of_budget(budget):
         del body["output_config"]["effort"]
