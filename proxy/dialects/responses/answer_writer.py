@@ -67,10 +67,11 @@ def incomplete_reason(stop: str, *, refused: bool) -> str:
 def begun_response(id: str, created_s: int, context: AnswerContext) -> Json:
     """The response as the first events have it. `id`: the vendor's."""
     echo = context.request.echo
+    created_s = created_s or context.created_s
     return {
-        "id": response_id(id),
+        "id": response_id(id, created_s),
         "object": "response",
-        "created_at": created_s or context.created_s,
+        "created_at": created_s,
         "status": IN_PROGRESS,
         **_SETTINGS,
         **echo,
@@ -116,7 +117,7 @@ def _tool(tool: Json) -> Json:
 
 def _output(answer: Answer, context: AnswerContext, status: str) -> list[Json]:
     """The items. The texts between two other parts are one message; only the last item can be incomplete."""
-    calls, ids = CallItems(context.request.tools), item_ids(answer.id)
+    calls, ids = CallItems(context.request.tools), item_ids(answer.id, answer.created_s or context.created_s)
     logprobs = with_bytes(answer.logprobs)
     output: list[Json] = []
     parts = [as_shown(part, context.request) if isinstance(part, Reasoning) else part for part in answer.parts]

@@ -31,15 +31,15 @@ class ItemIds:
         return f"{prefix}_{self.answer}{index:02}"
 
 
-def item_ids(answer_id: str) -> ItemIds:
-    return ItemIds(sha256(answer_id.encode()).hexdigest()[:32])
+def item_ids(answer_id: str, created_s: int) -> ItemIds:
+    return ItemIds(sha256(f"{answer_id} {created_s}".encode()).hexdigest()[:32])
 
 
-def response_id(vendors_id: str) -> str:
-    """The vendor's id if it has the dialect's form; else one that is derived from it."""
+def response_id(vendors_id: str, created_s: int) -> str:
+    """The vendor's id if it has the dialect's form; else derived from it and the time: some servers send one id."""
     if vendors_id.startswith("resp_"):
         return vendors_id
-    return f"resp_{sha256(vendors_id.encode()).hexdigest()[:48]}"
+    return f"resp_{sha256(f'{vendors_id} {created_s}'.encode()).hexdigest()[:48]}"
 
 
 def text_part(text: str, logprobs: list[Json]) -> Json:

@@ -71,7 +71,7 @@ class ResponsesStreamWriter:
         self._budget = Budget()
         self._order = PartOrder(self._budget)
         self._frames = Frames()
-        self._ids = item_ids("")
+        self._ids = item_ids("", 0)
         self._response: Json = {}
         """The response as the first event has it; empty before that."""
         self._output: list[Json] = []
@@ -97,7 +97,7 @@ class ResponsesStreamWriter:
     def _started(self, event: Started) -> None:
         if self._response:
             return
-        self._ids = item_ids(event.id)
+        self._ids = item_ids(event.id, event.created_s or self._context.created_s)
         self._response = begun_response(event.id, event.created_s, self._context)
         serialized = orjson.dumps({"response": self._response})[1:]
         self._frames.add_serialized("response.created", serialized)

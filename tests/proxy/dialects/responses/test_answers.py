@@ -393,3 +393,11 @@ def is_extra(part: object) -> bool:
 def plain(part: object) -> object:
     """A part as the next request can have it: opaque members of calls come beside them, and refusals are said."""
     return replace(part, extra=None) if isinstance(part, ToolCall) else part
+
+
+def test_answers_of_a_server_that_sends_one_id_have_their_own() -> None:
+    first, second = (
+        DIALECT.write_answer(Answer("", created_s, [Text("hi")], Stop(END)), context(), TOKENS) for created_s in (5, 6)
+    )
+    assert first["id"] != second["id"]
+    assert first["output"][0]["id"] != second["output"][0]["id"]
