@@ -50,6 +50,7 @@ def test_stop_is_read(finish_reason: Any, message: dict[str, Any], stop: Stop) -
 def test_stop_sequence_that_the_server_names_is_read() -> None:
     assert read_answer(whole({"content": "a"}, stop_reason="END")).stop == Stop(STOP_SEQUENCE, "END")
     assert read_answer(whole({"content": "a"}, stop_reason=17)).stop == Stop(END)
+    assert read_answer(whole({"content": "a"}, "length", stop_reason="length")).stop == Stop(MAX_TOKENS)
 
 
 @pytest.mark.parametrize(

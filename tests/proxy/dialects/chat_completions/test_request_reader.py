@@ -299,6 +299,16 @@ def test_calls_and_results_are_read() -> None:
     ]
 
 
+def test_mark_of_a_message_is_that_of_its_last_part() -> None:
+    content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    (turn,) = turns_of({"role": "user", "content": content, "cache_control": CACHE})
+    assert [part.cache for part in turn.parts] == [None, CACHE]
+    longer = CACHE | {"ttl": "1h"}
+    own = [{"type": "text", "text": "a", "cache_control": longer}]
+    (turn,) = turns_of({"role": "user", "content": own, "cache_control": CACHE})
+    assert [part.cache for part in turn.parts] == [longer]
+
+
 def test_refusals_are_read() -> None:
     (turn,) = turns_of({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "refusal": "never"})
     assert turn.parts == [Refusal("no"), Refusal("never")]
@@ -326,6 +336,13 @@ def test_refusals_are_read() -> None:
                     "", "chat_completions", {"reasoning_details": [{"type": "reasoning.encrypted", "data": "abc"}]}
                 )
             ],
+        ),
+        (
+            {
+                "reasoning_details": [{"type": "reasoning.encrypted", "data": seal("messages", {"a": 1})}],
+                "extra_content": {"g": 1},
+            },
+            [Reasoning("", "messages", {"a": 1}), Reasoning("", "chat_completions", {"extra_content": {"g": 1}})],
         ),
         ({"extra_content": {"g": 1}}, [Reasoning("", "chat_completions", {"extra_content": {"g": 1}})]),
         ({"reasoning_content": "", "reasoning_details": []}, []),

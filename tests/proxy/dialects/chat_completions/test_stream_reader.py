@@ -93,6 +93,19 @@ def test_stream_adds_up_to_the_whole_answer(name: str) -> None:
             ],
             id="interleaved, all with index 0",
         ),
+        pytest.param(
+            [
+                call_delta(0, "a", "f", OSLO[:3]),
+                call_delta(0, None, None, OSLO[3:]),
+                call_delta(0, "b", "f", ROME[:3]),
+                call_delta(0, None, None, ROME[3:]),
+            ],
+            id="in pieces, all with index 0",
+        ),
+        pytest.param(
+            [call_delta(0, None, "f", OSLO[:3]), call_delta(0, None, None, OSLO[3:]), call_delta(0, None, "f", ROME)],
+            id="no ids, index 0, in pieces",
+        ),
     ],
 )
 def test_parallel_calls_come_out_apart(deltas: list[dict[str, Any]]) -> None:

@@ -194,10 +194,16 @@ def test_blocks_of_reasoning_are_told_apart_and_sealed() -> None:
 def test_function_that_stands_for_a_custom_tool_is_told_as_its_call() -> None:
     asked = AnswerContext(SLUG, Request([], tools=[Tool("patch", custom={"type": "text"})]), CREATED)
     events: list[Event] = [Started("c"), ToolCallStarted(0, "t", "patch"), ToolCallDelta(0, '{"input":')]
-    events += [ToolCallDelta(0, '"a b"}'), PartEnded(), Stopped(Stop(TOOL_CALLS))]
+    events += [ToolCallDelta(0, '"a b"}'), PartEnded(), ToolCallStarted(1, "u", "patch", custom=True)]
+    events += [ToolCallDelta(1, '{"input":"x"}'), Stopped(Stop(TOOL_CALLS))]
     chunks = validated(stream_of(events, asked))
     calls = [call for chunk in chunks for choice in chunk["choices"] for call in choice["delta"].get("tool_calls", ())]
-    assert [call["custom"] for call in calls] == [{"name": "patch", "input": ""}, {"input": "a b"}]
+    assert [(call["index"], call["custom"]) for call in calls] == [
+        (0, {"name": "patch", "input": ""}),
+        (1, {"name": "patch", "input": ""}),
+        (1, {"input": '{"input":"x"}'}),
+        (0, {"input": "a b"}),
+    ]
 
 
 def test_failure_is_an_error_that_the_sdk_raises() -> None:
