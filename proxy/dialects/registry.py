@@ -193,9 +193,12 @@ def _attempt(request: Received, target: Target, caller_dialect: str, dialects: t
 
 
 def _prefers_responses(call: Request, target: Target) -> bool:
-    """Whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back in the next turn."""
+    """Whether to ask VENDOR_B by Responses: only there it shows its reasoning, and takes it back in the next turn.
+
+    Stop sequences can be said in Chat Completions alone.
+    """
     wanted = call.reasoning is not None and call.reasoning.enabled is not False
-    return target.provider == VENDOR_B and wanted
+    return target.provider == VENDOR_B and wanted and not call.sampling.stop
 
 
 def _restore(request: Received) -> None:

@@ -213,6 +213,23 @@ async def test_long_conversation_is_translated_beside_the_loop(rig: PathRig, mon
     assert threads == ["MainThread", "uncut-work_0"]
 
 
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({}, CHAT_PATH),
+        ({"thinking": {"type": "adaptive"}}, RESPONSES_PATH),
+        ({"output_config": {"effort": "high"}}, RESPONSES_PATH),
+        ({"thinking": {"type": "disabled"}}, CHAT_PATH),
+        ({"thinking": {"type": "adaptive"}, "stop_sequences": ["END"]}, CHAT_PATH),
+    ],
+)
+async def test_vendor_b_is_asked_for_reasoning_by_responses(rig: PathRig, more: dict[str, Any], path: str) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1", target_model="m"))
+    rig.upstream.will(said(RESPONSE if path == RESPONSES_PATH else COMPLETION))
+    assert (await send_messages(rig, **more)).status == 200
+    assert rig.upstream.calls[0].url == f"https://vendor-b.test{path}"
+
+
 # Which dialects a target speaks.
 
 
