@@ -12,6 +12,7 @@ SETTINGS = {
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",
 }
+TOOL_BLOCKS = ("tool_use", "tool_result", "document")
 VOLATILE = ("id", "tool_use_id", "signature", "citations")
 
 
@@ -86,12 +87,15 @@ def _run(place: Place, target: Target, turns: list[Json], *options: str, **setti
 
 
 def _in_order(blocks: list[Json]) -> list[Json]:
-    """Results of parallel calls come in any order."""
+    """Calls before their results: a call runs while the answer still streams, and parallel ones end in any order."""
     called = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    groups = groupby(blocks, key=lambda block: block["type"] == "tool_result")
-    ordered = [
-        sorted(group, key=lambda b: called.index(b["tool_use_id"])) if done else list(group) for done, group in groups
-    ]
+
+    def place(block: Json) -> tuple[int, int]:
+        kind = TOOL_BLOCKS.index(block["type"])
+        return kind, called.index(block["tool_use_id"]) if block["type"] == "tool_result" else 0
+
+    groups = groupby(blocks, key=lambda block: block["type"] in TOOL_BLOCKS)
+    ordered = [sorted(group, key=place) if is_tools else list(group) for is_tools, group in groups]
     return [block for group in ordered for block in group]
 
 
