@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ CITIES = ("Paris", "Rome")
 WEATHER: Json = {"city": "Paris", "celsius": 21}
 REFUSAL = "I cannot help with that."
 STOP_SEQUENCE = "END"
+ATTACHED = "(see the attachment below)"
+"""What Tollgate writes as the text of a result that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,22 @@ class Prompt:
 
     @property
     def results(self) -> list[ToolResult]:
-        """The tool results that end the conversation."""
+        """The tool results that end the conversation, with what is attached to them.
+
+        Chat Completions has only text in a result; images and documents follow in a message of the user's.
+        """
         results: list[ToolResult] = []
-        for _, part in reversed(self.parts):
-            if not isinstance(part, ToolResult):
+        attached: list[Text | Image | Document] = []
+        for role, part in reversed(self.parts):
+            if isinstance(part, Image | Document) and role == "user" and not results:
+                attached.insert(0, part)
+            elif isinstance(part, ToolResult):
+                results.insert(0, part)
+            else:
                 break
-            results.insert(0, part)
+        if results and attached:
+            said = [part for part in results[-1].content if part != Text(ATTACHED)]
+            results[-1] = replace(results[-1], content=(*said, *attached))
         return results
 
 
