@@ -66,11 +66,12 @@ async def _gathered(chunks: Any) -> tuple[dict[str, Any], Any]:
 
 async def ask_messages(url: str, key: str, model: str, stream: bool, **more: Any) -> Said:
     async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, timeout=30) as client:
-        request: dict[str, Any] = {"model": model, "messages": [ASKED], "max_tokens": 400} | more
+        request: dict[str, Any] = {"model": model, "messages": [ASKED], "max_tokens": 400, "temperature": 0} | more
+        sampling = {"temperature": request.pop("temperature")}  # the SDK's method has no such argument
         if not stream:
-            message = await client.messages.create(**request, extra_body={"temperature": 0})
+            message = await client.messages.create(**request, extra_body=sampling)
         else:
-            async with client.messages.stream(**request, extra_body={"temperature": 0}) as events:
+            async with client.messages.stream(**request, extra_body=sampling) as events:
                 message = await events.get_final_message()
     usage = message.usage
     given = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
