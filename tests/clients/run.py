@@ -139,6 +139,7 @@ async def run_all(clients: list[Client], providers: list[Provider]) -> Results:
                 for provider in providers:
                     await stage.point(provider)
                     await _through_provider(stage, processes, provider, direct, results)
+                    (BUILT / "results.json").write_text(json.dumps(results, default=asdict, ensure_ascii=False))
             finally:
                 for process in processes:
                     await process.stop()
@@ -212,7 +213,6 @@ def main() -> int:
     clients = [one for one in CLIENTS if options.only is None or one.name in options.only.split(",")]
     providers = [one for one in PROVIDERS if options.providers is None or one.name in options.providers.split(";")]
     results = asyncio.run(run_all(clients, providers))
-    (BUILT / "results.json").write_text(json.dumps(results, default=asdict, indent=1, ensure_ascii=False))
     if options.only is None and options.providers is None:
         PAGE.write_text(page(results))
     cells = [one for cases in results.values() for found in cases.values() for one in found.values()]

@@ -1,0 +1,31 @@
+"""docs/compatibility.md fits the locks and the catalogue of `make clients`, which writes it."""
+
+import re
+
+from tests.clients.catalogue import CLIENTS, PROVIDERS
+from tests.clients.compare import Cell
+from tests.clients.page import PAGE, page, versions_text
+
+TEXT = PAGE.read_text()
+
+
+def test_page_has_each_client_with_its_locked_versions() -> None:
+    sections = dict(re.findall(r"^## ([\w.-]+)\n\n(.*)$", TEXT, re.MULTILINE))
+    for client in CLIENTS:
+        assert versions_text(client) in sections.get(client.name, ""), (
+            f"run `make clients`: {client.name} is out of date"
+        )
+
+
+def test_every_row_has_a_cell_for_each_provider() -> None:
+    rows = re.findall(r"^\| [^|]+ \|((?: (?:passes|translated|refused|\*\*FAILS|–)[^|]*\|)+)$", TEXT, re.MULTILINE)
+    assert len(rows) > 10 * len(CLIENTS)
+    assert {row.count("|") for row in rows} == {len(PROVIDERS)}
+
+
+def test_notes_are_numbered_below_their_table() -> None:
+    client = CLIENTS[0].name
+    found = {one.name: Cell("FAILS", "a fault") for one in PROVIDERS} | {PROVIDERS[0].name: Cell("refused", "n")}
+    text = page({client: {"plain": found}})
+    assert f"| plain | refused `n` |{' **FAILS** (1) |' * (len(PROVIDERS) - 1)}" in text
+    assert text.rstrip().endswith("1. a fault")
