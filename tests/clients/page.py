@@ -72,7 +72,7 @@ def _clients(results: Results) -> Iterator[str]:
     for client in CLIENTS:
         if client.name in results:
             counts = " | ".join(_count(results[client.name], provider.name) for provider in PROVIDERS)
-            name = f"[{client.title}](#{client.name})"
+            name = f"[{client.title}](#{client.name.replace('.', '')})"
             yield f"| {name} | {versions_text(client)} | `/v1{client.dialect.path}` | {counts} |"
     yield ""
 
