@@ -9,13 +9,10 @@ from tests.clients.page import PAGE, page, versions_text
 TEXT = PAGE.read_text()
 
 
-def test_each_client_of_the_page_has_its_locked_versions() -> None:
-    shown = {client.name: versions_text(client) for client in CLIENTS if f"## {client.name}\n" in TEXT}
-    assert len(shown) > 20
-    for name, versions in shown.items():
-        assert f"## {name}\n\n" in TEXT
-        section = TEXT.partition(f"## {name}\n\n")[2].partition("\n")[0]
-        assert versions in section, f"run `make clients`: {name} is out of date"
+def test_page_has_each_client_with_its_locked_versions() -> None:
+    for client in CLIENTS:
+        section = TEXT.partition(f"## {client.name}\n\n")[2].partition("\n")[0]
+        assert versions_text(client) in section, f"run `make clients`: {client.name} is out of date"
 
 
 def test_every_row_has_a_cell_for_each_provider() -> None:

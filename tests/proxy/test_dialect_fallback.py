@@ -14,6 +14,7 @@ from proxy.dialects import registry
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.registry import MANY_OBJECTS
 from proxy.dialects.spoken_dialects import REMEMBERED_S, SpokenDialects, dialects_of
+from proxy.exchange import UpstreamCutError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import FakeAnswer, answer
@@ -228,6 +229,19 @@ async def test_vendor_b_is_asked_for_reasoning_by_responses(rig: PathRig, more: 
     rig.upstream.will(said(RESPONSE if path == RESPONSES_PATH else COMPLETION))
     assert (await send_messages(rig, **more)).status == 200
     assert rig.upstream.calls[0].url == f"https://vendor-b.test{path}"
+
+
+async def test_translated_stream_that_breaks_is_billed_what_was_delivered(rig: PathRig) -> None:
+    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
+    pieces = (b"data: %s\n\n" % json.dumps(chunk).encode(), UpstreamCutError("cut"))
+    sse = (("content-type", "text/event-stream"),)
+    rig.upstream.will(said(NO_PATH, 404), answer(headers=sse, pieces=pieces))
+    outgoing = await send_messages(rig, stream=True)
+    assert outgoing.aborted
+    assert b"message_stop" not in outgoing.body
+    [call] = rig.journal.closed
+    assert (call.status, call.tokens.output > 0) == (502, True)
+    rig.check_settled()
 
 
 # Which dialects a target speaks.
