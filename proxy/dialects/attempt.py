@@ -9,6 +9,9 @@ from typing import Any
 
 from proxy.dialects.middle.request import Request
 
+MAX_NAMED = 20
+"""The most things that the header of left-out things names."""
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -40,7 +43,8 @@ class Attempt:
         lines = f'x-tollgate-reasoning: off; reason="{off}"\r\n' if off else ""
         if request is None or not request.left_out:
             return lines
-        return f"{lines}x-tollgate-left-out: {', '.join(request.left_out)}\r\n"
+        named, more = request.left_out[:MAX_NAMED], len(request.left_out) - MAX_NAMED
+        return f"{lines}x-tollgate-left-out: {', '.join(named)}{f' and {more} more' if more > 0 else ''}\r\n"
 
     def release(self) -> None:
         """Free what only the request needed."""

@@ -251,6 +251,9 @@ def begin(context: RequestContext, head: Answered) -> None:
     lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{context.head.cors_lines}"
     if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
         lines += f"request-id: {request_id}\r\n"
+    routed = context.routed
+    if routed is not None:
+        lines += routed.attempt.notice
     context.outgoing.start(head.status, head.headers, lines, head.reason)
 
 

@@ -244,6 +244,30 @@ async def test_translated_stream_that_breaks_is_billed_what_was_delivered(rig: P
     rig.check_settled()
 
 
+async def test_header_names_what_was_left_out_within_a_bound(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
+    function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    for searches, ending in (
+        (2, "tools.1 (web_search), tools.2 (web_search)"),
+        (25, "tools.20 (web_search) and 5 more"),
+    ):
+        rig.upstream.will(said(MESSAGE))
+        body = {"model": SLUG, "input": "hi", "tools": [function, *[{"type": "web_search"}] * searches]}
+        outgoing = await rig.serve(FakeIncoming(RESPONSES_PATH).saying(body))
+        assert outgoing.status == 200
+        assert (outgoing.header("x-tollgate-left-out") or "").endswith(ending)
+
+
+async def test_caller_is_told_that_the_target_does_not_think(rig: PathRig) -> None:
+    rig.directory.add_slug(SLUG, Target("VENDOR_A", secret_id="s1", target_model="m"))
+    function = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    for choice, told in (("required", 'off; reason="the tool choice forces a call"'), ("auto", None)):
+        rig.upstream.will(said(MESSAGE))
+        outgoing = await rig.serve(asking(reasoning_effort="high", tools=[function], tool_choice=choice))
+        assert outgoing.status == 200
+        assert outgoing.header("x-tollgate-reasoning") == told
+
+
 # Which dialects a target speaks.
 
 
