@@ -11,6 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from policy.credentials import KeyKind
+from policy.deployments import (
+    DEFAULT_ENVIRONMENT,
+    DEFAULT_MAX_QUEUED,
+    Deployment,
+    HealthCheck,
+    Where,
+    comparable_name,
+)
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
@@ -147,15 +155,6 @@ class SecretRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """One deployment of a platform model: its status and its replicas' base URLs."""
-
-    id: str
-    status: str
-    replicas: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ModelRow:
     """A platform model: its deployments by id, and each environment's deployment."""
 
@@ -164,8 +163,11 @@ class ModelRow:
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     environments: Mapping[str, str] = field(default_factory=dict)
 
-    def deployment_in(self, environment: str) -> Deployment | None:
-        """The deployment of an environment, or None. Names are matched without regard to case."""
+    def deployment_at(self, where: Where) -> Deployment | None:
+        """The deployment that `where` names, or None. Environments are matched without regard to case."""
+        if where.deployment_id is not None:
+            return self.deployments.get(where.deployment_id)
+        environment = where.environment or DEFAULT_ENVIRONMENT
         id = self.environments.get(environment)
         if id is None:
             wanted = comparable_name(environment)
@@ -173,22 +175,51 @@ class ModelRow:
         return None if id is None else self.deployments.get(id)
 
     def to_wire(self) -> Wire:
-        deployments = [[d.id, d.status, list(d.replicas)] for d in self.deployments.values()]
         return {
             "workspace_id": self.workspace_id,
-            "deployments": deployments,
+            "deployments": [_deployment_to_wire(deployment) for deployment in self.deployments.values()],
             "environments": dict(self.environments),
         }
 
     @classmethod
     def from_wire(cls, id: str, body: Wire) -> "ModelRow":
-        deployments = {did: Deployment(did, status, tuple(urls)) for did, status, urls, *_ in body["deployments"]}
+        deployments = {wire[0]: _deployment_from_wire(wire) for wire in body["deployments"]}
         return cls(id, body["workspace_id"], deployments, dict(body["environments"]))
 
 
-def comparable_name(name: str) -> str:
-    """An environment's name in the form that names are compared in: ASCII letters in lower case."""
-    return name.lower() if name.isascii() else name
+def health_to_wire(health: HealthCheck) -> Wire:
+    """A health check as the API, the database column and the snapshot hold it."""
+    return {name: getattr(health, name) for name in HealthCheck.__dataclass_fields__}
+
+
+def health_from_wire(body: Wire) -> HealthCheck:
+    return HealthCheck(**{name: body[name] for name in HealthCheck.__dataclass_fields__ if name in body})
+
+
+def _deployment_to_wire(deployment: Deployment) -> list[Any]:
+    """Id, status, replicas, and the settings that are not the default ones."""
+    settings: Wire = {}
+    if deployment.health is not None:
+        settings["health"] = health_to_wire(deployment.health)
+    if deployment.max_concurrency is not None:
+        settings["max_concurrency"] = deployment.max_concurrency
+    if deployment.max_queued != DEFAULT_MAX_QUEUED:
+        settings["max_queued"] = deployment.max_queued
+    return [deployment.id, deployment.status, list(deployment.replicas), settings]
+
+
+def _deployment_from_wire(wire: list[Any]) -> Deployment:
+    id, status, urls = wire[:3]
+    settings: Wire = wire[3] if len(wire) > 3 else {}  # an older control sends none
+    health = settings.get("health")
+    return Deployment(
+        id,
+        status,
+        tuple(urls),
+        health=None if health is None else health_from_wire(health),
+        max_concurrency=settings.get("max_concurrency"),
+        max_queued=settings.get("max_queued", DEFAULT_MAX_QUEUED),
+    )
 
 
 def group_to_wire(group: Group) -> Wire:

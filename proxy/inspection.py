@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy.credentials import may_call_slugs
+from policy.deployments import Where
 from policy.endpoints import Target
 from policy.groups import Group
 from policy.limits.effective import Bound, Plan
@@ -140,7 +141,7 @@ def _deployment_lines(directory: Directory, target: Target) -> Iterator[str]:
         return
     model = directory.model(target.model_id)
     environment = target.environment_name or DEFAULT_ENVIRONMENT
-    deployment = model.deployment_in(environment) if model else None
+    deployment = model.deployment_at(Where(environment)) if model else None
     if deployment is None:
         yield f"  no deployment serves {environment}: calls are answered 404"
         return

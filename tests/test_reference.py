@@ -14,13 +14,13 @@ from control.app import OPERATIONS
 from control.operator.cli import tollgate
 from control.settings import Settings as ControlSettings
 from control.throttle import allowance_for
+from policy.deployments import NOT_SERVING, PARKING
 from policy.endpoints import PROVIDERS
 from policy.limits.tiers import DEFAULT_TIERS
 from proxy.http_rules.guarded_members import check_members
 from proxy.http_rules.headers import FORWARDED_FIELDS, RETURNED_FIELDS
 from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
-from proxy.stages.dispatch import NOT_SERVING, PARKING
 from runtime.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent

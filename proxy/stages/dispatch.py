@@ -11,9 +11,10 @@ from functools import partial
 from time import perf_counter, time_ns
 from typing import Protocol
 
+from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.endpoints import Target
 from policy.hosts import Reach
-from policy.snapshot import Deployment, EndpointRow, ModelRow
+from policy.snapshot import EndpointRow, ModelRow
 from proxy.accounting.recovery import OpenCall
 from proxy.capacity.circuit_breaker import Event
 from proxy.capacity.model_replicas import Fleet, ReplicaCall
@@ -38,10 +39,6 @@ from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
-DEFAULT_ENVIRONMENT = "production"
-PARKING = frozenset(("SCALED_TO_ZERO", "WAKING_UP", "DEPLOYING", "LOADING_MODEL"))
-NOT_SERVING = frozenset(("BUILDING", "FAILED", "DEPLOY_FAILED", "DEACTIVATING", "INACTIVE"))
-"""A deployment with any other status, known or not, serves from the replicas it has."""
 MAX_REPLICAS_TRIED = 3
 FIRST_POLL_S = 0.05
 LONGEST_POLL_S = 0.5
@@ -294,7 +291,7 @@ class Dispatch:
         model = self._parts.directory.model(target.model_id) if target.model_id is not None else None
         if model is None or model.workspace_id != endpoint.workspace_id:
             raise NoSuchModelError
-        deployment = model.deployment_in(target.environment_name or DEFAULT_ENVIRONMENT)
+        deployment = model.deployment_at(Where(target.environment_name))
         if deployment is None:
             raise NoSuchModelError
         return deployment

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind, digest_of
+from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.effective import plan_for
 from policy.limits.limit import Limit, SlugLimits
-from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from proxy.exchange import KeyHolder, PolicyUnavailableError, SlugRoute
 
 KEY = "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 
 from policy.credentials import KeyKind
+from policy.deployments import Deployment, HealthCheck, Where
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Group
 from policy.snapshot import (
-    Deployment,
     EndpointRow,
     KeyRow,
     ModelRow,
@@ -94,7 +94,24 @@ def test_an_unknown_key_kind_raises_value_error(change: dict[str, str]) -> None:
 def test_environment_lookup_ignores_case_and_prefers_the_exact_name() -> None:
     one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
     model = ModelRow("m", "ws", {"d1": one, "d2": two}, {"Staging": "d1", "staging": "d2", "Gone": "d9"})
-    assert [model.deployment_in(name) for name in ("Staging", "staging", "STAGING")] == [one, two, one]
-    assert model.deployment_in("gone") is model.deployment_in("production") is None
+    assert [model.deployment_at(Where(name)) for name in ("Staging", "staging", "STAGING")] == [one, two, one]
+    assert model.deployment_at(Where("gone")) is model.deployment_at(Where("production")) is None
     kelvin = ModelRow("m", "ws", {"d1": one}, {"k": "d1"})
-    assert (kelvin.deployment_in("K"), kelvin.deployment_in("\N{KELVIN SIGN}")) == (one, None)
+    assert (kelvin.deployment_at(Where("K")), kelvin.deployment_at(Where("\N{KELVIN SIGN}"))) == (one, None)
+
+
+def test_deployment_is_found_by_its_id_or_by_environment_and_production_is_the_default() -> None:
+    one, two = Deployment("d1", "ACTIVE"), Deployment("d2", "ACTIVE")
+    model = ModelRow("m", "w", {"d1": one, "d2": two}, {"production": "d1", "staging": "d2"})
+    assert model.deployment_at(Where(deployment_id="d2")) is two
+    assert model.deployment_at(Where(deployment_id="d3")) is None
+    assert (model.deployment_at(Where()), model.deployment_at(Where("staging"))) == (one, two)
+
+
+def test_deployment_settings_survive_the_wire_and_a_row_of_an_older_control_has_the_defaults() -> None:
+    health = HealthCheck("/ready", interval_s=1.5, unhealthy_after=5)
+    deployment = Deployment("d1", "ACTIVE", ("http://10.0.0.5",), health=health, max_concurrency=4, max_queued=0)
+    model = ModelRow("m", "w", {"d1": deployment})
+    assert ModelRow.from_wire("m", model.to_wire()) == model
+    older = {"workspace_id": "w", "deployments": [["d1", "ACTIVE", []]], "environments": {}}
+    assert ModelRow.from_wire("m", older).deployments["d1"] == Deployment("d1", "ACTIVE")

@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from policy.credentials import KeyKind
+from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
-from policy.snapshot import Deployment, EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.__main__ import main
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.supervisor.refresher import ReplicaVersion

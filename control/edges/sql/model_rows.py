@@ -14,7 +14,8 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.resources.errors import ModelFullError
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
-from policy.snapshot import Deployment, ModelRow, RowKind, comparable_name
+from policy.deployments import Deployment, comparable_name
+from policy.snapshot import ModelRow, RowKind
 
 MAX_MODEL_BYTES = 1024 * 1024
 """Bound on a model's published row, which each change sends in full. A larger row from before the bound may shrink."""

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from policy.credentials import KeyKind, digest_of
+from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
-from policy.snapshot import Deployment, KeyRow, ModelRow, WorkspaceRow
+from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
 from tests import upstream as script
 from tests.contracts.http.test_path import JSON, Wire, request, wired

@@ -1,0 +1,72 @@
+"""What a deployment's status means, who may change it, and which deployment a call names. Pure.
+
+See docs/reference/management-api.md#deployments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BUILDING, DEPLOYING, LOADING_MODEL = "BUILDING", "DEPLOYING", "LOADING_MODEL"
+ACTIVE, UPDATING, UNHEALTHY = "ACTIVE", "UPDATING", "UNHEALTHY"
+SCALED_TO_ZERO, WAKING_UP = "SCALED_TO_ZERO", "WAKING_UP"
+FAILED, DEPLOY_FAILED = "FAILED", "DEPLOY_FAILED"
+DEACTIVATING, INACTIVE = "DEACTIVATING", "INACTIVE"
+
+PARKING = frozenset((SCALED_TO_ZERO, WAKING_UP, DEPLOYING, LOADING_MODEL))
+"""Calls wait until a replica is ready."""
+NOT_SERVING = frozenset((BUILDING, FAILED, DEPLOY_FAILED, DEACTIVATING, INACTIVE))
+"""Calls are refused. A deployment with any other status, known or not, serves from its healthy replicas."""
+HAS_FAILED = frozenset((FAILED, DEPLOY_FAILED))
+"""`retry` tries these again."""
+MOVES_FROM_OUTSIDE: Mapping[str, frozenset[str]] = {
+    SCALED_TO_ZERO: frozenset((WAKING_UP,)),
+    DEPLOYING: frozenset((WAKING_UP,)),
+    WAKING_UP: frozenset((LOADING_MODEL,)),
+    LOADING_MODEL: frozenset((FAILED,)),
+}
+"""Which statuses whoever launches replicas may set, by the present status. `ACTIVE` comes from replicas alone."""
+
+DEFAULT_ENVIRONMENT = "production"
+DEFAULT_MAX_QUEUED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """How the replicas of a deployment are probed: `GET {replica}{path}`; a 2xx within `timeout_s` is good.
+
+    A replica is healthy after `healthy_after` good probes in a row, unhealthy after `unhealthy_after` bad ones.
+    """
+
+    path: str = "/health"
+    interval_s: float = 5.0
+    timeout_s: float = 2.0
+    healthy_after: int = 1
+    unhealthy_after: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One deployment of a platform model: its status, its replicas' base URLs, and how calls reach them."""
+
+    id: str
+    status: str
+    replicas: tuple[str, ...] = ()
+    health: HealthCheck | None = None
+    """None: no probes; a replica is healthy from the moment it is listed."""
+    max_concurrency: int | None = None
+    """Calls in flight per replica, over all workers of a machine; None: no bound."""
+    max_queued: int = DEFAULT_MAX_QUEUED
+    """Calls that may wait for `max_concurrency`, per replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which deployment of a model a call names: one by its id, or the one that an environment points to."""
+
+    environment: str | None = None
+    deployment_id: str | None = None
+
+
+def comparable_name(name: str) -> str:
+    """An environment's name in the form that names are compared in: ASCII letters in lower case."""
+    return name.lower() if name.isascii() else name

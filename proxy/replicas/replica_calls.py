@@ -1,0 +1,79 @@
+"""How a stage gets a replica for a call to a platform model. The supervisor decides; the worker asks and waits.
+
+See docs/reference/inference.md#replicas.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from policy.deployments import Where
+from proxy.capacity.call_load import Load
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call asks for. `turn`: whose turn it takes while calls wait: a group's id, or a workspace key's digest."""
+
+    workspace_id: str
+    model_id: str
+    where: Where
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """What a deployment's log says of a call. Never content."""
+
+    ended_at_ms: int
+    request_id: str
+    method: str
+    path: str
+    """Without the query."""
+    status: int
+    duration_s: float
+
+
+class ReplicaCall(Protocol):
+    """One call to a platform model, from its first question for a replica to its end."""
+
+    waited_s: float
+    """Time spent waiting for a replica so far: parked, or for its turn."""
+
+    async def assigned(self) -> str:
+        """Wait until the call has a replica; return its base URL.
+
+        May be called again after `unreachable`: the replicas that were unreachable are not assigned again.
+        Raises `NoSuchModelError`, `NoModelReplicaError`, `NotRoutedError` or `ShedError`.
+        """
+        ...
+
+    def answered(self) -> None:
+        """The head of an answer has arrived."""
+        ...
+
+    def unreachable(self) -> None:
+        """There was no connection, so the model cannot have run."""
+        ...
+
+    def reset(self) -> None:
+        """The connection broke before the head arrived: the model may have run."""
+        ...
+
+    def end(self, ended: CallEnded) -> None:
+        """The call has ended, however it did. Idempotent; never raises."""
+        ...
+
+
+class Replicas(Protocol):
+    """The replicas of platform models."""
+
+    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
+        """Begin a call. The caller must call `end` on it, cancelled or not."""
+        ...
+
+    async def wake(self, wanted: Wanted) -> None:
+        """Ask for the deployment to be woken if it is scaled to zero, without a call.
+
+        Raises `NoSuchModelError`, or `PolicyUnavailableError` if control could not be told.
+        """
+        ...
