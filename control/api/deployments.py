@@ -10,8 +10,8 @@ from control.api import deployment_schemas as schemas
 from control.api.deployment_schemas import deployment_response
 from control.api.models import deployment_ref
 from control.api.protocol.operations import ApiRequest, Operation
-from control.resources import deployments
-from control.resources.deployments import DeploymentRef
+from control.resources.platform import deployments
+from control.resources.platform.deployments import DeploymentRef
 
 
 async def _post_activate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:

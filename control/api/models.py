@@ -21,9 +21,9 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import PageQueryV1
-from control.resources import deployments
-from control.resources.deployments import DeploymentRef
 from control.resources.errors import InvalidFieldError
+from control.resources.platform import deployments
+from control.resources.platform.deployments import DeploymentRef
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
 
 

@@ -3,9 +3,10 @@
 Values only; times are epoch milliseconds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind
+from policy.deployments import DEFAULT_MAX_QUEUED, HealthCheck
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 
@@ -107,7 +108,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentRecord:
-    """One deployment of a model and its replicas' base URLs."""
+    """One deployment of a model, and its replicas' base URLs."""
 
     id: str
     model_id: str
@@ -116,6 +117,17 @@ class DeploymentRecord:
     replicas: tuple[str, ...]
     created_at_ms: int
     updated_at_ms: int
+    wake_url: str | None = field(default=None, repr=False)
+    """Its path may hold a secret."""
+    health: HealthCheck | None = None
+    max_concurrency: int | None = None
+    max_queued: int = DEFAULT_MAX_QUEUED
+    error_message: str | None = None
+    wake_next_ms: int = 0
+    """When the wake hook may be asked again."""
+    wake_pause_ms: int = 0
+    """The pause after which it was to be asked the last time; it doubles."""
+    last_request_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

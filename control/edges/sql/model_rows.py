@@ -15,7 +15,7 @@ from control.edges.sql.tables import deployments, environments, models, publishe
 from control.resources.errors import ModelFullError
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
 from policy.deployments import Deployment, comparable_name
-from policy.snapshot import ModelRow, RowKind
+from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire
 
 MAX_MODEL_BYTES = 1024 * 1024
 """Bound on a model's published row, which each change sends in full. A larger row from before the bound may shrink."""
@@ -65,17 +65,25 @@ async def list_deployments(
     return [_deployment(row) for row in await conn.execute(query)]
 
 
+async def lock_deployment(tx: WriteTx, model_id: str, deployment_id: str) -> DeploymentRecord | None:
+    query = select(deployments).where(deployments.c.id == deployment_id, deployments.c.model_id == model_id)
+    row = (await tx.conn.execute(query.with_for_update())).one_or_none()
+    return _deployment(row) if row else None
+
+
 async def insert_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:
-    values = {name: getattr(record, name) for name in DeploymentRecord.__dataclass_fields__}
-    values["replicas"] = json.dumps(record.replicas)
-    await tx.conn.execute(insert(deployments).values(**values))
+    await tx.conn.execute(insert(deployments).values(**_columns(record)))
     await _publish(tx, model)
 
 
-async def update_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:
-    values = {"status": record.status, "replicas": json.dumps(record.replicas), "updated_at_ms": record.updated_at_ms}
-    await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**values))
-    await _publish(tx, model)
+async def update_deployment(tx: WriteTx, model: ModelRecord, old: DeploymentRecord, record: DeploymentRecord) -> None:
+    """Write what differs from `old`, and publish it if the proxies use it."""
+    before = _columns(old)
+    changed = {name: value for name, value in _columns(record).items() if value != before[name]}
+    if changed:
+        await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**changed))
+    if _for_proxies(old) != _for_proxies(record):
+        await _publish(tx, model)
 
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
@@ -115,7 +123,7 @@ async def _publish(tx: WriteTx, model: ModelRecord) -> None:
     row = ModelRow(
         model.id,
         model.workspace_id,
-        {d.id: Deployment(d.id, d.status, d.replicas) for d in found},
+        {record.id: _for_proxies(record) for record in found},
         {environment.name: environment.deployment_id for environment in pointers},
     )
     text = orjson.dumps(row.to_wire()).decode()
@@ -129,6 +137,19 @@ async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
     return (await tx.conn.execute(select(func.length(published.c.body)).where(*matches))).scalar() or 0
 
 
+def _for_proxies(record: DeploymentRecord) -> Deployment:
+    return Deployment(
+        record.id, record.status, record.replicas, record.health, record.max_concurrency, record.max_queued
+    )
+
+
+def _columns(record: DeploymentRecord) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in DeploymentRecord.__dataclass_fields__}
+    health = None if record.health is None else json.dumps(health_to_wire(record.health))
+    return values | {"replicas": json.dumps(record.replicas), "health": health}
+
+
 def _deployment(row: Any) -> DeploymentRecord:
-    replicas = tuple(json.loads(row.replicas))
-    return DeploymentRecord(row.id, row.model_id, row.name, row.status, replicas, row.created_at_ms, row.updated_at_ms)
+    values = {name: getattr(row, name) for name in DeploymentRecord.__dataclass_fields__}
+    health = None if row.health is None else health_from_wire(json.loads(row.health))
+    return DeploymentRecord(**values | {"replicas": tuple(json.loads(row.replicas)), "health": health})

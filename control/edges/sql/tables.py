@@ -15,6 +15,8 @@ metadata = MetaData(naming_convention=naming)
 
 # PostgreSQL's default collation orders text by language; keyset paging and prefix ranges need byte order.
 Id = String().with_variant(String(collation="C"), "postgresql")
+# SQLite counts up an INTEGER primary key only.
+Counter = BigInteger().with_variant(Integer, "sqlite")
 
 revision = Table(
     "revision",
@@ -141,7 +143,29 @@ deployments = Table(
     Column("replicas", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("wake_url", Text, nullable=True),  # its path may hold a secret
+    Column("health", Text, nullable=True),
+    Column("max_concurrency", Integer, nullable=True),
+    # The defaults are for an older version of control that still runs beside this one.
+    Column("max_queued", Integer, nullable=False, server_default="100"),
+    Column("error_message", Text, nullable=True),
+    Column("wake_next_ms", BigInteger, nullable=False, server_default="0"),  # when the wake hook may be asked again
+    Column("wake_pause_ms", BigInteger, nullable=False, server_default="0"),
+    Column("last_request_at_ms", BigInteger, nullable=True),
     Index("ix_deployments_model_id_id", "model_id", "id"),
+)
+
+deployment_logs = Table(
+    "deployment_logs",
+    metadata,
+    Column("id", Counter, primary_key=True, autoincrement=True),
+    Column("deployment_id", Id, nullable=False),  # no foreign key: a line may arrive after the deployment was deleted
+    Column("timestamp_ns", BigInteger, nullable=False),
+    Column("level", Id, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("replica", Text, nullable=True),
+    Column("request_id", Id, nullable=True),
+    Index("ix_deployment_logs_deployment_id_timestamp_ns", "deployment_id", "timestamp_ns"),
 )
 
 environments = Table(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, inspect, select, text
 
-from control.edges.sql import tables
+from control.edges.sql import model_rows, tables
 from control.edges.sql.database import DanglingError, TakenError, migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
 from control.resources.errors import DatabaseUnavailableError
+from control.resources.records import DeploymentRecord
 from policy.snapshot import RowKind
 from tests.control.conftest import (
     database_url,
@@ -24,6 +25,8 @@ from tests.control.conftest import (
 from tests.postgres_server import PostgresServer, running_postgres
 
 __all__ = ["database_url", "empty_url", "migrated_file", "migrated_original", "migrated_postgres", "postgres", "store"]
+
+DEPLOYMENT = DeploymentRecord("d", "m", "first", "DEPLOYING", (), 1, 2)
 
 
 def workspace(id: str, name: str = "") -> dict[str, object]:
@@ -147,6 +150,8 @@ async def test_migrations_upgrade_and_downgrade_a_filled_database(empty_url: str
     assert await names(store) == ["a"]
     await migrate(store.engine)
     assert await names(store) == ["a"]
+    async with store.read() as conn:
+        assert await model_rows.list_deployments(conn, "m", None) == [DEPLOYMENT]
     assert await _schema(store) == wanted
     await migrate_down(store.engine)
     assert [table for table in await _schema(store) if table != "alembic_version"] == []
@@ -214,6 +219,9 @@ async def _fill(store: Store) -> None:
     async with store.write() as tx:
         await tx.conn.execute(insert(tables.workspaces).values(workspace("a")))
         await tx.conn.execute(insert(tables.prefixes).values(prefix="p", workspace_id="a"))
+        await tx.conn.execute(insert(tables.models).values(id="m", workspace_id="a", name="m", created_at_ms=1))
+        old = {name: getattr(DEPLOYMENT, name) for name in ("id", "model_id", "name", "status")}
+        await tx.conn.execute(insert(tables.deployments).values(**old, replicas="[]", created_at_ms=1, updated_at_ms=2))
         tx.publish(RowKind.WORKSPACE, "a", {})
 
 

@@ -47,7 +47,7 @@ async def test_setting_replicas_activates_a_deployment(plane: ControlPlane) -> N
     assert shown["environment"] == "production"
     assert await published_model(plane, model) == {
         "workspace_id": plane.workspace_id,
-        "deployments": [[made["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"]]],
+        "deployments": [[made["id"], "ACTIVE", [PUBLIC, f"{PUBLIC}:8000"], {}]],
         "environments": {"production": made["id"]},
     }
     assert (await plane.put(f"{one}/replicas", {"replicas": []})).ok()["status"] == "SCALED_TO_ZERO"

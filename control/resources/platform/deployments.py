@@ -165,9 +165,7 @@ async def _find_deployment(conn: Connection, ref: DeploymentRef) -> DeploymentRe
         pointer = await model_rows.find_environment(conn, ref.model_id, ref.environment)
         deployment_id = pointer.deployment_id if pointer else None
     record = await model_rows.find_deployment(conn, ref.model_id, deployment_id) if deployment_id else None
-    if record is None:
-        raise DeploymentNotFoundError
-    return record
+    return _existing_deployment(record)
 
 
 async def environments_by_deployment(store: Store, model_id: str) -> dict[str, str]:
@@ -185,8 +183,12 @@ async def _change_deployment(
     store: Store, ref: DeploymentRef, changed: Callable[[DeploymentRecord], DeploymentRecord]
 ) -> DeploymentRecord:
     async def work(tx: WriteTx, model: ModelRecord) -> DeploymentRecord:
-        record = replace(changed(await _find_deployment(tx.conn, ref)), updated_at_ms=tx.now_ms)
-        await model_rows.update_deployment(tx, model, record)
+        found = await _find_deployment(tx.conn, ref)
+        old = _existing_deployment(await model_rows.lock_deployment(tx, model.id, found.id))
+        record = changed(old)
+        if record != old:
+            record = replace(record, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+            await model_rows.update_deployment(tx, model, old, record)
         return record
 
     return await _with_model_locked(store, ref, work)
@@ -206,4 +208,10 @@ async def _with_model_locked(
 def _existing_model(record: ModelRecord | None) -> ModelRecord:
     if record is None:
         raise ModelNotFoundError
+    return record
+
+
+def _existing_deployment(record: DeploymentRecord | None) -> DeploymentRecord:
+    if record is None:
+        raise DeploymentNotFoundError
     return record

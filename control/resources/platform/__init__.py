@@ -1,0 +1,1 @@
+"""The rules of platform models: models, deployments, replicas, environments, statuses. No HTTP, no SQL."""

@@ -1,0 +1,48 @@
+"""What the proxies report about a deployment, as the rules and the API use it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from control.resources.records import DeploymentRecord
+from policy.deployments import NOT_SERVING, PARKING
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The sums over all machines that have reported lately."""
+
+    in_flight: int = 0
+    queued: int = 0
+    parked: int = 0
+    last_request_at_ms: int | None = None
+    healthy: frozenset[str] | None = None
+    """Replicas that at least one machine reports healthy. None: no machine has reported."""
+
+
+UNREPORTED = Load()
+
+
+class Loads(Protocol):
+    """The latest reports. A deployment that no machine has reported may be missing from the answer."""
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
+
+
+class NoLoads:
+    """Nobody reports."""
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
+        return {}
+
+
+def active_replicas(record: DeploymentRecord, load: Load) -> int:
+    """How many listed replicas are healthy.
+
+    Before any report a replica counts if the deployment serves and has no health check: it is healthy when listed.
+    """
+    if record.status in NOT_SERVING:
+        return 0
+    if load.healthy is not None:
+        return len(load.healthy.intersection(record.replicas))
+    return len(record.replicas) if record.health is None and record.status not in PARKING else 0
