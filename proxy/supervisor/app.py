@@ -22,6 +22,7 @@ from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.hints import HintSubscriber
+from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.process.supervisor.worker_processes import PortInUseError, SlotCallbacks, WorkerSlot, open_listeners
@@ -69,6 +70,7 @@ class Supervisor:
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
+        self._models = ModelRows()
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -105,7 +107,10 @@ class Supervisor:
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
         stack.push_async_callback(feed.close)
         interval_s = self._settings.refresh_interval_s
-        self._refresher = Refresher(self._replica, feed, interval_s, self._started_over)
+        watched = WatchedReplica(self._replica, self._models)
+        self._refresher = Refresher(watched, feed, interval_s, self._started_over)
+        if not await self._models.load(self._settings.replica_path):
+            await self._check_replica()
         self._hints = HintSubscriber(self._settings.redis_url, self._refresher.hint)
         stack.push_async_callback(self._hints.close)
         await self._open_shipper(stack)

@@ -1,0 +1,145 @@
+"""Every model row of the policy replica in the supervisor's memory, compiled, and told of when it changes.
+
+Read from the file once; afterwards `WatchedReplica` passes on what each refresh from control writes. So a change costs
+in proportion to the models that changed, however many there are. A row that cannot be read counts as deleted.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from policy.snapshot import ModelRow, Row, RowKind, Wire
+from proxy.edges.policy.replica_file import connect_readonly
+from proxy.supervisor.refresher import ReplicaStore, ReplicaUpdate, ReplicaVersion
+
+_MODEL = RowKind.MODEL.value
+_SELECT = "SELECT id, body FROM rows WHERE kind = ?"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChange:
+    """One model before and after a change. None: it did not exist, or it was deleted."""
+
+    id: str
+    before: ModelRow | None
+    after: ModelRow | None
+
+
+Listener = Callable[[Sequence[ModelChange]], None]
+
+
+class ModelRows:
+    """The machine's platform models. Listeners are called on the event loop, once for all changes of one refresh."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, ModelRow] = {}
+        self._listeners: list[Listener] = []
+
+    def get(self, model_id: str) -> ModelRow | None:
+        return self._rows.get(model_id)
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after each change. Its first changes are the models that are there already."""
+        self._listeners.append(listener)
+        if self._rows:
+            listener([ModelChange(row.id, None, row) for row in self._rows.values()])
+
+    async def load(self, path: Path) -> bool:
+        """Read the replica's file, as the last supervisor left it. Returns False if it cannot be read."""
+        try:
+            rows = await asyncio.to_thread(_read_all, path)
+        except sqlite3.DatabaseError as error:
+            log.warning(
+                "Models cannot be read from the policy replica (%s); platform models are not served until it is rebuilt"
+                " from control.",
+                error,
+            )
+            return False
+        self.apply(self.changes(rows, reset=True))
+        return True
+
+    def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> list[ModelChange]:
+        """How these rows differ from the present ones. With `reset`, models that are not among them were deleted."""
+        gone = {id: None for id in self._rows if id not in bodies} if reset else {}
+        found = [(id, _compiled(id, body)) for id, body in (gone | bodies).items()]
+        changes = (ModelChange(id, self._rows.get(id), after) for id, after in found)
+        return [change for change in changes if change.before != change.after]
+
+    def apply(self, changes: Sequence[ModelChange]) -> None:
+        """Call it on the event loop."""
+        for change in changes:
+            if change.after is None:
+                del self._rows[change.id]
+            else:
+                self._rows[change.id] = change.after
+        if changes:
+            for listener in self._listeners:
+                listener(changes)
+
+
+class WatchedReplica:
+    """A `ReplicaStore` that passes each change of a model on to `models` once it is written."""
+
+    def __init__(self, replica: ReplicaStore, models: ModelRows) -> None:
+        self._replica = replica
+        self._models = models
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def version(self) -> ReplicaVersion:
+        return self._replica.version
+
+    def confirm(self, now_s: float) -> None:
+        self._replica.confirm(now_s)
+
+    def begin_update(self, *, reset: bool) -> "WatchedUpdate":
+        return WatchedUpdate(self, self._replica.begin_update(reset=reset), reset=reset)
+
+    def committed(self, bodies: dict[str, Wire | None], *, reset: bool) -> None:
+        """Called in the refresher's thread. One refresh runs at a time, so no other change is on its way."""
+        if changes := self._models.changes(bodies, reset=reset):
+            self._loop.call_soon_threadsafe(self._models.apply, changes)
+
+
+class WatchedUpdate:
+    """A `ReplicaUpdate` that remembers the models it writes."""
+
+    def __init__(self, watched: WatchedReplica, update: ReplicaUpdate, *, reset: bool) -> None:
+        self._watched = watched
+        self._update = update
+        self._reset = reset
+        self._bodies: dict[str, Wire | None] = {}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        self._update.add(rows)
+        self._bodies |= {row.id: row.body for row in rows if row.kind == _MODEL}
+
+    def commit(self, version: ReplicaVersion) -> None:
+        self._update.commit(version)
+        self._watched.committed(self._bodies, reset=self._reset)
+
+    def discard(self) -> None:
+        self._update.discard()
+
+
+def _read_all(path: Path) -> dict[str, Wire | None]:
+    with contextlib.closing(connect_readonly(path)) as conn:
+        return {id: orjson.loads(body) for id, body in conn.execute(_SELECT, (_MODEL,))}
+
+
+def _compiled(id: str, body: Wire | None) -> ModelRow | None:
+    if body is None:
+        return None
+    try:
+        return ModelRow.from_wire(id, body)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        log.warning("Skipped a model row that this version cannot read (%s). Update this proxy.", type(error).__name__)
+        return None
