@@ -3,13 +3,12 @@
 Deletes in small transactions, oldest first, so that ingest is not blocked.
 """
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
-from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.workspace_rows import all_workspaces
 from control.resources.records import DEAD, DELIVERED
 
@@ -26,9 +25,9 @@ async def delete_old_records(store: Store, event_days: float) -> int:
     events_ms, delivered_ms = now_ms - int(event_days * DAY_MS), now_ms - DELIVERED_DAYS * DAY_MS
     deleted = 0
     for id in workspace_ids:
-        deleted += await _in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
+        deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
-        deleted += await _in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
+        deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     return deleted + await store.transact(webhook_rows.forget_orphans)
 
 
@@ -38,10 +37,3 @@ async def _delete_events(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
 
 async def _delete_deliveries(tx: WriteTx, status: str, before_ms: int) -> int:
     return await webhook_rows.forget_deliveries(tx, status, before_ms, ROWS_AT_ONCE)
-
-
-async def _in_batches(store: Store, delete: Callable[[WriteTx], Awaitable[int]]) -> int:
-    total = 0
-    while (deleted := await store.transact(delete)) > 0:
-        total += deleted
-    return total

@@ -148,6 +148,14 @@ class Store:
             self._on_published(tx.revision)
 
 
+async def in_batches(store: Store, change: Callable[[WriteTx], Awaitable[int]]) -> int:
+    """Repeat a small transaction until it changes no row; returns how many rows it changed in all."""
+    total = 0
+    while (changed := await store.transact(change)) > 0:
+        total += changed
+    return total
+
+
 async def current_revision(conn: AsyncConnection) -> int:
     """The revision that `conn` sees."""
     value: int = (await conn.execute(select(revision.c.value))).scalar_one()
