@@ -8,6 +8,7 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from control.api import (
+    deployment_logs,
     deployments,
     endpoints,
     events,
@@ -48,6 +49,7 @@ from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
+from control.resources.platform.deployment_logs import DeploymentLogs, LogBounds
 from control.resources.webhook_messages import outbox
 from control.retention import delete_old_records
 from control.settings import Settings
@@ -75,6 +77,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *secrets.OPERATIONS,
     *models.OPERATIONS,
     *deployments.OPERATIONS,
+    *deployment_logs.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *webhooks.OPERATIONS,
@@ -101,6 +104,7 @@ def build(settings: Settings) -> web.Application:
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
         events=EventReader(store, settings.event_holdback_s, clock),
         readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
+        deployment_logs=DeploymentLogs(store, _log_bounds(settings)),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
@@ -109,6 +113,14 @@ def build(settings: Settings) -> web.Application:
         app.router.add_routes(routes)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     return app
+
+
+def _log_bounds(settings: Settings) -> LogBounds:
+    return LogBounds(
+        max_lines=int(settings.deployment_log_max_lines),
+        max_bytes=int(settings.deployment_log_max_bytes),
+        retention_days=settings.deployment_log_retention_days,
+    )
 
 
 def _redis(redis: Redis | None, hints: HintPublisher) -> Lifetime:
@@ -193,6 +205,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
         try:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
             await delete_old_records(store, settings.event_retention_days)
+            await dependencies.deployment_logs.prune()
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

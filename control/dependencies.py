@@ -11,6 +11,7 @@ from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing_events import EventReader
+from control.resources.platform.deployment_logs import DeploymentLogs
 from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
@@ -32,5 +33,6 @@ class Dependencies:
     ingest: Ingest
     events: EventReader
     readiness: ReadinessChecks
+    deployment_logs: DeploymentLogs
     counters: UsageCounters | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)

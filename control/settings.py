@@ -26,6 +26,9 @@ class Settings:
     port: int = DEFAULT_PORT
     event_holdback_s: float = 60.0
     event_retention_days: float = 92.0
+    deployment_log_max_lines: float = 100_000
+    deployment_log_max_bytes: float = 67_108_864
+    deployment_log_retention_days: float = 7.0
     webhook_poll_interval_s: float = 0.5
     webhook_timeout_s: float = 15.0
     webhook_retry_for_s: float = 3 * 86_400.0
@@ -87,6 +90,9 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 _NUMBERS = {
     "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),
     "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 looks like "for ever" but would delete everything
+    "TOLLGATE_DEPLOYMENT_LOG_MAX_LINES": ("deployment_log_max_lines", 1),
+    "TOLLGATE_DEPLOYMENT_LOG_MAX_BYTES": ("deployment_log_max_bytes", 1),
+    "TOLLGATE_DEPLOYMENT_LOG_RETENTION_DAYS": ("deployment_log_retention_days", 0.01),
     "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": ("webhook_poll_interval_s", 0.01),
     "TOLLGATE_WEBHOOK_TIMEOUT_S": ("webhook_timeout_s", 0.1),
     "TOLLGATE_WEBHOOK_RETRY_FOR_S": ("webhook_retry_for_s", 0),

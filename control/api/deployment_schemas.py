@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from control.api.protocol.schemas import INTEGRAL, IdText, Name, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import IdText, Name, PaginationResponseV1, RequestV1, ResponseV1, TimeText
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
 from control.resources.times import time_text
 
@@ -23,7 +23,6 @@ Status = Literal[
     "INACTIVE",
 ]
 ReplicaUrl = Annotated[str, Field(min_length=1, max_length=2048, examples=["http://10.0.0.5:8000"])]
-_EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
 
 
 class CreateModelRequestV1(RequestV1):
@@ -48,19 +47,6 @@ class SetEnvironmentRequestV1(RequestV1):
     """The deployment that the environment points to."""
 
     deployment_id: IdText
-
-
-class DeploymentLogsRequestV1(RequestV1):
-    """Selects log lines by time, level, request id and text."""
-
-    start_epoch_millis: _EpochMs | None = None
-    end_epoch_millis: _EpochMs | None = None
-    direction: Literal["asc", "desc"] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 500
-    min_level: Literal["debug", "info", "warning", "error"] | None = None
-    request_id: Name | None = None
-    includes: Annotated[list[Name], Field(max_length=32)] | None = None
-    excludes: Annotated[list[Name], Field(max_length=32)] | None = None
 
 
 class ModelV1(ResponseV1):
@@ -128,22 +114,6 @@ class DeploymentRetriedV1(ResponseV1):
     retried: bool
     reason: str | None
     deployment: DeploymentV1
-
-
-class LogLineV1(ResponseV1):
-    """One line of a deployment's log. `timestamp`: nanoseconds since the epoch, as text."""
-
-    timestamp: str
-    message: str
-    replica: str | None
-    request_id: str | None
-    level: str
-
-
-class DeploymentLogsResponseV1(ResponseV1):
-    """Log lines of a deployment."""
-
-    logs: list[LogLineV1]
 
 
 def model_response(record: ModelRecord) -> ModelV1:

@@ -1,4 +1,4 @@
-"""Activate, deactivate, retry and logs of deployments.
+"""Activate, deactivate and retry of deployments.
 
 See docs/reference/management-api.md#deployments and docs/reference/management-api.md#request-limits.
 """
@@ -32,12 +32,6 @@ async def _post_retry(request: ApiRequest, environment: str | None = None) -> sc
     return schemas.DeploymentRetriedV1(retried=retried, reason=reason, deployment=deployment)
 
 
-async def _post_logs(request: ApiRequest) -> schemas.DeploymentLogsResponseV1:
-    """Always empty: the replicas are the operator's own and do not send their logs here."""
-    await deployments.read_deployment(request.store, deployment_ref(request))
-    return schemas.DeploymentLogsResponseV1(logs=[])
-
-
 def _ref(request: ApiRequest, environment: str | None) -> DeploymentRef:
     """The deployment by its id, or by the environment that the path names instead."""
     return replace(deployment_ref(request), environment=environment)
@@ -67,16 +61,4 @@ OPERATIONS = (
     *_verbs("development", "development"),
     *_verbs("production", "production"),
     *_verbs("{deployment_id}", None),
-    Operation(
-        *(
-            "POST",
-            f"{_BASE}/{{deployment_id}}/logs",
-            _post_logs,
-            "Read a deployment's log",
-            schemas.DeploymentLogsResponseV1,
-        ),
-        body=schemas.DeploymentLogsRequestV1,
-        errors=(400, 404),
-        tag="Models",
-    ),
 )

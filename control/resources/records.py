@@ -185,3 +185,32 @@ class Window:
     end_ms: int
     api_keys: tuple[str, ...] = ()
     external_entity_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a deployment's log."""
+
+    timestamp_ns: int
+    level: str
+    message: str
+    replica: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which lines of a deployment's log are read: those of `[start_ns, end_ns)` that match. None is no filter.
+
+    `includes`: texts that the message contains, all of them. `excludes`: texts of which it contains none.
+    """
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    levels: tuple[str, ...] | None = None
+    request_id: str | None = None
+    replica: str | None = None
+    includes: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    newest_first: bool = True
+    limit: int = 500

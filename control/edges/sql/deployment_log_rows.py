@@ -133,13 +133,13 @@ async def deployment_exists(conn: Connection, deployment_id: str) -> bool:
 async def newest_beyond(conn: Connection, deployment_id: str, max_lines: int, max_bytes: int) -> Place | None:
     """The newest line that does not fit into the bounds together with all newer ones. None if all lines fit."""
     table = deployment_logs
-    newest_first = {"order_by": (table.c.timestamp_ns.desc(), table.c.id.desc())}
+    newest_first = (table.c.timestamp_ns.desc(), table.c.id.desc())
     counted = (
         select(
             table.c.timestamp_ns,
             table.c.id,
-            func.row_number().over(**newest_first).label("lines"),
-            func.sum(_Bytes(table.c.message)).over(**newest_first, rows=(None, 0)).label("bytes"),
+            func.row_number().over(order_by=newest_first).label("lines"),
+            func.sum(_Bytes(table.c.message)).over(order_by=newest_first, rows=(None, 0)).label("bytes"),
         )
         .where(table.c.deployment_id == deployment_id)
         .subquery()
