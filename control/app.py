@@ -8,8 +8,6 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from control.api import (
-    deployment_logs,
-    deployments,
     endpoints,
     events,
     groups,
@@ -17,11 +15,11 @@ from control.api import (
     internal_events,
     internal_snapshot,
     keys,
-    models,
     secrets,
     usage,
     webhooks,
 )
+from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
 from control.api.protocol.cursors import CursorSigner
@@ -77,7 +75,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *secrets.OPERATIONS,
     *models.OPERATIONS,
     *deployments.OPERATIONS,
+    *deployment_actions.OPERATIONS,
     *deployment_logs.OPERATIONS,
+    *environments.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *webhooks.OPERATIONS,

@@ -12,6 +12,7 @@ from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing_events import EventReader
 from control.resources.platform.deployment_logs import DeploymentLogs
+from control.resources.platform.loads import Loads, NoLoads
 from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
@@ -35,4 +36,5 @@ class Dependencies:
     readiness: ReadinessChecks
     deployment_logs: DeploymentLogs
     counters: UsageCounters | None = None
+    loads: Loads = field(default_factory=NoLoads)
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)

@@ -26,7 +26,7 @@ MOVES_FROM_OUTSIDE: Mapping[str, frozenset[str]] = {
 }
 """Which statuses whoever launches replicas may set, by the present status. `ACTIVE` comes from replicas alone."""
 
-DEFAULT_ENVIRONMENT = "production"
+DEFAULT_ENVIRONMENT, DEVELOPMENT = "production", "development"
 DEFAULT_MAX_QUEUED = 100
 
 
@@ -70,3 +70,14 @@ class Where:
 def comparable_name(name: str) -> str:
     """An environment's name in the form that names are compared in: ASCII letters in lower case."""
     return name.lower() if name.isascii() else name
+
+
+def deployment_of(environments: Mapping[str, str], name: str) -> str | None:
+    """The id of the deployment that an environment points to, by its name without regard to case.
+
+    `environments`: deployment ids by name. Older versions allowed names that differ in case; the exact spelling wins.
+    """
+    if (id := environments.get(name)) is not None:
+        return id
+    wanted = comparable_name(name)
+    return next((id for spelt, id in environments.items() if comparable_name(spelt) == wanted), None)

@@ -180,6 +180,7 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _DOT_SEGMENT = re.compile(r"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?")
+_QUERY = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*")
 
 # Internal names: by standard (RFC 6761, 6762, 8375, 9476, ICANN's .internal), by cloud, or by convention.
 _INTERNAL_SUFFIXES = frozenset(
@@ -217,13 +218,28 @@ def check_replica_url(url: str, rules: EgressRules) -> ParsedBase:
 
     Internal names are allowed if the operator allows any private network; then their addresses decide.
     """
-    parsed = _Reader("replicas", url).read(schemes=("http", "https"), with_port=True)
+    return _check_replica_host(
+        _Reader("replicas", url).read(schemes=("http", "https"), with_port=True), rules, "replicas"
+    )
+
+
+def check_wake_url(url: str, rules: EgressRules) -> ParsedBase:
+    """Raise `HostRuleError` unless `url` may be a deployment's wake hook: like a replica's, and may have a query."""
+    without_query, mark, query = url.partition("?")
+    reader = _Reader("wake_url", url)
+    if mark:
+        reader.check_query(query)
+    parsed = _Reader("wake_url", without_query).read(schemes=("http", "https"), with_port=True)
+    return _check_replica_host(parsed, rules, "wake_url")
+
+
+def _check_replica_host(parsed: ParsedBase, rules: EgressRules, field: str) -> ParsedBase:
     if parsed.address is not None:
-        check_addresses((parsed.address,), Reach.REPLICA, rules, "replicas")
+        check_addresses((parsed.address,), Reach.REPLICA, rules, field)
     elif parsed.host not in rules.links:
-        _check_not_metadata(parsed.host, "replicas")
+        _check_not_metadata(parsed.host, field)
         if not rules.networks:
-            _check_public_name(parsed.host, EgressRules(), "replicas")
+            _check_public_name(parsed.host, EgressRules(), field)
     return parsed
 
 
@@ -272,6 +288,11 @@ class _Reader:
             raise self._error("must hold no credentials")
         host, port = self._split_port(authority, with_port)
         return self._named(scheme.lower(), host.lower(), port, (slash + path).rstrip("/"))
+
+    def check_query(self, query: str) -> None:
+        self._check_characters()
+        if not _QUERY.fullmatch(query) or _BAD_ESCAPE.search(query):
+            raise self._error("the query holds a character that must be percent-encoded")
 
     def _check_characters(self) -> None:
         if not self.url or len(self.url) > MAX_URL_CHARS:

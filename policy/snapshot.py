@@ -17,7 +17,7 @@ from policy.deployments import (
     Deployment,
     HealthCheck,
     Where,
-    comparable_name,
+    deployment_of,
 )
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
@@ -167,11 +167,7 @@ class ModelRow:
         """The deployment that `where` names, or None. Environments are matched without regard to case."""
         if where.deployment_id is not None:
             return self.deployments.get(where.deployment_id)
-        environment = where.environment or DEFAULT_ENVIRONMENT
-        id = self.environments.get(environment)
-        if id is None:
-            wanted = comparable_name(environment)
-            id = next((found for name, found in self.environments.items() if comparable_name(name) == wanted), None)
+        id = deployment_of(self.environments, where.environment or DEFAULT_ENVIRONMENT)
         return None if id is None else self.deployments.get(id)
 
     def to_wire(self) -> Wire:

@@ -2,19 +2,35 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
+from control.api.platform.deployment_schemas import Status
 from control.api.protocol.errors import TABLE as DOMAIN_ERRORS
 from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
 from control.operator.cli import tollgate
+from control.resources.platform import statuses
+from control.resources.platform.loads import UNREPORTED
+from control.resources.records import DeploymentRecord
 from control.settings import Settings as ControlSettings
 from control.throttle import allowance_for
-from policy.deployments import NOT_SERVING, PARKING
+from policy.deployments import (
+    ACTIVE,
+    DEPLOYING,
+    HAS_FAILED,
+    LOADING_MODEL,
+    MOVES_FROM_OUTSIDE,
+    NOT_SERVING,
+    PARKING,
+    SCALED_TO_ZERO,
+    HealthCheck,
+)
 from policy.endpoints import PROVIDERS
 from policy.limits.tiers import DEFAULT_TIERS
 from proxy.http_rules.guarded_members import check_members
@@ -78,7 +94,7 @@ def test_management_api_error_codes_match_the_table() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
 def test_every_operation_is_documented(operation: Operation) -> None:
-    told = f"{operation.method} {re.sub('/(development|production)/', '/{deployment_id}/', operation.path)}"
+    told = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
     text = page("management-api") + page("events-and-webhooks")
     assert re.search(re.escape(told) + r"(?![\w/])", text), told
 
@@ -156,6 +172,23 @@ def test_deployment_statuses_match_the_code() -> None:
     _serving, parked, refused = ({*re.findall("`([A-Z_]+)`", row[0])} for row in rows("inference", "Replicas"))
     assert parked == PARKING
     assert refused == NOT_SERVING
+
+
+def test_status_table_matches_the_code() -> None:
+    kept = [
+        DeploymentRecord("d", "m", "first", "", replicas, 1, 1, wake_url=url, health=health)
+        for replicas, url, health in product(((), ("http://r",)), (None, "http://w"), (None, HealthCheck()))
+    ]
+    seen = []
+    for status, activate, retry, may_set in rows("management-api", "Statuses"):
+        present = plain(status)
+        seen.append(present)
+        activated = {statuses.activated(replace(record, status=present), UNREPORTED).status for record in kept}
+        wanted = {"unchanged": {present}, "taken up": {ACTIVE, LOADING_MODEL, SCALED_TO_ZERO, DEPLOYING}}
+        assert activated == wanted[activate], present
+        assert (retry == "taken up") == (present in HAS_FAILED), present
+        assert {*re.findall("`([A-Z_]+)`", may_set)} == MOVES_FROM_OUTSIDE.get(present, set()), present
+    assert seen == list(get_args(Status))
 
 
 def test_request_limits_match_the_code() -> None:

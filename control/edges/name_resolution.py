@@ -17,6 +17,7 @@ from policy.hosts import (
     check_addresses,
     check_base_url,
     check_replica_url,
+    check_wake_url,
 )
 
 RESOLVE_TIMEOUT_S = 2.0
@@ -33,6 +34,9 @@ class UpstreamUrlChecker:
 
     async def check_replica_url(self, url: str) -> None:
         await self._check(check_replica_url(url, self._rules), Reach.REPLICA, "replicas")
+
+    async def check_wake_url(self, url: str) -> None:
+        await self._check(check_wake_url(url, self._rules), Reach.REPLICA, "wake_url")
 
     async def _check(self, parsed: ParsedBase, reach: Reach, field: str) -> None:
         if parsed.address is None and parsed.host not in self._rules.links:

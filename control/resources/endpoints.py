@@ -24,6 +24,8 @@ class UpstreamUrls(Protocol):
 
     async def check_replica_url(self, url: str) -> None: ...
 
+    async def check_wake_url(self, url: str) -> None: ...
+
 
 async def create_endpoint(store: Store, workspace_id: str, slug: str, target: Target) -> EndpointRecord:
     """A new endpoint. The database decides whether the slug is free."""

@@ -3,6 +3,11 @@
 `api/protocol/errors.py` renders them from one table. Nothing in here knows a status code.
 """
 
+from collections.abc import Iterable, Sequence
+
+_NAMED_USERS = 5
+"""How many users an error names of what cannot be deleted."""
+
 
 class DomainError(Exception):
     """The request cannot be fulfilled."""
@@ -99,6 +104,37 @@ class SecretContendedError(ConflictError):
 
 class ModelFullError(ConflictError):
     """The model's deployments, replicas and environments would take more than 1 MiB in the proxies' copy of policy."""
+
+
+class InUseError(ConflictError):
+    """Others use what was to be deleted."""
+
+    def __init__(self, users: Sequence[str] = ()) -> None:
+        """`users`: the first ones by name; empty if they came meanwhile."""
+        super().__init__()
+        if users:
+            more = " and more" if len(users) > _NAMED_USERS else ""
+            self.message += f": {', '.join(users[:_NAMED_USERS])}{more}"
+
+
+class ModelInUseError(InUseError):
+    """endpoints route to the model"""
+
+
+class EnvironmentInUseError(InUseError):
+    """endpoints route to the environment"""
+
+
+class DeploymentInUseError(InUseError):
+    """environments point to the deployment"""
+
+
+class IllegalStatusError(ConflictError):
+    """The deployment's status does not allow the move."""
+
+    def __init__(self, present: str, wanted: str, legal: Iterable[str]) -> None:
+        may = " or ".join(sorted(legal)) or "nothing: its status changes with its replicas, or by activate and retry"
+        super().__init__(f"a deployment that is {present} cannot be set to {wanted}; it can be set to {may}")
 
 
 class TooManyWebhooksError(ConflictError):

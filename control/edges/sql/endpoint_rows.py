@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import case, delete, insert, select, update
+from sqlalchemy import ColumnElement, case, delete, func, insert, not_, or_, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints
 from control.resources.records import EndpointRecord
+from policy.deployments import DEFAULT_ENVIRONMENT, comparable_name
 from policy.endpoints import Target
 from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
 
@@ -61,6 +62,25 @@ async def list_endpoints(
     if after is not None:
         query = query.where(endpoints.c.id > after)
     return [_record(row) for row in await conn.execute(query)]
+
+
+async def slugs_routed_to(
+    conn: Connection, model_id: str, environment: str | None = None, limit: int = 6
+) -> Sequence[str]:
+    """Slugs of endpoints that name the model, in any environment or in this one. The first ones by name."""
+    query = select(endpoints.c.slug).where(endpoints.c.model_id == model_id).order_by(endpoints.c.slug).limit(limit)
+    if environment is not None:
+        query = query.where(_names_environment(comparable_name(environment)))
+    return (await conn.execute(query)).scalars().all()
+
+
+def _names_environment(name: str) -> ColumnElement[bool]:
+    """By the text that `_target_columns` writes: no other text in it can hold an unescaped quote."""
+    text = func.lower(endpoints.c.target)
+    named = text.contains(f'"environment_name":"{name}"', autoescape=True)
+    if name != DEFAULT_ENVIRONMENT:
+        return named
+    return or_(named, not_(text.contains('"environment_name":', autoescape=True)))
 
 
 def _matches(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:

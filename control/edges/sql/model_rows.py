@@ -4,12 +4,14 @@ Every write publishes the model with all its deployments and environments; the c
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.resources.errors import ModelFullError
@@ -37,6 +39,12 @@ async def lock_model(tx: WriteTx, workspace_id: str, model_id: str) -> ModelReco
     return ModelRecord(*row) if row else None
 
 
+async def lock_reported_model(tx: WriteTx, model_id: str) -> ModelRecord | None:
+    """The model of any workspace: for what proxies report."""
+    row = (await tx.conn.execute(select(models).where(models.c.id == model_id).with_for_update(key_share=True))).first()
+    return ModelRecord(*row) if row else None
+
+
 async def list_models(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelRecord]:
     query = select(models).where(models.c.workspace_id == workspace_id).order_by(models.c.id).limit(limit)
     if after is not None:
@@ -48,6 +56,36 @@ async def insert_model(tx: WriteTx, record: ModelRecord) -> None:
     values = {name: getattr(record, name) for name in ModelRecord.__dataclass_fields__}
     await tx.conn.execute(insert(models).values(**values))
     await _publish(tx, record)
+
+
+async def update_model(tx: WriteTx, record: ModelRecord) -> None:
+    """Proxies do not use the name, so nothing is published."""
+    await tx.conn.execute(update(models).where(models.c.id == record.id).values(name=record.name))
+
+
+async def delete_model(tx: WriteTx, record: ModelRecord) -> None:
+    """Delete the model with its environments and its deployments. Their logs are deleted later, in small steps."""
+    await tx.conn.execute(delete(environments).where(environments.c.model_id == record.id))
+    await tx.conn.execute(delete(deployments).where(deployments.c.model_id == record.id))
+    await tx.conn.execute(delete(models).where(models.c.id == record.id))
+    tx.publish(RowKind.MODEL, record.id, None)
+
+
+async def count_deployments(conn: Connection, model_ids: Iterable[str]) -> dict[str, int]:
+    """By model; a model without deployments is missing."""
+    model_id = deployments.c.model_id
+    query = select(model_id, func.count()).where(one_of(model_id, model_ids)).group_by(model_id)
+    return {row[0]: row[1] for row in await conn.execute(query)}
+
+
+async def pointers_of(conn: Connection, model_ids: Iterable[str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """For each model, the deployment ids of the environments with these names, in any case, as they are spelt."""
+    alike = func.lower(environments.c.name).in_([comparable_name(name) for name in names])
+    query = select(environments).where(one_of(environments.c.model_id, model_ids), alike)
+    found: dict[str, dict[str, str]] = {}
+    for row in await conn.execute(query.order_by(environments.c.name)):
+        found.setdefault(row.model_id, {})[row.name] = row.deployment_id
+    return found
 
 
 async def find_deployment(conn: Connection, model_id: str, deployment_id: str) -> DeploymentRecord | None:
@@ -82,8 +120,21 @@ async def update_deployment(tx: WriteTx, model: ModelRecord, old: DeploymentReco
     changed = {name: value for name, value in _columns(record).items() if value != before[name]}
     if changed:
         await tx.conn.execute(update(deployments).where(deployments.c.id == record.id).values(**changed))
-    if _for_proxies(old) != _for_proxies(record):
-        await _publish(tx, model)
+    seen, after = _for_proxies(old), _for_proxies(record)
+    if seen != after:
+        await _publish(tx, model, may_grow=replace(seen, status=after.status) == after)
+
+
+async def delete_deployment(tx: WriteTx, model: ModelRecord, deployment_id: str) -> None:
+    """Delete the deployment. Its log is deleted later, in small steps."""
+    await tx.conn.execute(delete(deployments).where(deployments.c.id == deployment_id))
+    await _publish(tx, model)
+
+
+async def environments_pointing_to(conn: Connection, deployment_id: str, limit: int = 6) -> Sequence[str]:
+    """Names of environments that point to the deployment. The first ones by name."""
+    query = select(environments.c.name).where(environments.c.deployment_id == deployment_id)
+    return (await conn.execute(query.order_by(environments.c.name).limit(limit))).scalars().all()
 
 
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
@@ -116,8 +167,16 @@ async def update_environment(tx: WriteTx, model: ModelRecord, record: Environmen
     await _publish(tx, model)
 
 
-async def _publish(tx: WriteTx, model: ModelRecord) -> None:
-    """Publish the model as this transaction sees it. Raises `ModelFullError` if it grows beyond `MAX_MODEL_BYTES`."""
+async def delete_environment(tx: WriteTx, model: ModelRecord, name: str) -> None:
+    await tx.conn.execute(delete(environments).where(environments.c.model_id == model.id, environments.c.name == name))
+    await _publish(tx, model)
+
+
+async def _publish(tx: WriteTx, model: ModelRecord, may_grow: bool = False) -> None:
+    """Publish the model as this transaction sees it. Raises `ModelFullError` if it grows beyond `MAX_MODEL_BYTES`.
+
+    `may_grow`: a full model must not keep a deployment from being deactivated.
+    """
     found = await list_deployments(tx.conn, model.id, None)
     pointers = await list_environments(tx.conn, model.id, None)
     row = ModelRow(
@@ -127,7 +186,7 @@ async def _publish(tx: WriteTx, model: ModelRecord) -> None:
         {environment.name: environment.deployment_id for environment in pointers},
     )
     text = orjson.dumps(row.to_wire()).decode()
-    if len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
+    if not may_grow and len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
         raise ModelFullError
     tx.publish_text(RowKind.MODEL, model.id, text)
 

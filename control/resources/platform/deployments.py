@@ -1,29 +1,28 @@
-"""Platform models, their deployments and environments, and a deployment's status. No SQL, no HTTP.
+"""Deployments of a platform model: their settings, their replicas, and the changes of their status. No SQL, no HTTP.
 
 See docs/reference/management-api.md#deployments.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from control.edges.sql import model_rows
+from control.edges.sql.database import DanglingError
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.resources.endpoints import UpstreamUrls
-from control.resources.errors import (
-    DeploymentNotFoundError,
-    EnvironmentNotFoundError,
-    InvalidFieldError,
-    ModelNotFoundError,
-)
+from control.resources.errors import DeploymentInUseError, DeploymentNotFoundError, InvalidFieldError
 from control.resources.ids import new_id
-from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.resources.platform import statuses
+from control.resources.platform.deployment_logs import DeploymentLogs, now_ns
+from control.resources.platform.loads import UNREPORTED, Load, Loads
+from control.resources.platform.models import find_model, with_model_locked
+from control.resources.records import DeploymentRecord, LogLine, ModelRecord
+from policy.deployments import DEFAULT_ENVIRONMENT, DEPLOYING, DEVELOPMENT, HAS_FAILED, deployment_of
 from policy.endpoints import EndpointRuleError
 
-T = TypeVar("T")
-ACTIVE, INACTIVE, DEPLOYING = "ACTIVE", "INACTIVE", "DEPLOYING"
-SCALED_TO_ZERO = "SCALED_TO_ZERO"
-FAILED = frozenset({"FAILED", "DEPLOY_FAILED"})
+Settings = Mapping[str, Any]
+"""`name`, `wake_url`, `health`, `max_concurrency`, `max_queued`: those that are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,94 +35,125 @@ class DeploymentRef:
     environment: str | None = None
 
 
-async def create_model(store: Store, workspace_id: str, name: str) -> ModelRecord:
-    async def work(tx: WriteTx) -> ModelRecord:
-        record = ModelRecord(new_id("mdl"), workspace_id, name, tx.now_ms)
-        await model_rows.insert_model(tx, record)
-        return record
+@dataclass(frozen=True, slots=True)
+class DeploymentSummary:
+    """A deployment, which environments point to it, and what the proxies report of it."""
 
-    return await store.transact(work)
+    record: DeploymentRecord
+    environment: str | None
+    """The first one by name."""
+    is_production: bool
+    is_development: bool
+    load: Load
 
 
-async def create_deployment(store: Store, ref: DeploymentRef, name: str) -> DeploymentRecord:
+async def create_deployment(
+    store: Store, urls: UpstreamUrls, ref: DeploymentRef, settings: Settings
+) -> DeploymentRecord:
     """A deployment without replicas: calls to it wait for the first ones."""
+    await _check_wake_url(urls, settings)
 
     async def work(tx: WriteTx, model: ModelRecord) -> DeploymentRecord:
-        record = DeploymentRecord(new_id("dep"), model.id, name, DEPLOYING, (), tx.now_ms, tx.now_ms)
+        first = DeploymentRecord(new_id("dep"), model.id, "", DEPLOYING, (), tx.now_ms, tx.now_ms)
+        record = replace(first, **settings)
         await model_rows.insert_deployment(tx, model, record)
         return record
 
-    return await _with_model_locked(store, ref, work)
+    return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
 
 
-async def replace_replicas(
-    store: Store, urls: UpstreamUrls, ref: DeploymentRef, replicas: Sequence[str]
-) -> DeploymentRecord:
-    """Replace the whole list. With replicas the deployment is ACTIVE; without any it is scaled to zero."""
+async def change_settings(store: Store, urls: UpstreamUrls, ref: DeploymentRef, settings: Settings) -> DeploymentRecord:
+    await _check_wake_url(urls, settings)
+    return await _change(store, ref, lambda record: statuses.with_settings(record, settings))
+
+
+async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
+    """Refused while an environment points to it."""
+
+    async def work(tx: WriteTx, model: ModelRecord) -> str:
+        record = await _find(tx.conn, ref)
+        if names := await model_rows.environments_pointing_to(tx.conn, record.id):
+            raise DeploymentInUseError(names)
+        await model_rows.delete_deployment(tx, model, record.id)
+        return record.id
+
+    try:
+        return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
+    except DanglingError:
+        raise DeploymentInUseError from None
+
+
+async def check_replicas(urls: UpstreamUrls, replicas: Sequence[str]) -> tuple[str, ...]:
+    """The replicas' base URLs as they are kept. Call it before the transaction: it resolves names."""
     for index, url in enumerate(replicas):
         try:
             await urls.check_replica_url(url)
         except EndpointRuleError as error:
             raise InvalidFieldError(f"replicas.{index}", error.message) from None
-    listed = tuple(dict.fromkeys(url.rstrip("/") for url in replicas))
-
-    def changed(record: DeploymentRecord) -> DeploymentRecord:
-        return replace(record, replicas=listed, status=ACTIVE if listed else SCALED_TO_ZERO)
-
-    return await _change_deployment(store, ref, changed)
+    return tuple(dict.fromkeys(url.rstrip("/") for url in replicas))
 
 
-async def activate_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
-    return await _change_deployment(
-        store, ref, lambda d: d if d.status == ACTIVE else replace(d, status=_status_when_active(d))
+async def replace_replicas(
+    store: Store, loads: Loads, ref: DeploymentRef, replicas: tuple[str, ...]
+) -> DeploymentRecord:
+    """Replace the whole list."""
+    known = await _loads(store, loads, ref)
+    return await _change(
+        store, ref, lambda record: statuses.with_replicas(record, replicas, known.get(record.id, UNREPORTED))
     )
 
 
+async def activate_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> DeploymentRecord:
+    known = await _loads(store, loads, ref)
+    return await _change(store, ref, lambda record: statuses.activated(record, known.get(record.id, UNREPORTED)))
+
+
 async def deactivate_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
-    return await _change_deployment(store, ref, lambda d: replace(d, status=INACTIVE))
+    return await _change(store, ref, statuses.deactivated)
 
 
-async def retry_deployment(store: Store, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
+async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
     """Whether the deployment had failed and is tried again, and how it stands now."""
+    known = await _loads(store, loads, ref)
     tried: list[bool] = []
 
     def changed(record: DeploymentRecord) -> DeploymentRecord:
-        tried.append(record.status in FAILED)
-        return replace(record, status=_status_when_active(record)) if tried[-1] else record
+        tried.append(record.status in HAS_FAILED)
+        return statuses.activated(record, known.get(record.id, UNREPORTED)) if tried[-1] else record
 
-    record = await _change_deployment(store, ref, changed)
+    record = await _change(store, ref, changed)
     return tried[-1], record
 
 
-async def point_environment(store: Store, ref: DeploymentRef, name: str, deployment_id: str) -> EnvironmentRecord:
-    async def work(tx: WriteTx, model: ModelRecord) -> EnvironmentRecord:
-        if await model_rows.find_deployment(tx.conn, model.id, deployment_id) is None:
-            raise DeploymentNotFoundError
-        old = await model_rows.find_environment(tx.conn, model.id, name)
-        made_ms = old.created_at_ms if old else tx.now_ms
-        # Names that differ in case alone are one environment, which keeps the case it was created with.
-        record = EnvironmentRecord(model.id, old.name if old else name, deployment_id, made_ms, tx.now_ms)
-        write = model_rows.update_environment if old else model_rows.insert_environment
-        await write(tx, model, record)
-        return record
-
-    return await _with_model_locked(store, ref, work)
+async def report_status(
+    store: Store, logs: DeploymentLogs, ref: DeploymentRef, status: str, error_message: str | None
+) -> DeploymentRecord:
+    """The status that whoever launches the replicas reports. The message goes into the deployment's log, too."""
+    record = await _change(store, ref, lambda record: statuses.moved(record, status, error_message))
+    if error_message:
+        await logs.write([(record.id, LogLine(now_ns(), "ERROR", error_message))])
+    return record
 
 
-async def read_model(store: Store, workspace_id: str, model_id: str) -> ModelRecord:
+async def observe_health(store: Store, model_id: str, deployment_id: str, load: Load) -> None:
+    """Change the status to what the proxies' report makes of it. Without effect if the deployment is gone."""
     async with store.read() as conn:
-        return await _find_model(conn, workspace_id, model_id)
+        seen = await model_rows.find_deployment(conn, model_id, deployment_id)
+    if seen is None or statuses.after_report(seen, load) == seen:
+        return
 
+    async def work(tx: WriteTx) -> None:
+        model = await model_rows.lock_reported_model(tx, model_id)
+        old = await model_rows.lock_deployment(tx, model_id, deployment_id) if model else None
+        if model and old:
+            await _write(tx, model, old, statuses.after_report(old, load))
 
-async def read_models(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelRecord]:
-    """At most `limit` models, oldest first, behind the id `after`."""
-    async with store.read() as conn:
-        return await model_rows.list_models(conn, workspace_id, after, limit)
+    await store.transact(work)
 
 
 async def read_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
     async with store.read() as conn:
-        return await _find_deployment(conn, ref)
+        return await _find(conn, ref)
 
 
 async def read_deployments(
@@ -131,87 +161,76 @@ async def read_deployments(
 ) -> Sequence[DeploymentRecord]:
     """At most `limit` deployments, oldest first, behind the id `after`."""
     async with store.read() as conn:
-        await _find_model(conn, workspace_id, model_id)
+        await find_model(conn, workspace_id, model_id)
         return await model_rows.list_deployments(conn, model_id, after, limit)
 
 
-async def read_environment(store: Store, workspace_id: str, model_id: str, name: str) -> EnvironmentRecord:
+async def summarize(
+    store: Store, loads: Loads, model_id: str, records: Sequence[DeploymentRecord]
+) -> list[DeploymentSummary]:
+    """These deployments of one model, with what changes without them."""
     async with store.read() as conn:
-        model = await _find_model(conn, workspace_id, model_id)
-        record = await model_rows.find_environment(conn, model.id, name)
-    if record is None:
-        raise EnvironmentNotFoundError
-    return record
+        found = await model_rows.list_environments(conn, model_id, None)
+    pointers = {pointer.name: pointer.deployment_id for pointer in found}
+    first = {deployment_id: name for name, deployment_id in reversed(pointers.items())}
+    production, development = (deployment_of(pointers, name) for name in (DEFAULT_ENVIRONMENT, DEVELOPMENT))
+    known = await loads.loads([record.id for record in records])
+    return [
+        DeploymentSummary(
+            *(record, first.get(record.id), record.id == production, record.id == development),
+            known.get(record.id, UNREPORTED),
+        )
+        for record in records
+    ]
 
 
-async def read_environments(
-    store: Store, workspace_id: str, model_id: str, after: str | None, limit: int
-) -> Sequence[EnvironmentRecord]:
-    """At most `limit` environments by name, behind the name `after`."""
-    async with store.read() as conn:
-        await _find_model(conn, workspace_id, model_id)
-        return await model_rows.list_environments(conn, model_id, after, limit)
+async def _loads(store: Store, loads: Loads, ref: DeploymentRef) -> Mapping[str, Load]:
+    """What the proxies report of the deployment. Read before the transaction, which may find another one by then."""
+    return await loads.loads([(await read_deployment(store, ref)).id])
 
 
-async def _find_model(conn: Connection, workspace_id: str, model_id: str) -> ModelRecord:
-    return _existing_model(await model_rows.find_model(conn, workspace_id, model_id))
+async def _check_wake_url(urls: UpstreamUrls, settings: Settings) -> None:
+    url: str | None = settings.get("wake_url")
+    if url is None:
+        return
+    try:
+        await urls.check_wake_url(url)
+    except EndpointRuleError as error:
+        raise InvalidFieldError("wake_url", error.message) from None
 
 
-async def _find_deployment(conn: Connection, ref: DeploymentRef) -> DeploymentRecord:
+async def _find(conn: Connection, ref: DeploymentRef) -> DeploymentRecord:
     """Refused when the workspace has no such model, the model no such deployment, or the environment none at all."""
-    await _find_model(conn, ref.workspace_id, ref.model_id)
+    await find_model(conn, ref.workspace_id, ref.model_id)
     deployment_id = ref.deployment_id
     if ref.environment is not None:
         pointer = await model_rows.find_environment(conn, ref.model_id, ref.environment)
         deployment_id = pointer.deployment_id if pointer else None
     record = await model_rows.find_deployment(conn, ref.model_id, deployment_id) if deployment_id else None
-    return _existing_deployment(record)
+    return _existing(record)
 
 
-async def environments_by_deployment(store: Store, model_id: str) -> dict[str, str]:
-    """For each deployment, the first environment by name that points to it."""
-    async with store.read() as conn:
-        pointers = await model_rows.list_environments(conn, model_id, None)
-    return {pointer.deployment_id: pointer.name for pointer in reversed(pointers)}
-
-
-def _status_when_active(record: DeploymentRecord) -> str:
-    return ACTIVE if record.replicas else DEPLOYING
-
-
-async def _change_deployment(
+async def _change(
     store: Store, ref: DeploymentRef, changed: Callable[[DeploymentRecord], DeploymentRecord]
 ) -> DeploymentRecord:
     async def work(tx: WriteTx, model: ModelRecord) -> DeploymentRecord:
-        found = await _find_deployment(tx.conn, ref)
-        old = _existing_deployment(await model_rows.lock_deployment(tx, model.id, found.id))
-        record = changed(old)
-        if record != old:
-            record = replace(record, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
-            await model_rows.update_deployment(tx, model, old, record)
-        return record
+        found = await _find(tx.conn, ref)
+        old = _existing(await model_rows.lock_deployment(tx, model.id, found.id))
+        return await _write(tx, model, old, changed(old))
 
-    return await _with_model_locked(store, ref, work)
+    return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
 
 
-async def _with_model_locked(
-    store: Store, ref: DeploymentRef, work: Callable[[WriteTx, ModelRecord], Awaitable[T]]
-) -> T:
-    """Do `work` with the model locked."""
-
-    async def locked(tx: WriteTx) -> T:
-        return await work(tx, _existing_model(await model_rows.lock_model(tx, ref.workspace_id, ref.model_id)))
-
-    return await store.transact(locked)
-
-
-def _existing_model(record: ModelRecord | None) -> ModelRecord:
-    if record is None:
-        raise ModelNotFoundError
+async def _write(tx: WriteTx, model: ModelRecord, old: DeploymentRecord, changed: DeploymentRecord) -> DeploymentRecord:
+    """Write what differs. `updated_at` moves only then."""
+    if changed == old:
+        return old
+    record = replace(changed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+    await model_rows.update_deployment(tx, model, old, record)
     return record
 
 
-def _existing_deployment(record: DeploymentRecord | None) -> DeploymentRecord:
+def _existing(record: DeploymentRecord | None) -> DeploymentRecord:
     if record is None:
         raise DeploymentNotFoundError
     return record

@@ -18,6 +18,8 @@ class Load:
     last_request_at_ms: int | None = None
     healthy: frozenset[str] | None = None
     """Replicas that at least one machine reports healthy. None: no machine has reported."""
+    unhealthy: frozenset[str] = frozenset()
+    """Replicas that machines report unhealthy, and none healthy."""
 
 
 UNREPORTED = Load()

@@ -7,7 +7,13 @@ import pytest
 
 from control.api.protocol.errors import problem_of, render
 from control.resources import errors
-from control.resources.errors import DomainError, InvalidFieldError, RateLimitedError, TooManyWebhooksError
+from control.resources.errors import (
+    DomainError,
+    IllegalStatusError,
+    InvalidFieldError,
+    RateLimitedError,
+    TooManyWebhooksError,
+)
 from control.resources.workspaces import WorkspaceError
 
 
@@ -22,6 +28,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("slug", "required")
     if issubclass(kind, RateLimitedError | TooManyWebhooksError):
         return kind(3)
+    if issubclass(kind, IllegalStatusError):
+        return kind("ACTIVE", "FAILED", ())
     return kind()
 
 

@@ -3,41 +3,33 @@
 See docs/reference/management-api.md#deployments and docs/reference/management-api.md#request-limits.
 """
 
-from dataclasses import replace
 from functools import partial
 
-from control.api import deployment_schemas as schemas
-from control.api.deployment_schemas import deployment_response
-from control.api.models import deployment_ref
+from control.api.platform import deployment_schemas as schemas
+from control.api.platform.deployments import ENVIRONMENTS_IN_PATHS, deployment_ref, shown
 from control.api.protocol.operations import ApiRequest, Operation
 from control.resources.platform import deployments
-from control.resources.platform.deployments import DeploymentRef
 
 
 async def _post_activate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:
-    await deployments.activate_deployment(request.store, _ref(request, environment))
+    ref = deployment_ref(request, environment)
+    await deployments.activate_deployment(request.store, request.dependencies.loads, ref)
     return schemas.DeploymentChangedV1(success=True)
 
 
 async def _post_deactivate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:
-    await deployments.deactivate_deployment(request.store, _ref(request, environment))
+    await deployments.deactivate_deployment(request.store, deployment_ref(request, environment))
     return schemas.DeploymentChangedV1(success=True)
 
 
 async def _post_retry(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentRetriedV1:
-    retried, record = await deployments.retry_deployment(request.store, _ref(request, environment))
-    names = await deployments.environments_by_deployment(request.store, record.model_id)
+    ref = deployment_ref(request, environment)
+    retried, record = await deployments.retry_deployment(request.store, request.dependencies.loads, ref)
     reason = None if retried else f"the deployment has not failed: it is {record.status}"
-    deployment = deployment_response(record, names.get(record.id))
-    return schemas.DeploymentRetriedV1(retried=retried, reason=reason, deployment=deployment)
+    return schemas.DeploymentRetriedV1(retried=retried, reason=reason, deployment=await shown(request, record))
 
 
-def _ref(request: ApiRequest, environment: str | None) -> DeploymentRef:
-    """The deployment by its id, or by the environment that the path names instead."""
-    return replace(deployment_ref(request), environment=environment)
-
-
-def _verbs(where: str, environment: str | None) -> list[Operation]:
+def _actions(where: str, environment: str | None) -> list[Operation]:
     changed, retried = schemas.DeploymentChangedV1, schemas.DeploymentRetriedV1
     what = f"the {environment} deployment" if environment else "a deployment"
     verbs = (
@@ -47,7 +39,7 @@ def _verbs(where: str, environment: str | None) -> list[Operation]:
     )
     return [
         Operation(
-            *("POST", f"{_BASE}/{where}/{verb}", partial(handler, environment=environment)),
+            *("POST", f"/v1/models/{{model_id}}/deployments/{where}/{verb}", partial(handler, environment=environment)),
             *(f"{verb.capitalize()} {what}", answer),
             errors=(404,),
             tag="Models",
@@ -56,9 +48,7 @@ def _verbs(where: str, environment: str | None) -> list[Operation]:
     ]
 
 
-_BASE = "/v1/models/{model_id}/deployments"
 OPERATIONS = (
-    *_verbs("development", "development"),
-    *_verbs("production", "production"),
-    *_verbs("{deployment_id}", None),
+    *(operation for name in ENVIRONMENTS_IN_PATHS for operation in _actions(name, name)),
+    *_actions("{deployment_id}", None),
 )

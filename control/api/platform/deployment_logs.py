@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from control.api.models import deployment_ref
+from control.api.platform.deployments import deployment_ref
 from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import INTEGRAL, IdText, Name, RequestV1, ResponseV1
@@ -23,7 +23,11 @@ def _upper(value: Any) -> Any:
 
 
 _EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
-_EITHER_CASE = {"type": "string", "enum": [*LEVELS, *map(str.lower, LEVELS)]}
+_EITHER_CASE = {
+    "type": "string",  # no enum: generated clients make one constant of both cases
+    "pattern": f"^({'|'.join(''.join(f'[{c}{c.lower()}]' for c in level) for level in LEVELS)})$",
+    "description": f"{', '.join(LEVELS)}, in either case.",
+}
 Level = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper), WithJsonSchema(_EITHER_CASE)]
 EpochNs = Annotated[
     str,

@@ -1,0 +1,1 @@
+"""The operations on platform models: models, deployments, replicas, environments."""

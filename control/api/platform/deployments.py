@@ -1,0 +1,129 @@
+"""`/v1/models/{model_id}/deployments`: settings, replicas, and the status that a launcher reports.
+
+See docs/reference/management-api.md#deployments.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from control.api.platform import deployment_schemas as schemas
+from control.api.platform.deployment_schemas import DeploymentV1, deployment_response
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import Listing, Position, encoder, list_page
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import PageQueryV1
+from control.resources.platform import deployments
+from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
+from control.resources.records import DeploymentRecord
+from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
+
+ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)
+"""They may stand in place of a deployment's id."""
+
+
+async def _post(request: ApiRequest) -> DeploymentV1:
+    parts, settings = request.dependencies, request.body_as(schemas.CreateDeploymentRequestV1).settings()
+    record = await deployments.create_deployment(parts.store, parts.names, deployment_ref(request), settings)
+    return await shown(request, record)
+
+
+async def _get(request: ApiRequest, environment: str | None = None) -> DeploymentV1:
+    return await shown(request, await deployments.read_deployment(request.store, deployment_ref(request, environment)))
+
+
+async def _patch(request: ApiRequest, environment: str | None = None) -> DeploymentV1:
+    parts, settings = request.dependencies, request.body_as(schemas.UpdateDeploymentRequestV1).settings()
+    ref = deployment_ref(request, environment)
+    return await shown(request, await deployments.change_settings(parts.store, parts.names, ref, settings))
+
+
+async def _delete(request: ApiRequest, environment: str | None = None) -> schemas.DeletedDeploymentV1:
+    ref = deployment_ref(request, environment)
+    return schemas.DeletedDeploymentV1(id=await deployments.remove_deployment(request.store, ref))
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    model_id, parts = request.path["model_id"], request.dependencies
+
+    async def fetch(at: Position[DeploymentSummary]) -> Sequence[DeploymentSummary]:
+        found = await deployments.read_deployments(request.store, request.workspace_id, model_id, at.after, at.limit)
+        return await deployments.summarize(parts.store, parts.loads, model_id, found)
+
+    kind, encode = f"deployments {model_id}", encoder(deployment_response)
+    return await list_page(request, Listing(kind, fetch, lambda item: item.record.id, encode, first=8))
+
+
+async def _put_replicas(request: ApiRequest) -> DeploymentV1:
+    parts, sent = request.dependencies, request.body_as(schemas.SetReplicasRequestV1).replicas
+    replicas = await deployments.check_replicas(parts.names, sent)
+    record = await deployments.replace_replicas(parts.store, parts.loads, deployment_ref(request), replicas)
+    return await shown(request, record)
+
+
+async def _put_status(request: ApiRequest) -> DeploymentV1:
+    parts, body = request.dependencies, request.body_as(schemas.SetStatusRequestV1)
+    ref = deployment_ref(request)
+    record = await deployments.report_status(parts.store, parts.deployment_logs, ref, body.status, body.error_message)
+    return await shown(request, record)
+
+
+def deployment_ref(request: ApiRequest, environment: str | None = None) -> DeploymentRef:
+    """The deployment by its id, or by the environment that the path names instead."""
+    path = request.path
+    return DeploymentRef(request.workspace_id, path["model_id"], path.get("deployment_id"), environment)
+
+
+async def shown(request: ApiRequest, record: DeploymentRecord) -> DeploymentV1:
+    """The deployment as answers show it."""
+    parts = request.dependencies
+    (summary,) = await deployments.summarize(parts.store, parts.loads, record.model_id, [record])
+    return deployment_response(summary)
+
+
+def _operations_on_one(where: str, environment: str | None) -> list[Operation]:
+    what = f"the {environment} deployment" if environment else "a deployment"
+    path = f"{_PATH}/{where}"
+
+    get, patch, delete = (partial(handler, environment=environment) for handler in (_get, _patch, _delete))
+    return [
+        Operation(
+            *("PATCH", path, patch, f"Change {what}", DeploymentV1),
+            body=schemas.UpdateDeploymentRequestV1,
+            errors=(400, 404, 409),
+            tag=_TAG,
+        ),
+        Operation("GET", path, get, f"Get {what}", DeploymentV1, errors=(404,), tag=_TAG),
+        Operation("DELETE", path, delete, f"Delete {what}", schemas.DeletedDeploymentV1, errors=(404, 409), tag=_TAG),
+    ]
+
+
+_TAG, _PATH = "Models", "/v1/models/{model_id}/deployments"
+_ONE = f"{_PATH}/{{deployment_id}}"
+OPERATIONS = (
+    Operation(
+        *("POST", _PATH, _post, "Register a deployment", DeploymentV1),
+        body=schemas.CreateDeploymentRequestV1,
+        errors=(400, 404, 409),
+        tag=_TAG,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),
+        query=PageQueryV1,
+        errors=(400, 404),
+        tag=_TAG,
+    ),
+    *(operation for name in ENVIRONMENTS_IN_PATHS for operation in _operations_on_one(name, name)),
+    *_operations_on_one("{deployment_id}", None),
+    Operation(
+        *("PUT", f"{_ONE}/replicas", _put_replicas, "Set a deployment's replicas", DeploymentV1),
+        body=schemas.SetReplicasRequestV1,
+        errors=(400, 404, 409),
+        tag=_TAG,
+    ),
+    Operation(
+        *("PUT", f"{_ONE}/status", _put_status, "Report a deployment's status", DeploymentV1),
+        body=schemas.SetStatusRequestV1,
+        errors=(400, 404, 409),
+        tag=_TAG,
+    ),
+)

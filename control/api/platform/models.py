@@ -1,0 +1,97 @@
+"""`/v1/models`: platform models (docs/reference/management-api.md#models)."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import Listing, Position, encoder, list_page
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.resources.platform import models
+from control.resources.platform.models import ModelSummary
+from control.resources.times import time_text
+
+
+class CreateModelRequestV1(RequestV1):
+    """A platform model."""
+
+    name: Name
+
+
+class UpdateModelRequestV1(RequestV1):
+    """The model's new name."""
+
+    name: Name
+
+
+class ModelV1(ResponseV1):
+    """A platform model, and what its environments `production` and `development` point to."""
+
+    id: str
+    name: str
+    created_at: TimeText
+    deployments_count: int = Field(ge=0)
+    production_deployment_id: str | None
+    development_deployment_id: str | None
+
+
+class ModelsResponseV1(ResponseV1):
+    """One page of models."""
+
+    items: list[ModelV1]
+    pagination: PaginationResponseV1
+
+
+class DeletedModelV1(ResponseV1):
+    """The deleted model."""
+
+    id: str
+
+
+async def _post(request: ApiRequest) -> ModelV1:
+    name = request.body_as(CreateModelRequestV1).name
+    return _response(await models.create_model(request.store, request.workspace_id, name))
+
+
+async def _patch(request: ApiRequest) -> ModelV1:
+    name = request.body_as(UpdateModelRequestV1).name
+    return _response(await models.rename_model(request.store, request.workspace_id, request.path["model_id"], name))
+
+
+async def _get(request: ApiRequest) -> ModelV1:
+    return _response(await models.read_model(request.store, request.workspace_id, request.path["model_id"]))
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    async def fetch(at: Position[ModelSummary]) -> Sequence[ModelSummary]:
+        return await models.read_models(request.store, request.workspace_id, at.after, at.limit)
+
+    return await list_page(request, Listing("models", fetch, lambda model: model.record.id, encoder(_response)))
+
+
+async def _delete(request: ApiRequest) -> DeletedModelV1:
+    return DeletedModelV1(id=await models.remove_model(request.store, request.workspace_id, request.path["model_id"]))
+
+
+def _response(model: ModelSummary) -> ModelV1:
+    return ModelV1(
+        id=model.record.id,
+        name=model.record.name,
+        created_at=time_text(model.record.created_at_ms),
+        deployments_count=model.deployments_count,
+        production_deployment_id=model.production_deployment_id,
+        development_deployment_id=model.development_deployment_id,
+    )
+
+
+_PATH = "/v1/models"
+_ONE = f"{_PATH}/{{model_id}}"
+_TAG, _CREATE, _UPDATE = "Models", CreateModelRequestV1, UpdateModelRequestV1
+OPERATIONS = (
+    Operation("POST", _PATH, _post, "Register a model", ModelV1, body=_CREATE, errors=(400,), tag=_TAG),
+    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=PageQueryV1, errors=(400,), tag=_TAG),
+    Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG),
+    Operation("PATCH", _ONE, _patch, "Rename a model", ModelV1, body=_UPDATE, errors=(400, 404), tag=_TAG),
+    Operation("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1, errors=(404, 409), tag=_TAG),
+)

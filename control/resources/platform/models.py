@@ -1,0 +1,108 @@
+"""Platform models: register, rename, delete; the lock under which everything of a model changes. No SQL, no HTTP.
+
+See docs/reference/management-api.md#models.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from control.edges.sql import endpoint_rows, model_rows
+from control.edges.sql.database import DanglingError
+from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.errors import ModelInUseError, ModelNotFoundError
+from control.resources.ids import new_id
+from control.resources.records import ModelRecord
+from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, deployment_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """A model, how many deployments it has, and where its two well-known environments point."""
+
+    record: ModelRecord
+    deployments_count: int = 0
+    production_deployment_id: str | None = None
+    development_deployment_id: str | None = None
+
+
+async def create_model(store: Store, workspace_id: str, name: str) -> ModelSummary:
+    async def work(tx: WriteTx) -> ModelSummary:
+        record = ModelRecord(new_id("mdl"), workspace_id, name, tx.now_ms)
+        await model_rows.insert_model(tx, record)
+        return ModelSummary(record)
+
+    return await store.transact(work)
+
+
+async def rename_model(store: Store, workspace_id: str, model_id: str, name: str) -> ModelSummary:
+    async def work(tx: WriteTx, model: ModelRecord) -> ModelSummary:
+        record = replace(model, name=name)
+        await model_rows.update_model(tx, record)
+        return (await _summaries(tx.conn, [record]))[0]
+
+    return await with_model_locked(store, workspace_id, model_id, work)
+
+
+async def remove_model(store: Store, workspace_id: str, model_id: str) -> str:
+    """Delete the model with all its deployments and environments. Refused while an endpoint names it."""
+
+    async def work(tx: WriteTx, model: ModelRecord) -> str:
+        if slugs := await endpoint_rows.slugs_routed_to(tx.conn, model.id):
+            raise ModelInUseError(slugs)
+        await model_rows.delete_model(tx, model)
+        return model.id
+
+    try:
+        return await with_model_locked(store, workspace_id, model_id, work)
+    except DanglingError:  # an endpoint was written meanwhile
+        raise ModelInUseError from None
+
+
+async def read_model(store: Store, workspace_id: str, model_id: str) -> ModelSummary:
+    async with store.read() as conn:
+        return (await _summaries(conn, [await find_model(conn, workspace_id, model_id)]))[0]
+
+
+async def read_models(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelSummary]:
+    """At most `limit` models, oldest first, behind the id `after`."""
+    async with store.read() as conn:
+        return await _summaries(conn, await model_rows.list_models(conn, workspace_id, after, limit))
+
+
+async def find_model(conn: Connection, workspace_id: str, model_id: str) -> ModelRecord:
+    return _existing(await model_rows.find_model(conn, workspace_id, model_id))
+
+
+async def with_model_locked(
+    store: Store, workspace_id: str, model_id: str, work: Callable[[WriteTx, ModelRecord], Awaitable[T]]
+) -> T:
+    """Do `work` in a transaction that no other change of this model runs beside."""
+
+    async def locked(tx: WriteTx) -> T:
+        return await work(tx, _existing(await model_rows.lock_model(tx, workspace_id, model_id)))
+
+    return await store.transact(locked)
+
+
+async def _summaries(conn: Connection, records: Sequence[ModelRecord]) -> list[ModelSummary]:
+    ids = [record.id for record in records]
+    counts = await model_rows.count_deployments(conn, ids)
+    pointers = await model_rows.pointers_of(conn, ids, (DEFAULT_ENVIRONMENT, DEVELOPMENT))
+    return [
+        ModelSummary(
+            record,
+            counts.get(record.id, 0),
+            deployment_of(pointers.get(record.id, {}), DEFAULT_ENVIRONMENT),
+            deployment_of(pointers.get(record.id, {}), DEVELOPMENT),
+        )
+        for record in records
+    ]
+
+
+def _existing(record: ModelRecord | None) -> ModelRecord:
+    if record is None:
+        raise ModelNotFoundError
+    return record
