@@ -19,10 +19,10 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
-from proxy.capacity.model_replicas import ReplicaCall
 from proxy.dialects.attempt import Attempt
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
+from proxy.replicas.replica_calls import ReplicaCall
 
 Headers = Sequence[tuple[str, str]]
 
@@ -226,6 +226,11 @@ class Identified:
     workspace: WorkspaceRow
     group: Group | None
     """The key's group. Federated keys have one, so it is set on all slug paths."""
+
+    @property
+    def turn(self) -> str:
+        """With whom the call shares capacity and turns: the calls of its group, or of its workspace key."""
+        return self.key.group_id or self.key.digest
 
 
 @dataclass(slots=True)

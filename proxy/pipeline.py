@@ -5,22 +5,21 @@ Every admitted call is journaled as ended before its last byte leaves, and logge
 """
 
 import logging
-import random
 import secrets
 from asyncio import CancelledError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
-from proxy.capacity.model_replicas import Fleet
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.exchange import Answered, Answering, CallerGoneError, Incoming, Outgoing, Purpose, RequestContext
 from proxy.http_rules.cors import CorsRules
 from proxy.refusals import BUG, render, row_of
+from proxy.replicas.replica_calls import CallEnded, Replicas
 from proxy.stages import admit, authenticate, count_tokens, dispatch, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.time_slices import Slices
@@ -66,6 +65,7 @@ class PipelineDependencies:
     counters: Counters
     journal: Journal
     upstream: dispatch.UpstreamClient
+    replicas: Replicas
     dialects: Dialects
     output_estimates: OutputEstimates
     meters: Meters
@@ -114,7 +114,7 @@ class Pipeline:
         if head.incoming.method == "OPTIONS" and (preflight := self._receive.preflight(head)) is not None:
             return preflight
         context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
-        load.claim(identified.key.workspace_id, identified.key.digest)  # 529
+        load.claim(identified.key.workspace_id, identified.turn)  # 529
         if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
             return self._route.models(head, identified)  # 404
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
@@ -161,7 +161,7 @@ class Pipeline:
             if isinstance(context.reached, Answering):
                 context.reached.upstream.close()
             if context.replica_call is not None:
-                context.replica_call.end()
+                context.replica_call.end(_call_ended(context))
             if context.load is not None:
                 context.load.leave()
             self._settle.report(context)
@@ -172,13 +172,25 @@ def _mark(context: RequestContext, error: Exception) -> None:
     context.status, context.cause = row.status, row.cause
 
 
+def _call_ended(context: RequestContext) -> CallEnded:
+    head = context.head
+    return CallEnded(
+        ended_at_ms=time_ns() // 1_000_000,
+        request_id=head.request_id,
+        method=head.incoming.method,
+        path=head.path,
+        status=context.status,
+        duration_s=perf_counter() - head.incoming.received_at,
+    )
+
+
 def _dispatch_dependencies(given: PipelineDependencies) -> dispatch.DispatchDependencies:
     return dispatch.DispatchDependencies(
         directory=given.directory,
         journal=given.journal,
         upstream=given.upstream,
         dialects=given.dialects,
-        fleet=Fleet(random.SystemRandom().randrange),
+        replicas=given.replicas,
         settings=given.dispatch,
         access_tokens=given.access_tokens,
     )

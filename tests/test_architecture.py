@@ -117,6 +117,7 @@ PURE = (
     "proxy.http_rules.",
     "proxy.json_text.",
     "proxy.refusals",
+    "proxy.replicas.",
 )
 IMPURE = frozenset(("asyncio", "time", "random", "secrets", "os", "logging", "threading", "concurrent.futures"))
 # Placeholders are random, so that no caller's text can contain one.

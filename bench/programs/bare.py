@@ -32,6 +32,8 @@ from proxy.edges.http.server import HttpServer
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica_listing import NoConfirmer
+from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -150,6 +152,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
         directory=SnapshotDirectory(directory.replica, keys, stamp, NoConfirmer()),
         counters=NoCounters(),
         journal=NoJournal(),
+        replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),  # never asked
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),
         dialects=UnmeteredAnswers(monotonic),
         output_estimates=OutputEstimates(),

@@ -12,8 +12,8 @@ class Load(Protocol):
     held_bytes: int
     """Memory that the call holds now."""
 
-    def claim(self, workspace: str, key: str) -> None:
-        """Count the call for this workspace and this key from now on."""
+    def claim(self, workspace: str, turn: str) -> None:
+        """Count the call for this workspace and for this group or workspace key from now on."""
         ...
 
     def expect(self, size_bytes: int) -> None:

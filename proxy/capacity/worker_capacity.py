@@ -1,6 +1,6 @@
 """Admission to one worker: calls in flight, memory held, calls parked, and when to shed (529).
 
-Pure bookkeeping. Nothing here waits: parking itself is in `stages/dispatch.py`.
+Pure bookkeeping. Nothing here waits: replicas are waited for in `edges/process/replica_requests.py`.
 
 See docs/reference/inference.md#capacity.
 """
@@ -11,8 +11,8 @@ from proxy.refusals import ShedError
 
 IN_FLIGHT, MEMORY, PARKED = "in_flight", "memory", "parked"
 """The resources."""
-WORKER, WORKSPACE, KEY = "worker", "workspace", "key"
-"""Which bound refused: the worker's, the workspace's or the key's."""
+WORKER, WORKSPACE, GROUP = "worker", "workspace", "group"
+"""Which bound refused: the worker's, the workspace's or the group's. A workspace key counts as a group of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CapacityLimits:
 
 @dataclass(slots=True)
 class Holdings:
-    """What the calls of one workspace, or of one key, use now."""
+    """What the calls of one workspace, or of one group, use now."""
 
     in_flight: int = 0
     parked: int = 0
@@ -38,11 +38,11 @@ class Holdings:
 
 @dataclass(slots=True)
 class Capacity:
-    """One worker's use of its resources, with an entry per workspace and key that has calls in flight.
+    """One worker's use of its resources, with an entry per workspace and group that has calls in flight.
 
-    A workspace may use `share / (1 - share)` times what is still free; each of its keys may use as many times what the
-    workspace may still use. So something stays free for the next workspace. The first call of a workspace or key, and
-    its only body, may use whatever is free.
+    A workspace may use `share / (1 - share)` times what is still free; each of its groups may use as many times what
+    the workspace may still use. So something stays free for the next workspace. The first call of a workspace or group,
+    and its only body, may use whatever is free.
     """
 
     limits: CapacityLimits = field(default_factory=CapacityLimits)
@@ -50,14 +50,14 @@ class Capacity:
     parked: int = 0
     held_bytes: int = 0
     workspaces: dict[str, Holdings] = field(default_factory=dict)
-    keys: dict[str, Holdings] = field(default_factory=dict)
+    groups: dict[str, Holdings] = field(default_factory=dict)
     unknown: Holdings = field(default_factory=Holdings)
     """Calls whose key is not known yet. They may hold no memory."""
     _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
     _times: float = 0.0
     ample_in_flight: float = 0.0
     ample_held_bytes: float = 0.0
-    """Up to these totals no check is needed: a single key could use it all."""
+    """Up to these totals no check is needed: a single group could use it all."""
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -76,9 +76,9 @@ class Capacity:
     def check(self, what: str, free: int, more: int, *held: int) -> None:
         """Raise `ShedError` unless the call may use `more` of `what` while `free` is free.
 
-        `held`: what the call's workspace, its key and the call itself use of it.
+        `held`: what the call's workspace, its group and the call itself use of it.
         """
-        of_workspace, of_key, of_call = held
+        of_workspace, of_group, of_call = held
         if not more:
             return
         if more > free:
@@ -87,8 +87,8 @@ class Capacity:
         left = self._times * (free - before_last) - of_workspace - before_last
         if left < 1 and of_workspace > of_call:
             raise self._shed(what, WORKSPACE)
-        if of_key + more > self._times * left and of_key > of_call:
-            raise self._shed(what, KEY)
+        if of_group + more > self._times * left and of_group > of_call:
+            raise self._shed(what, GROUP)
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
         """Take the number of calls shed since the last call of this method, by (resource, bound)."""
@@ -103,32 +103,32 @@ class Capacity:
 class CallLoad:
     """One call's use of the worker: the stages' `Load`."""
 
-    __slots__ = ("_books", "_key", "_key_name", "_workspace", "_workspace_name", "held_bytes")
+    __slots__ = ("_books", "_group", "_turn_name", "_workspace", "_workspace_name", "held_bytes")
 
     def __init__(self, books: Capacity) -> None:
         self._books = books
-        self._workspace_name = self._key_name = ""
-        self._workspace = self._key = books.unknown
+        self._workspace_name = self._turn_name = ""
+        self._workspace = self._group = books.unknown
         self.held_bytes = 0
 
-    def claim(self, workspace: str, key: str) -> None:
+    def claim(self, workspace: str, turn: str) -> None:
         books = self._books
         of_workspace = books.workspaces.get(workspace) or Holdings()
-        of_key = books.keys.get(key) or Holdings()
+        of_group = books.groups.get(turn) or Holdings()
         if books.in_flight > books.ample_in_flight:
             free = books.limits.max_in_flight - books.in_flight + 1  # this call is already counted
-            books.check(IN_FLIGHT, free, 1, of_workspace.in_flight, of_key.in_flight, 0)
+            books.check(IN_FLIGHT, free, 1, of_workspace.in_flight, of_group.in_flight, 0)
         of_workspace.in_flight += 1
-        of_key.in_flight += 1
+        of_group.in_flight += 1
         books.workspaces[workspace] = self._workspace = of_workspace
-        books.keys[key] = self._key = of_key
-        self._workspace_name, self._key_name = workspace, key
+        books.groups[turn] = self._group = of_group
+        self._workspace_name, self._turn_name = workspace, turn
 
     def expect(self, size_bytes: int) -> None:
         books, own = self._books, self.held_bytes
         if books.held_bytes + size_bytes > books.ample_held_bytes:
             free = books.limits.max_held_bytes - books.held_bytes
-            books.check(MEMORY, free, size_bytes, self._workspace.held_bytes, self._key.held_bytes, own)
+            books.check(MEMORY, free, size_bytes, self._workspace.held_bytes, self._group.held_bytes, own)
 
     def hold(self, size_bytes: int) -> None:
         self.expect(size_bytes)
@@ -141,14 +141,14 @@ class CallLoad:
     def park(self) -> None:
         books = self._books
         free = books.limits.max_parked - books.parked
-        books.check(PARKED, free, 1, self._workspace.parked, self._key.parked, 0)
+        books.check(PARKED, free, 1, self._workspace.parked, self._group.parked, 0)
         self._count_parked(1)
 
     def unpark(self) -> None:
         self._count_parked(-1)
 
     def leave(self) -> None:
-        books, workspace, key = self._books, self._workspace, self._key
+        books, workspace, group = self._books, self._workspace, self._group
         self.drop()
         books.in_flight -= 1
         if workspace is books.unknown:
@@ -156,17 +156,17 @@ class CallLoad:
         workspace.in_flight -= 1
         if not workspace.in_flight:
             del books.workspaces[self._workspace_name]
-        key.in_flight -= 1
-        if not key.in_flight:
-            del books.keys[self._key_name]
+        group.in_flight -= 1
+        if not group.in_flight:
+            del books.groups[self._turn_name]
 
     def _count_held(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes
         self._books.held_bytes += size_bytes
         self._workspace.held_bytes += size_bytes
-        self._key.held_bytes += size_bytes
+        self._group.held_bytes += size_bytes
 
     def _count_parked(self, calls: int) -> None:
         self._books.parked += calls
         self._workspace.parked += calls
-        self._key.parked += calls
+        self._group.parked += calls

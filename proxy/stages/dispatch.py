@@ -1,23 +1,19 @@
-"""Step 5: find capacity, shape the request, send it (404 500 502 503 504 529).
+"""Step 5: find a replica, shape the request, send it (404 500 502 503 504 529).
 
 Accepts nothing but an `Admitted`. Journals the call before anything is sent. Sends a request to another replica only if
 no byte of it reached the first. Asks again in another dialect where a compatible server lacks the path.
 """
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time_ns
 from typing import Protocol
 
-from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
+from policy.deployments import Where
 from policy.endpoints import Target
 from policy.hosts import Reach
-from policy.snapshot import EndpointRow, ModelRow
 from proxy.accounting.recovery import OpenCall
-from proxy.capacity.circuit_breaker import Event
-from proxy.capacity.model_replicas import Fleet, ReplicaCall
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.error_bodies import LACKS_PATH, HeldAnswer, has_nested_error, read_error
@@ -26,28 +22,24 @@ from proxy.exchange import (
     Answering,
     Received,
     RequestContext,
+    Routed,
     UpstreamAnswer,
     UpstreamCall,
-    UpstreamResetError,
-    UpstreamUnreachableError,
 )
 from proxy.http_rules.headers import forwarded_headers, forwarded_query
 from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
-from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, TargetSecretError
+from proxy.refusals import NoModelReplicaError, NoSuchModelError, TargetSecretError
+from proxy.replicas.replica_calls import Replicas, Wanted
+from proxy.replicas.replica_sending import send_to_replica
 from proxy.time_slices import Slices
 
 PLATFORM = "PLATFORM"
 VENDOR_C = "VENDOR_C"
-MAX_REPLICAS_TRIED = 3
-FIRST_POLL_S = 0.05
-LONGEST_POLL_S = 0.5
 
 
 class Directory(Protocol):
     """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
-
-    def model(self, id: str) -> ModelRow | None: ...
 
     def secret(self, id: str) -> str | None: ...
 
@@ -103,7 +95,6 @@ class DispatchSettings:
 
     base_urls: Mapping[str, str]
     request_timeout_s: float = 1200.0
-    parking_timeout_s: float = 1200.0
     stream_idle_timeout_s: float = 300.0
 
 
@@ -115,7 +106,7 @@ class DispatchDependencies:
     journal: Journal
     upstream: UpstreamClient
     dialects: Dialects
-    fleet: Fleet
+    replicas: Replicas
     settings: DispatchSettings
     access_tokens: AccessTokens | None = None
 
@@ -226,75 +217,33 @@ class Dispatch:
             context.upstream_s += perf_counter() - started
             context.dispatched = context.dispatched or outbound.written
 
-    # Platform models: replicas of a deployment, parked calls, circuit breakers.
-
     async def _to_replica(
         self, context: RequestContext, admitted: Admitted, asked: UpstreamRequest, outbound: UpstreamCall
     ) -> UpstreamAnswer:
-        if context.replica_call is not None:  # of the attempt before this one
-            context.replica_call.end()
-        deployment = await self._serving(context, admitted.routed.endpoint)
-        urls = list(deployment.replicas)
-        for _ in range(MAX_REPLICAS_TRIED):
-            replica_call = self._parts.fleet.begin_call(urls, perf_counter())
-            if replica_call is None:
-                break
-            context.replica_call = replica_call
-            outbound.url = asked.url_at(replica_call.replica.url)
-            try:
-                return await self._send_to(replica_call, context, admitted, outbound)
-            except UpstreamUnreachableError:
-                replica_call.end()
-                urls.remove(replica_call.replica.url)
-        raise NoModelReplicaError
+        """Send to a replica of a platform model. Another attempt at the same call goes to the same replica."""
+        routed, load = admitted.routed, context.load
+        assert load is not None  # set when the request entered
+        call = context.replica_call
+        if call is None:
+            call = context.replica_call = self._parts.replicas.begin(_wanted(routed), load)
 
-    async def _send_to(
-        self, replica_call: ReplicaCall, context: RequestContext, admitted: Admitted, outbound: UpstreamCall
-    ) -> UpstreamAnswer:
+        def send(base_url: str) -> Awaitable[UpstreamAnswer]:
+            outbound.url = asked.url_at(base_url)
+            return self._send(context, admitted, outbound)
+
+        waited_s = call.waited_s
         try:
-            upstream = await self._send(context, admitted, outbound)
-        except (UpstreamUnreachableError, UpstreamResetError):
-            replica_call.record(Event.FAILED, perf_counter())
-            raise
-        replica_call.record(Event.ANSWERED, perf_counter())
-        return upstream
+            return await send_to_replica(call, send)
+        finally:
+            context.upstream_s += call.waited_s - waited_s
 
-    async def _serving(self, context: RequestContext, endpoint: EndpointRow) -> Deployment:
-        """The deployment behind the slug. Parks the call while the deployment starts up."""
-        deployment = self._deployment(endpoint)
-        if deployment.status in PARKING:
-            load, started = context.load, perf_counter()
-            assert load is not None  # set when the request entered
-            load.park()
-            try:
-                deployment = await self._parked(endpoint, started + self._parts.settings.parking_timeout_s)
-            finally:
-                load.unpark()
-                context.upstream_s += perf_counter() - started
-        if deployment.status in NOT_SERVING:
-            raise NoModelReplicaError
-        return deployment
 
-    async def _parked(self, endpoint: EndpointRow, until: float) -> Deployment:
-        """Poll the policy replica, ever less often: a look-up is cheap, and a subscription would need machinery."""
-        pause_s = FIRST_POLL_S
-        while (left_s := until - perf_counter()) > 0:
-            await asyncio.sleep(min(pause_s, left_s))
-            deployment = self._deployment(endpoint)
-            if deployment.status not in PARKING:
-                return deployment
-            pause_s = min(2 * pause_s, LONGEST_POLL_S)
-        raise NotRoutedError
-
-    def _deployment(self, endpoint: EndpointRow) -> Deployment:
-        target = endpoint.target
-        model = self._parts.directory.model(target.model_id) if target.model_id is not None else None
-        if model is None or model.workspace_id != endpoint.workspace_id:
-            raise NoSuchModelError
-        deployment = model.deployment_at(Where(target.environment_name))
-        if deployment is None:
-            raise NoSuchModelError
-        return deployment
+def _wanted(routed: Routed) -> Wanted:
+    endpoint, target = routed.endpoint, routed.endpoint.target
+    if target.model_id is None:
+        raise NoSuchModelError
+    where = Where(target.environment_name)
+    return Wanted(endpoint.workspace_id, target.model_id, where, routed.identified.turn)
 
 
 def _open_call(admitted: Admitted) -> OpenCall:

@@ -1,8 +1,8 @@
 """Composition root of the supervisor, the proxy's parent process.
 
-It opens the listeners, keeps workers running, copies policy from control into the policy replica, ships events and
-serves the admin port. No inference call passes through it. SIGTERM drains: the workers finish their calls, then the
-journals are shipped. No worker outlives the supervisor.
+It opens the listeners, keeps workers running, copies policy from control into the policy replica, assigns replicas to
+platform calls, ships events and serves the admin port. No inference call passes through it. SIGTERM drains: the
+workers finish their calls, then the journals are shipped. No worker outlives the supervisor.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
+from proxy.edges.process.channel import Message
+from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
 from proxy.edges.process.supervisor.worker_processes import PortInUseError, SlotCallbacks, WorkerSlot, open_listeners
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.supervisor.probe import RedisProbe
@@ -71,6 +73,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
         self._models = ModelRows()
+        self._replicas = ReplicaAnswers(self._models, self._send_to_worker)
+        self._models.listen(self._replicas.models_changed)
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -118,12 +122,19 @@ class Supervisor:
         for listener in listeners:
             stack.callback(listener.close)
         callbacks = SlotCallbacks(
-            self._totals.add, self._worker_died, self._refresher.refresh_on_demand, self._check_replica
+            self._totals.add,
+            self._worker_died,
+            self._refresher.refresh_on_demand,
+            self._check_replica,
+            self._replicas.received,
         )
         self._slots = [WorkerSlot(n, listener, self._environ, callbacks) for n, listener in enumerate(listeners)]
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+
+    def _send_to_worker(self, slot: int, message: Message) -> None:
+        self._slots[slot].send(message)
 
     def _restrict_permissions(self) -> None:
         """Close the journals' directory and the replica's files to other users.
@@ -275,6 +286,7 @@ class Supervisor:
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._totals.forget_gauges(slot)
+        self._replicas.switchboard.worker_died(slot)
         self._shipper.worker_died(incarnation)
 
     async def _check_replica(self) -> None:

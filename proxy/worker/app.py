@@ -21,6 +21,7 @@ from proxy.edges.journal.writer import JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
+from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
@@ -125,6 +126,7 @@ async def _dependencies(
         counters=counters,
         journal=journal,
         upstream=upstream,
+        replicas=ReplicaRequests(link, WaitingTimes(settings.parking_timeout_s, settings.request_timeout_s)),
         dialects=Dialects(monotonic),
         output_estimates=OutputEstimates(),
         meters=meters,
@@ -170,6 +172,5 @@ def _dispatch_settings(settings: Settings) -> DispatchSettings:
     return DispatchSettings(
         base_urls={provider: url for provider, url in base_urls.items() if url is not None},
         request_timeout_s=settings.request_timeout_s,
-        parking_timeout_s=settings.parking_timeout_s,
         stream_idle_timeout_s=settings.stream_idle_timeout_s,
     )

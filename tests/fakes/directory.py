@@ -1,5 +1,6 @@
 """Policy in memory: a fake of `proxy/edges/policy/directory.py`, filled row by row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind, digest_of
@@ -29,6 +30,8 @@ class FakeDirectory:
     away: bool = False
     unconfirmable: bool = False
     confirmations: int = 0
+    on_models: Callable[[], None] = lambda: None
+    """Called when models change."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
 
     def key_holder(self, digest: str) -> KeyHolder | None:
@@ -83,8 +86,14 @@ class FakeDirectory:
 
     def deploy(self, status: str, *replicas: str, workspace_id: str = "w1", environment: str = "production") -> None:
         """Model `m1` with one deployment."""
-        deployment = Deployment("d1", status, replicas)
-        self.models["m1"] = ModelRow("m1", workspace_id, {"d1": deployment}, {environment: "d1"})
+        self.add_model("m1", Deployment("d1", status, replicas), workspace_id=workspace_id, environment=environment)
+
+    def add_model(
+        self, id: str, deployment: Deployment, *, workspace_id: str = "w1", environment: str = "production"
+    ) -> None:
+        """A model with one deployment."""
+        self.models[id] = ModelRow(id, workspace_id, {deployment.id: deployment}, {environment: deployment.id})
+        self.on_models()
 
     def limit(self, *limits: Limit, slug: str = SLUG) -> None:
         """Set the limits of group `g1` for `slug`."""

@@ -6,12 +6,14 @@ from time import monotonic, time
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects.registry import Dialects
+from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.stages.dispatch import DispatchSettings, UpstreamClient
 from tests.fakes.counters import FakeCounters
 from tests.fakes.directory import FakeDirectory, ready_directory
 from tests.fakes.journal import FakeJournal
 from tests.fakes.meters import FakeAccessLog, FakeMeters
+from tests.fakes.replicas import FakeReplicas
 from tests.fakes.upstream_client import FakeUpstream
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 
@@ -34,10 +36,13 @@ class PathRig:
     meters: FakeMeters = field(default_factory=FakeMeters)
     access_log: FakeAccessLog = field(default_factory=FakeAccessLog)
     settings: DispatchSettings = SETTINGS
+    waiting_times: WaitingTimes = field(default_factory=WaitingTimes)
     max_body_bytes: int = 100_000
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
 
     def __post_init__(self) -> None:
+        self.replicas = FakeReplicas(self.directory, self.waiting_times)
+        self.directory.on_models = self.replicas.changed
         self.pipeline = Pipeline(self.dependencies())
 
     def dependencies(self) -> PipelineDependencies:
@@ -46,6 +51,7 @@ class PathRig:
             counters=self.counters,
             journal=self.journal,
             upstream=self.upstream,
+            replicas=self.replicas,
             dialects=Dialects(monotonic),
             output_estimates=OutputEstimates(),
             meters=self.meters,

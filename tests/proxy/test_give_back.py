@@ -8,6 +8,7 @@ import pytest
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
 from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
 from tests.fakes.directory import SLUG, platform
 from tests.fakes.path import PathRig
@@ -75,7 +76,7 @@ def no_replica_can_be_reached(rig: PathRig) -> PathRig:
 def parking_ends(rig: PathRig) -> PathRig:
     rig.directory.add_slug(SLUG, platform())
     rig.directory.deploy("WAKING_UP")
-    return rig.rebuilt(settings=type(rig.settings)({}, parking_timeout_s=0.01))
+    return rig.rebuilt(waiting_times=WaitingTimes(parked_s=0.01))
 
 
 def parking_is_full(rig: PathRig) -> PathRig:

@@ -14,6 +14,7 @@ from policy.limits.limit import Limit, LimitType, Unit
 from policy.snapshot import WorkspaceRow
 from proxy.accounting.recovery import open_record
 from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.exchange import (
     UpstreamCutError,
     UpstreamResetError,
@@ -781,7 +782,7 @@ async def test_missing_model_environment_or_deployment_is_a_404(platform_rig: Pa
 async def test_parking_timeout_is_a_500_and_bills_nothing(platform_rig: PathRig, status: str) -> None:
     platform_rig.directory.deploy(status)
     platform_rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
-    platform_rig = platform_rig.rebuilt(settings=type(platform_rig.settings)({}, parking_timeout_s=0.01))
+    platform_rig = platform_rig.rebuilt(waiting_times=WaitingTimes(parked_s=0.01))
     outgoing = await platform_rig.serve(asking())
     assert (outgoing.status, outgoing.json["error"]) == (500, "Failed to route request")
     assert not platform_rig.journal.opened

@@ -1,7 +1,7 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
 The worker reports that it serves and what it has counted, and asks to have unknown keys confirmed; the supervisor
-answers. On a request's path only an unknown key waits for it. Must not carry a secret or an API key.
+answers. Calls to platform models ask for their replicas here. Must not carry a secret or an API key.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ class Channel(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._partial_line = b""
+        self._unsent: list[bytes] = []
 
     async def open(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -57,17 +58,25 @@ class Channel(asyncio.Protocol):
         return self._transport is not None and self._transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
 
     def send(self, message: Message) -> None:
-        """Send without waiting. Does nothing once the other end has closed."""
+        """Send without waiting: one write for all messages of a tick. Does nothing once the other end has closed."""
         if self._transport is not None:
-            self._transport.write(orjson.dumps(message) + b"\n")
+            if not self._unsent:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._unsent.append(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if unsent and self._transport is not None:
+            self._transport.write(b"".join(unsent))
+
 
 class SupervisorLink:
-    """The worker's end: confirmations for the directory, counts for the metrics."""
+    """The worker's end: confirmations for the directory, counts for the metrics, replicas for platform calls."""
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._channel = Channel(self._received, on_lost)
@@ -82,6 +91,8 @@ class SupervisorLink:
         """Called when the supervisor wants the counts now, for a scrape."""
         self.health: Callable[[], Message] = dict
         """Called with `flush`; returns this worker's state for `/readyz`."""
+        self.on_replicas: Callable[[Message], None] = lambda message: None
+        """Called with each answer about a replica."""
 
     async def open(self, sock: socket.socket) -> None:
         await self._channel.open(sock)
@@ -132,6 +143,9 @@ class SupervisorLink:
     def counted(self, counts: Message) -> None:
         self._channel.send({"is": "counts", "counts": counts})
 
+    def send(self, message: Message) -> None:
+        self._channel.send(message)
+
     def close(self) -> None:
         self._channel.close()
 
@@ -142,6 +156,8 @@ class SupervisorLink:
             case "flush":
                 self.flush()
                 self._channel.send({"is": "flushed", "health": self.health()})
+            case "replica" | "waits" | "refused" | "woken":
+                self.on_replicas(message)
 
     def _answered(self, number: int, ok: bool) -> None:
         """Resolve a question: answered by the supervisor or timed out. The second of the two finds no question."""

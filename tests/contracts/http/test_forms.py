@@ -345,4 +345,4 @@ async def test_uploads_that_end_in_any_way_leave_nothing_behind(wire: Wire) -> N
     await wire.until_logged(len(sounds))
     capacity = wire.rig.meters.capacity
     assert capacity is not None
-    assert (capacity.in_flight, capacity.held_bytes, capacity.keys) == (0, 0, {})
+    assert (capacity.in_flight, capacity.held_bytes, capacity.groups) == (0, 0, {})

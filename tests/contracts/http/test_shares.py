@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
-from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
+from policy.snapshot import KeyRow, WorkspaceRow
 from proxy.capacity.worker_capacity import CapacityLimits
 from tests import upstream as script
 from tests.contracts.http.test_path import JSON, Wire, request, wired
@@ -28,10 +27,12 @@ DECLARED_BYTES = 90_000_000
 
 
 def tenants(limits: CapacityLimits | None = None) -> PathRig:
-    """Workspace `w1` with two keys, and `w2` with one, its own slug and its own group."""
+    """Workspace `w1` with two groups, and `w2` with one; a key in each, and a slug in each workspace."""
     rig = PathRig(capacity=limits or CapacityLimits(), max_body_bytes=100_000_000)
     directory = rig.directory
-    directory.add_key(COLLEAGUES_KEY)
+    own = (SlugLimits(SLUG, (), ()),)
+    directory.groups["colleagues"] = Group("colleagues", "w1", None, "entity-3", Enforcement.INDEPENDENT, own)
+    directory.add_key(COLLEAGUES_KEY, group_id="colleagues")
     directory.workspaces["w2"] = WorkspaceRow("w2", "active", "basic", True)
     directory.secrets["s2"] = "sk-other"
     directory.add_slug(OTHER_SLUG, Target("VENDOR_B", secret_id="s2", target_model="m"), "w2")
@@ -117,7 +118,7 @@ async def test_parked_calls_leave_parking_to_other_workspaces() -> None:
     async with wired(rig) as wire:
         rig.directory.add_slug(SLUG, platform())
         rig.directory.deploy("WAKING_UP")
-        rig.directory.models["m2"] = replace(rig.directory.models["m1"], id="m2", workspace_id="w2")
+        rig.directory.add_model("m2", Deployment("d2", "WAKING_UP"), workspace_id="w2")
         rig.directory.add_slug(OTHER_SLUG, Target("PLATFORM", model_id="m2"), "w2")
         await calls(wire, request(), 25)
         await eventually(lambda: len(rig.meters.calls) + rig.pipeline._capacity.parked == 25)
@@ -125,8 +126,8 @@ async def test_parked_calls_leave_parking_to_other_workspaces() -> None:
         parked = rig.pipeline._capacity.parked
         other = asyncio.ensure_future(status_for(wire, OTHER_KEY, OTHER_SLUG))
         await eventually(lambda: rig.pipeline._capacity.parked == parked + 1)
-        awake = Deployment("d1", "ACTIVE", (wire.upstream.url,))
-        rig.directory.models["m2"] = ModelRow("m2", "w2", {"d1": awake}, {"production": "d1"})
+        awake = Deployment("d2", "ACTIVE", (wire.upstream.url,))
+        rig.directory.add_model("m2", awake, workspace_id="w2")
         assert await other == 200
 
 

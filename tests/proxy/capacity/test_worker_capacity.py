@@ -77,13 +77,13 @@ def test_workspace_leaves_capacity_to_the_next_workspace(take: Callable[[CallLoa
     assert all(later >= 1 for later in got)
 
 
-def test_key_leaves_capacity_to_other_keys_of_its_workspace() -> None:
+def test_group_leaves_capacity_to_other_groups_of_its_workspace() -> None:
     capacity = Capacity(CapacityLimits(max_in_flight=1000))
     first = len(admit_until_shed(capacity, "w", "first", nothing))
     second = len(admit_until_shed(capacity, "w", "second", nothing))
     assert 680 <= first <= 700
     assert second >= 10
-    assert set(capacity.taken_sheds()) == {("in_flight", "key")}
+    assert set(capacity.taken_sheds()) == {("in_flight", "group")}
 
 
 def test_released_capacity_goes_to_the_workspace_with_less() -> None:
@@ -206,9 +206,9 @@ class CapacityMachine(RuleBasedStateMachine):
         assert capacity.held_bytes == sum(load.held_bytes for load, _, _ in self.calls) <= 1000
         of_workspaces = [(load, workspace) for load, workspace, _ in self.calls]
         of_keys = [(load, key) for load, _, key in self.calls]
-        for totals, calls in ((capacity.workspaces, of_workspaces), (capacity.keys, of_keys)):
+        for totals, calls in ((capacity.workspaces, of_workspaces), (capacity.groups, of_keys)):
             names = {name for _, name in calls if name}
-            assert set(totals) == names, "a workspace or key without calls is removed"
+            assert set(totals) == names, "a workspace or group without calls is removed"
             for name in names:
                 loads = [load for load, owner in calls if owner == name]
                 parked = sum(load in self.parked for load in loads)
@@ -219,7 +219,7 @@ class CapacityMachine(RuleBasedStateMachine):
             self._end(call)
         capacity = self.capacity
         assert (capacity.in_flight, capacity.parked, capacity.held_bytes) == (0, 0, 0)
-        assert (capacity.workspaces, capacity.keys) == ({}, {})
+        assert (capacity.workspaces, capacity.groups) == ({}, {})
         assert capacity.unknown == Holdings()
 
 

@@ -16,6 +16,7 @@ import orjson
 
 from policy.snapshot import ModelRow, Row, RowKind, Wire
 from proxy.edges.policy.replica_file import connect_readonly
+from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.refresher import ReplicaStore, ReplicaUpdate, ReplicaVersion
 
 _MODEL = RowKind.MODEL.value
@@ -41,8 +42,12 @@ class ModelRows:
     def __init__(self) -> None:
         self._rows: dict[str, ModelRow] = {}
         self._listeners: list[Listener] = []
+        self._loaded = False
 
     def get(self, model_id: str) -> ModelRow | None:
+        """Raises `PolicyUnavailableError` before any rows were read."""
+        if not self._loaded:
+            raise PolicyUnavailableError("the models of the policy replica cannot be read")
         return self._rows.get(model_id)
 
     def listen(self, listener: Listener) -> None:
@@ -74,6 +79,7 @@ class ModelRows:
 
     def apply(self, changes: Sequence[ModelChange]) -> None:
         """Call it on the event loop."""
+        self._loaded = True
         for change in changes:
             if change.after is None:
                 del self._rows[change.id]

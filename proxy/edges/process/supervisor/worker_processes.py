@@ -71,6 +71,8 @@ class SlotCallbacks:
     """Called with the slot's number and the dead worker's incarnation."""
     confirm: Callable[[], Awaitable[bool]]
     damage: Callable[[], Awaitable[None]]
+    replicas: Callable[[int, Message], None]
+    """Called with the slot's number and a message about replicas."""
 
 
 class WorkerSlot:
@@ -132,6 +134,11 @@ class WorkerSlot:
         self._listener.close()
         self._signal(signal.SIGTERM)
 
+    def send(self, message: Message) -> None:
+        """Send to the worker. Does nothing while none runs."""
+        if self._channel is not None:
+            self._channel.send(message)
+
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
@@ -187,6 +194,8 @@ class WorkerSlot:
                 self._start(self._confirm(message["number"]))
             case "damage":
                 self._start(self._callbacks.damage())
+            case "ask" | "outcome" | "ended" | "wake":
+                self._callbacks.replicas(self.number, message)
 
     async def _confirm(self, number: int) -> None:
         channel = self._channel

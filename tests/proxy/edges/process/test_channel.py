@@ -178,7 +178,9 @@ async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
 
     ours, theirs = socket.socketpair()
     with socket.socket() as listener:
-        slot = WorkerSlot(0, listener, {}, SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing))
+        slot = WorkerSlot(
+            0, listener, {}, SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing, lambda *_: None)
+        )
         assert await slot.settled() == 0
         slot._channel, link = Channel(slot._on_message, lambda: None), SupervisorLink(lambda: None)
         await slot._channel.open(ours)

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capacity.circuit_breaker import FAILURES_TO_OPEN, LONGEST_PAUSE_S, TABLE, Breaker, Event, State
+from proxy.replicas.supervisor.circuit_breaker import FAILURES_TO_OPEN, LONGEST_PAUSE_S, TABLE, Breaker, Event, State
 
 
 def opened(at: float = 0.0) -> Breaker:

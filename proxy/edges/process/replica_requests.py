@@ -1,0 +1,229 @@
+"""Asks the supervisor for replicas over the worker's channel: the stages' `Replicas`.
+
+A call that leaves while it waits frees its place at once: `end` tells the supervisor. No answer is waited for without a
+timer.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from time import perf_counter
+from typing import Protocol
+
+from proxy.capacity.call_load import Load
+from proxy.edges.process.channel import Message
+from proxy.exchange import PolicyUnavailableError
+from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
+from proxy.replicas.replica_calls import CallEnded, Wanted
+
+ANSWER_TIMEOUT_S = 5.0
+"""How long the supervisor may take to say that a call has a replica, or waits for one. Then the answer is 503."""
+REFUSALS: Mapping[str, type[Exception]] = {
+    "no_model": NoSuchModelError,
+    "no_replica": NoModelReplicaError,
+    "not_routed": NotRoutedError,
+    "full": ShedError,
+    "no_policy": PolicyUnavailableError,
+}
+
+
+class Line(Protocol):
+    """The channel to the supervisor. Satisfied by `SupervisorLink`."""
+
+    on_replicas: Callable[[Message], None]
+    """Called with each message about replicas."""
+
+    def send(self, message: Message) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTimes:
+    """How long a call may be parked (500 after that), and how long it may wait for its turn (529)."""
+
+    parked_s: float = 1200.0
+    queued_s: float = 1200.0
+
+
+class ReplicaRequests:
+    """The worker's `Replicas`."""
+
+    def __init__(self, line: Line, times: WaitingTimes) -> None:
+        self.times = times
+        self._line = line
+        self._numbers = count(1)
+        self._waiting: dict[int, _RequestedReplica] = {}
+        self._wakes: dict[int, asyncio.Future[bool]] = {}
+        line.on_replicas = self._received
+
+    def begin(self, wanted: Wanted, load: Load) -> "_RequestedReplica":
+        return _RequestedReplica(self, next(self._numbers), wanted, load)
+
+    async def wake(self, wanted: Wanted) -> None:
+        number = next(self._numbers)
+        self._wakes[number] = answer = asyncio.get_running_loop().create_future()
+        self._line.send(_message("wake", number, wanted))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                woken = await answer
+        except TimeoutError:
+            woken = False
+        finally:
+            del self._wakes[number]
+        if not woken:
+            raise PolicyUnavailableError("control could not be told to wake the deployment")
+
+    def ask(self, call: "_RequestedReplica", number: int, message: Message) -> None:
+        self._waiting[number] = call
+        self._line.send(message)
+
+    def tell(self, message: Message) -> None:
+        self._line.send(message)
+
+    def no_longer_waits(self, number: int) -> None:
+        del self._waiting[number]
+
+    def _received(self, message: Message) -> None:
+        number = message["number"]
+        if (wake := self._wakes.get(number)) is not None:
+            _answer_wake(wake, message)
+        elif (call := self._waiting.get(number)) is not None:  # else it has left meanwhile
+            call.received(message)
+
+
+class _RequestedReplica:
+    """One call: the stages' `ReplicaCall`."""
+
+    __slots__ = (
+        *("_answer", "_asked", "_avoid", "_ended", "_load", "_number", "_parked", "_parked_until", "_queued_until"),
+        *("_requests", "_timer", "_url", "_waits_since", "_wanted", "waited_s"),
+    )
+
+    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, load: Load) -> None:
+        self._requests = requests
+        self._number = number
+        self._wanted = wanted
+        self._load = load
+        self._url: str | None = None
+        self._avoid: list[str] = []
+        self._asked = self._ended = self._parked = False
+        self._parked_until = self._queued_until = 0.0
+        self._waits_since: float | None = None
+        self._answer: asyncio.Future[str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.waited_s = 0.0
+
+    async def assigned(self) -> str:
+        if self._url is not None:  # it has one already: the call is put to it in another form
+            return self._url
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._timer = loop.call_later(ANSWER_TIMEOUT_S, self._give_up, NoModelReplicaError())
+        self._asked = True
+        self._requests.ask(self, self._number, _message("ask", self._number, self._wanted, avoid=self._avoid))
+        try:
+            self._url = await self._answer
+        finally:
+            self._stop_waiting()
+        return self._url
+
+    def answered(self) -> None:
+        self._tell_outcome("answered")
+
+    def reset(self) -> None:
+        self._tell_outcome("reset")
+
+    def unreachable(self) -> None:
+        if self._url is not None:
+            self._avoid.append(self._url)
+            self._url = None
+        self._tell_outcome("unreachable")
+
+    def end(self, ended: CallEnded) -> None:
+        if self._asked and not self._ended:
+            self._ended = True
+            self._requests.tell({"is": "ended", "number": self._number, "call": asdict(ended)})
+
+    def received(self, message: Message) -> None:
+        """An answer of the supervisor, while the call waits for one."""
+        assert self._answer is not None
+        if self._answer.done():  # given up in this turn of the loop; `end` returns what was assigned
+            return
+        match message["is"]:
+            case "replica":
+                self._answer.set_result(message["url"])
+            case "refused":
+                self._answer.set_exception(REFUSALS[message["why"]]())
+            case "waits":
+                self._waits(message["for"])
+
+    def _waits(self, what: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._waits_since is None:
+            self._waits_since = perf_counter()
+        if what == "replica":
+            if not self._park():
+                return
+            self._parked_until = self._parked_until or now + self._requests.times.parked_s
+            self._set_timer(self._parked_until, NotRoutedError())
+        else:
+            self._queued_until = self._queued_until or now + self._requests.times.queued_s
+            self._set_timer(self._queued_until, ShedError())
+
+    def _park(self) -> bool:
+        """Count the call as parked until it has a replica. If the worker has no room for it, give up."""
+        if not self._parked:
+            try:
+                self._load.park()
+            except ShedError as error:
+                self._give_up(error)
+                return False
+            self._parked = True
+        return True
+
+    def _set_timer(self, at: float, error: Exception) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at, self._give_up, error)
+
+    def _give_up(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _stop_waiting(self) -> None:
+        self._requests.no_longer_waits(self._number)
+        self._answer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._parked:
+            self._parked = False
+            self._load.unpark()
+        if self._waits_since is not None:
+            self.waited_s += perf_counter() - self._waits_since
+            self._waits_since = None
+
+    def _tell_outcome(self, event: str) -> None:
+        self._requests.tell({"is": "outcome", "number": self._number, "event": event})
+
+
+def _message(kind: str, number: int, wanted: Wanted, **more: object) -> Message:
+    return {
+        "is": kind,
+        "number": number,
+        "workspace": wanted.workspace_id,
+        "model": wanted.model_id,
+        "environment": wanted.where.environment,
+        "deployment": wanted.where.deployment_id,
+        "turn": wanted.turn,
+        **more,
+    }
+
+
+def _answer_wake(wake: asyncio.Future[bool], message: Message) -> None:
+    if wake.done():
+        return
+    if message["is"] == "refused":
+        wake.set_exception(REFUSALS[message["why"]]())
+    else:
+        wake.set_result(message["ok"])

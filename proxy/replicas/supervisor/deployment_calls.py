@@ -1,0 +1,180 @@
+"""One deployment on this machine: its replicas, the calls that wait for it, and what a call may expect of it.
+
+Pure: the caller passes time and randomness. `switchboard.py` acts on what this says.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from policy.deployments import ACTIVE, NOT_SERVING, PARKING, UPDATING, Deployment
+from policy.snapshot import ModelRow
+from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
+from proxy.replicas.supervisor.replica_state import ReplicaState
+from proxy.replicas.supervisor.waiting_calls import WaitingCalls
+
+MAX_REPLICAS_TRIED = 3
+Choose = Callable[[int], int]
+"""A random whole number below its argument: `random.randrange`."""
+
+
+class Standing(Enum):
+    """What a deployment can do for its calls now."""
+
+    SERVES = "serves"
+    """A replica is healthy; it may have no room."""
+    PARKS = "parks"
+    """None is healthy, and the status says to wait."""
+    LACKS_REPLICAS = "lacks replicas"
+    """None is healthy, and the status says that one should be."""
+    REFUSES = "refuses"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentLoad:
+    """What this machine carries of a deployment. `healthy` and `unhealthy` are the listed replicas' base URLs."""
+
+    model_id: str
+    deployment_id: str
+    workspace_id: str
+    in_flight: int
+    queued: int
+    parked: int
+    last_request_at_ms: int | None
+    healthy: tuple[str, ...]
+    unhealthy: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class DeploymentCalls:
+    """Made by `first_seen`. `replicas` holds the listed ones, and those taken off the list that still have calls."""
+
+    model_id: str
+    workspace_id: str
+    policy: Deployment
+    replicas: dict[str, ReplicaState]
+    waiting: WaitingCalls = field(default_factory=WaitingCalls)
+    retrying: dict[CallId, PlatformCall] = field(default_factory=dict)
+    """Waiting calls that avoid some replica."""
+    in_flight: int = 0
+    counts: dict[WaitsFor, int] = field(default_factory=lambda: dict.fromkeys(WaitsFor, 0))
+    last_request_at_ms: int | None = None
+    standing: Standing | None = None
+    """As of the last time that the waiting calls were looked at."""
+    reported: object = None
+    """What the last report to control was about."""
+    deleted: bool = False
+    """Policy no longer has it; it is forgotten when its last call has ended."""
+
+    @classmethod
+    def first_seen(cls, model: ModelRow, policy: Deployment) -> "DeploymentCalls":
+        """A deployment that serves already (this proxy has restarted) is taken at its word until probes say more."""
+        good = policy.health is None or policy.status in (ACTIVE, UPDATING)
+        return cls(model.id, model.workspace_id, policy, {url: ReplicaState(url, good) for url in policy.replicas})
+
+    def update(self, policy: Deployment) -> None:
+        """Follow a change of policy. A replica with a health check is unhealthy from its listing to its first probe."""
+        self.policy = policy
+        good_when_listed = policy.health is None
+        listed = set(policy.replicas)
+        for url in policy.replicas:
+            replica = self.replicas.setdefault(url, ReplicaState(url, good_when_listed))
+            if not replica.listed or good_when_listed:
+                replica.listed, replica.probed_good = True, good_when_listed
+        for replica in [replica for url, replica in self.replicas.items() if url not in listed]:
+            replica.listed = False
+            self.forget_if_gone(replica)
+
+    def forget_if_gone(self, replica: ReplicaState) -> None:
+        """Forget a replica that was taken off the list, once its last call has ended."""
+        if not replica.listed and not replica.in_flight:
+            del self.replicas[replica.url]
+
+    @property
+    def idle(self) -> bool:
+        return not self.in_flight and not self.waiting
+
+    def healthy(self, now: float) -> list[ReplicaState]:
+        return [replica for replica in self.replicas.values() if replica.healthy(now)]
+
+    def usable(self, healthy: list[ReplicaState]) -> list[ReplicaState]:
+        """Those of the healthy ones that may get calls. While the status says to wait, only a probe's word counts."""
+        status = self.policy.status
+        if status in NOT_SERVING or (self.policy.health is None and status in PARKING):
+            return []
+        return healthy
+
+    def with_room(self, usable: list[ReplicaState]) -> list[ReplicaState]:
+        most = self.policy.max_concurrency
+        return usable if most is None else [replica for replica in usable if replica.in_flight < most]
+
+    def standing_with(self, usable: list[ReplicaState]) -> Standing:
+        if self.policy.status in NOT_SERVING:
+            return Standing.REFUSES
+        if usable:
+            return Standing.SERVES
+        return Standing.PARKS if self.policy.status in PARKING else Standing.LACKS_REPLICAS
+
+    def prospects(self, call: PlatformCall, usable: list[ReplicaState]) -> WaitsFor | Why:
+        """What a call that cannot start now waits for, or why it is refused."""
+        standing = self.standing_with(usable)
+        if standing is Standing.REFUSES:
+            return Why.NOT_ROUTED if call.was_parked else Why.NO_REPLICA
+        if suits(call, usable):
+            return WaitsFor.TURN
+        if call.was_parked or standing is Standing.PARKS:
+            return WaitsFor.REPLICA
+        return Why.NO_REPLICA
+
+    def first_to_shed(self, newcomer: PlatformCall, usable: list[ReplicaState]) -> PlatformCall | None:
+        """Which queued call is one too many, now that the newcomer is queued; None if there is room."""
+        if self.waiting.sheddable <= self.policy.max_queued * len(usable):
+            return None
+        return self.waiting.first_to_shed(newcomer)
+
+    def take_forgiving(self, now: float) -> list[PlatformCall]:
+        """Remove from `retrying` the parked calls that may try any replica again."""
+        forgiving = [call for call in self.retrying.values() if call.was_parked and call.avoid_until <= now]
+        for call in forgiving:
+            call.avoid = frozenset()
+            del self.retrying[call.id]
+        return forgiving
+
+    def wakeup_after(self, now: float) -> float | None:
+        """When something next changes by the passing of time alone."""
+        times = [replica.paused_until for replica in self.replicas.values()]
+        times += [call.avoid_until for call in self.retrying.values()]
+        return min((at for at in times if at is not None and at > now), default=None)
+
+    def load(self, now: float) -> DeploymentLoad:
+        listed = [(replica.url, replica.healthy(now)) for replica in self.replicas.values() if replica.listed]
+        return DeploymentLoad(
+            model_id=self.model_id,
+            deployment_id=self.policy.id,
+            workspace_id=self.workspace_id,
+            in_flight=self.in_flight,
+            queued=self.counts[WaitsFor.TURN],
+            parked=self.counts[WaitsFor.REPLICA],
+            last_request_at_ms=self.last_request_at_ms,
+            healthy=tuple(url for url, healthy in listed if healthy),
+            unhealthy=tuple(url for url, healthy in listed if not healthy),
+        )
+
+
+def suits(call: PlatformCall, replicas: list[ReplicaState]) -> bool:
+    """Whether the call may go to one of these."""
+    if not call.avoid:
+        return bool(replicas)
+    if len(call.avoid) >= MAX_REPLICAS_TRIED and not call.was_parked:
+        return False
+    return any(replica.url not in call.avoid for replica in replicas)
+
+
+def less_loaded(replicas: list[ReplicaState], choose: Choose) -> ReplicaState:
+    """Of two random ones, the one with fewer calls in flight."""
+    count = len(replicas)
+    if count == 1:
+        return replicas[0]
+    one = choose(count)
+    other = (one + 1 + choose(count - 1)) % count
+    return min(replicas[one], replicas[other], key=lambda replica: replica.in_flight)

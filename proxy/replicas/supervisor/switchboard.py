@@ -1,0 +1,339 @@
+"""Assigns a replica to every call to a platform model, for all workers of this machine.
+
+Workers ask; `Answers` carries the answers back. Probes report by `probed`, changes of policy by `policy_changed`, dead
+workers by `worker_died`. `loads`, `on_load` and `on_ended` tell what happens here. Pure: `Clocks` gives the time, and
+`Answers.wake_at` asks for a timer.
+
+See docs/reference/inference.md#replicas.
+"""
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from policy.deployments import Deployment
+from policy.snapshot import ModelRow
+from proxy.exchange import PolicyUnavailableError
+from proxy.replicas.replica_calls import CallEnded, Wanted
+from proxy.replicas.supervisor.circuit_breaker import Event, State
+from proxy.replicas.supervisor.deployment_calls import Choose, DeploymentCalls, DeploymentLoad, less_loaded, suits
+from proxy.replicas.supervisor.known_deployments import KnownDeployments
+from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
+from proxy.replicas.supervisor.replica_state import ReplicaState
+
+PARKED_RETRY_S = 1.0
+"""How long a parked call avoids a replica that was unreachable. Others are refused when there is no other replica."""
+
+
+class Models(Protocol):
+    """All models of the policy replica."""
+
+    def get(self, model_id: str) -> ModelRow | None:
+        """Raises `PolicyUnavailableError` if there is no policy."""
+        ...
+
+
+class Answers(Protocol):
+    """What the switchboard says. No method may call it back."""
+
+    def assigned(self, id: CallId, url: str) -> None: ...
+
+    def waits(self, id: CallId, what: WaitsFor) -> None:
+        """The call waits, or now waits for something else. Another answer follows."""
+        ...
+
+    def refused(self, id: CallId, why: Why) -> None: ...
+
+    def wake_at(self, at: float | None) -> None:
+        """Call `woke_up` at this time, and at no earlier one that was named before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`now`: monotonic seconds. `wall_ms`: milliseconds since 1970."""
+
+    now: Callable[[], float]
+    wall_ms: Callable[[], int]
+
+
+class Switchboard:
+    """All platform calls of this machine.
+
+    `on_load(deployment_id)` is called when its figures in flight, queued or parked leave 0 or return to it, or when the
+    health of a replica changes. `on_ended(deployment_id, replica, ended)` is called for each call that ended at a known
+    deployment; `replica` is its base URL, or None if it had none. Both may read `loads`.
+    """
+
+    def __init__(self, models: Models, answers: Answers, clocks: Clocks, choose: Choose) -> None:
+        self._models = models
+        self._answers = answers
+        self._clocks = clocks
+        self._choose = choose
+        self._calls: dict[CallId, PlatformCall] = {}
+        self._known = KnownDeployments()
+        self._wakeups: dict[str, float] = {}  # by deployment
+        self._wakes_at: float | None = None
+        self.on_load: Callable[[str], None] = lambda deployment_id: None
+        self.on_ended: Callable[[str, str | None, CallEnded], None] = lambda deployment_id, replica, ended: None
+
+    # What workers say.
+
+    def ask(self, id: CallId, wanted: Wanted, avoid: Set[str] = frozenset()) -> None:
+        """A call wants a replica, but none of `avoid`. It may ask again after `unreachable`."""
+        call = self._calls.get(id)
+        if call is None:
+            call = self._calls[id] = PlatformCall(id, wanted)
+        else:
+            call.asked_before = True
+            if (before := self._withdraw(call)) is not None:
+                self._settle(before)
+        try:
+            found = self.find(wanted)
+        except PolicyUnavailableError:
+            self._answers.refused(id, Why.NO_POLICY)
+            return
+        if found is None:
+            self._answers.refused(id, Why.NO_MODEL)
+            return
+        deployment = self._known.seen(*found)
+        deployment.last_request_at_ms = self._clocks.wall_ms()
+        call.avoid, call.avoid_until = avoid, self._clocks.now() + PARKED_RETRY_S
+        self._join(deployment, call)
+        self._settle(deployment, call)
+
+    def answered(self, id: CallId) -> None:
+        """The head of an answer arrived."""
+        self._outcome(id, Event.ANSWERED)
+
+    def reset(self, id: CallId) -> None:
+        """The connection broke before the head."""
+        self._outcome(id, Event.FAILED)
+
+    def unreachable(self, id: CallId) -> None:
+        """There was no connection. The call has no replica until it asks again."""
+        self._outcome(id, Event.FAILED, gives_back=True)
+
+    def ended(self, id: CallId, ended: CallEnded) -> None:
+        """The call is over, whether it waited, ran or was refused."""
+        call = self._calls.pop(id, None)
+        if call is None or call.deployment_id is None:
+            return
+        replica = call.replica.url if call.replica is not None else None
+        deployment = self._withdraw(call)
+        if deployment is not None:
+            self._settle(deployment)
+        self.on_ended(call.deployment_id, replica, ended)
+
+    def worker_died(self, slot: int) -> None:
+        """All calls of this worker are over. Call it before another worker in the slot asks."""
+        dead = [call for call in self._calls.values() if call.id[0] == slot]
+        touched = []
+        for call in dead:
+            del self._calls[call.id]
+            touched.append(self._withdraw(call))
+        for deployment in dict.fromkeys(touched):
+            if deployment is not None:
+                self._settle(deployment)
+
+    # What policy, probes and the clock say.
+
+    def find(self, wanted: Wanted) -> tuple[ModelRow, Deployment] | None:
+        """The deployment that a call names. Raises `PolicyUnavailableError`."""
+        model = self._models.get(wanted.model_id)
+        if model is None or model.workspace_id != wanted.workspace_id:
+            return None
+        deployment = model.deployment_at(wanted.where)
+        return None if deployment is None else (model, deployment)
+
+    def policy_changed(self, model_ids: Iterable[str]) -> None:
+        """These models changed in the policy replica. Waiting calls follow their environments."""
+        for model_id in model_ids:
+            for deployment in self._known.follow(model_id, self._models.get(model_id)):
+                for one in (*self._follow_environments(deployment), deployment):
+                    self._settle(one)
+
+    def probed(self, deployment_id: str, url: str, healthy: bool) -> None:
+        """What the probes of this machine say of a replica: their first verdict, and each change of it.
+
+        Replicas that are not listed, or whose deployment has no health check, are ignored.
+        """
+        deployment = self._known.get(deployment_id)
+        replica = deployment.replicas.get(url) if deployment is not None else None
+        if deployment is None or replica is None or deployment.policy.health is None or not replica.listed:
+            return
+        if replica.probed_good is not healthy:
+            replica.probed_good = healthy
+            self._settle(deployment)
+
+    def woke_up(self) -> None:
+        """The time that `wake_at` named has come: breakers allow a trial, parked calls try their replica again."""
+        now = self._clocks.now()
+        for id in [id for id, at in self._wakeups.items() if at <= now]:
+            if (deployment := self._known.get(id)) is not None:
+                self._settle(deployment)
+        self._wakes_at = None
+        self._announce_wakeup()
+
+    def loads(self) -> list[DeploymentLoad]:
+        """What this machine carries of each deployment that has a health check or was called."""
+        now = self._clocks.now()
+        return [deployment.load(now) for deployment in self._known]
+
+    # How calls move.
+
+    def _follow_environments(self, deployment: DeploymentCalls) -> Iterable[DeploymentCalls]:
+        """Move waiting calls to the deployment that they name now; return those deployments."""
+        joined: dict[DeploymentCalls, None] = {}
+        for call in list(deployment.waiting):
+            found = self.find(call.wanted)
+            if found is not None and found[1].id == deployment.policy.id:
+                continue
+            self._withdraw(call)
+            if found is None:
+                self._answers.refused(call.id, Why.NO_MODEL)
+            else:
+                following = self._known.seen(*found)
+                self._join(following, call)
+                joined[following] = None
+        return joined
+
+    def _join(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
+        call.deployment_id = deployment.policy.id
+        deployment.waiting.join(call)
+        if call.avoid:
+            deployment.retrying[call.id] = call
+
+    def _withdraw(self, call: PlatformCall) -> DeploymentCalls | None:
+        """Take the call out of its queue, or from its replica. The caller settles the deployment."""
+        deployment = self._known.get(call.deployment_id)
+        if deployment is None:
+            return None
+        if call.replica is not None:
+            self._release(deployment, call, call.replica)
+        elif call.waits_for is not None:
+            self._leave(deployment, call)
+        return deployment
+
+    def _leave(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
+        deployment.waiting.leave(call)
+        self._not_waiting(deployment, call)
+
+    def _not_waiting(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
+        deployment.retrying.pop(call.id, None)
+        if call.waits_for is not None:
+            deployment.counts[call.waits_for] -= 1
+            call.waits_for = None
+
+    def _release(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
+        call.replica = None
+        if not call.outcome_known:
+            replica.breaker.record(Event.ABANDONED, self._clocks.now())
+        replica.in_flight -= 1
+        deployment.in_flight -= 1
+        deployment.forget_if_gone(replica)
+
+    def _outcome(self, id: CallId, event: Event, *, gives_back: bool = False) -> None:
+        call = self._calls.get(id)
+        deployment = self._known.get(call.deployment_id) if call is not None else None
+        if call is None or call.replica is None or deployment is None:
+            return
+        breaker = call.replica.breaker
+        before = breaker.state
+        breaker.record(event, self._clocks.now())
+        call.outcome_known = True
+        if gives_back:
+            self._release(deployment, call, call.replica)
+        if gives_back or breaker.state is not before:
+            self._settle(deployment)
+
+    def _settle(self, deployment: DeploymentCalls, newcomer: PlatformCall | None = None) -> None:
+        """Give out what is free, tell those who still wait where they stand, and report what changed."""
+        now = self._clocks.now()
+        healthy = deployment.healthy(now)
+        untold = deployment.take_forgiving(now)
+        if newcomer is not None:
+            untold.append(newcomer)
+        while deployment.waiting and (room := deployment.with_room(deployment.usable(healthy))):
+            call = deployment.waiting.take(partial(suits, replicas=room))
+            if call is None:
+                break
+            self._not_waiting(deployment, call)
+            replica = less_loaded(
+                [one for one in room if one.url not in call.avoid] if call.avoid else room, self._choose
+            )
+            if replica.breaker.state is not State.CLOSED:
+                healthy = [one for one in healthy if one is not replica]  # one trial at a time
+            self._assign(deployment, call, replica)
+        if deployment.waiting:
+            self._tell_waiting(deployment, deployment.usable(healthy), untold)
+        self._report(deployment, healthy, now)
+
+    def _assign(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
+        replica.breaker.begin()
+        replica.in_flight += 1
+        deployment.in_flight += 1
+        call.replica, call.outcome_known = replica, False
+        self._answers.assigned(call.id, replica.url)
+
+    def _tell_waiting(
+        self, deployment: DeploymentCalls, usable: list[ReplicaState], untold: list[PlatformCall]
+    ) -> None:
+        """Tell calls what they wait for. All are looked at only when the deployment's standing has changed."""
+        standing = deployment.standing_with(usable)
+        changed, deployment.standing = standing is not deployment.standing, standing
+        for call in list(deployment.waiting) if changed else (*deployment.retrying.values(), *untold):
+            if call in deployment.waiting:
+                self._tell(deployment, call, usable)
+
+    def _tell(self, deployment: DeploymentCalls, call: PlatformCall, usable: list[ReplicaState]) -> None:
+        prospects = deployment.prospects(call, usable)
+        if isinstance(prospects, Why):
+            self._refuse(deployment, call, prospects)
+            return
+        if prospects is WaitsFor.REPLICA:
+            deployment.waiting.park(call)
+        elif call.waits_for is None and not call.asked_before and not call.was_parked:
+            shed = deployment.first_to_shed(call, usable)
+            if shed is not None:
+                self._refuse(deployment, shed, Why.FULL)
+            if shed is call:
+                return
+        if prospects is not call.waits_for:
+            if call.waits_for is not None:
+                deployment.counts[call.waits_for] -= 1
+            call.waits_for = prospects
+            deployment.counts[prospects] += 1
+            self._answers.waits(call.id, prospects)
+
+    def _refuse(self, deployment: DeploymentCalls, call: PlatformCall, why: Why) -> None:
+        self._leave(deployment, call)
+        self._answers.refused(call.id, why)
+
+    def _report(self, deployment: DeploymentCalls, healthy: list[ReplicaState], now: float) -> None:
+        id = deployment.policy.id
+        self._plan_wakeup(id, deployment.wakeup_after(now))
+        if deployment.deleted and deployment.idle:
+            self._known.forget(deployment)
+            self._plan_wakeup(id, None)
+        in_flight, counts = deployment.in_flight > 0, [count > 0 for count in deployment.counts.values()]
+        report = (in_flight, *counts, *(replica.url for replica in healthy))
+        if report != deployment.reported:
+            deployment.reported = report
+            self.on_load(id)
+
+    def _plan_wakeup(self, id: str, at: float | None) -> None:
+        if at == self._wakeups.get(id):
+            return
+        if at is None:
+            del self._wakeups[id]
+        else:
+            self._wakeups[id] = at
+        self._announce_wakeup()
+
+    def _announce_wakeup(self) -> None:
+        at = min(self._wakeups.values(), default=None)
+        if at != self._wakes_at:
+            self._wakes_at = at
+            self._answers.wake_at(at)

@@ -1,0 +1,80 @@
+"""The calls that wait for one deployment: in turn between groups, first in first out within a group.
+
+A group here is a `turn`: a group's id, or a workspace key's digest. A full queue sheds from its longest group.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from proxy.replicas.supervisor.platform_call import CallId, PlatformCall
+
+_Line = OrderedDict[CallId, PlatformCall]
+
+
+class WaitingCalls:
+    """A fair queue. `join`, `leave` and `take` cost the same however many calls wait."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, _Line] = OrderedDict()  # by turn; the first one is next
+        self._sheddable: dict[str, int] = {}  # by turn: calls that a full queue may shed
+        self.sheddable = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __contains__(self, call: PlatformCall) -> bool:
+        return call.id in self._lines.get(call.wanted.turn, ())
+
+    def __iter__(self) -> Iterator[PlatformCall]:
+        """By turn, and in order within each turn."""
+        for line in self._lines.values():
+            yield from line.values()
+
+    def join(self, call: PlatformCall) -> None:
+        """Wait at the end of its turn; at the front if it has waited before."""
+        line = self._lines.setdefault(call.wanted.turn, OrderedDict())
+        line[call.id] = call
+        if call.asked_before:
+            line.move_to_end(call.id, last=False)
+        if not call.was_parked:
+            self._count(call, 1)
+
+    def leave(self, call: PlatformCall) -> None:
+        line = self._lines[call.wanted.turn]
+        del line[call.id]
+        if not line:
+            del self._lines[call.wanted.turn]
+        if not call.was_parked:
+            self._count(call, -1)
+
+    def park(self, call: PlatformCall) -> None:
+        """The waiting call is parked now: a full queue no longer sheds it."""
+        if not call.was_parked:
+            call.was_parked = True
+            self._count(call, -1)
+
+    def take(self, suits: Callable[[PlatformCall], bool]) -> PlatformCall | None:
+        """Remove and return the next call that suits. Its turn comes again after all others."""
+        for turn, line in self._lines.items():
+            for call in line.values():
+                if suits(call):
+                    self._lines.move_to_end(turn)
+                    self.leave(call)
+                    return call
+        return None
+
+    def first_to_shed(self, newcomer: PlatformCall) -> PlatformCall:
+        """The newest sheddable call of the longest turn; the newcomer, which waits already, if its turn is as long."""
+        longest = max(self._sheddable, key=lambda turn: (self._sheddable[turn], turn == newcomer.wanted.turn))
+        if longest == newcomer.wanted.turn:
+            return newcomer
+        return next(call for call in reversed(self._lines[longest].values()) if not call.was_parked)
+
+    def _count(self, call: PlatformCall, more: int) -> None:
+        turn = call.wanted.turn
+        self.sheddable += more
+        count = self._sheddable.get(turn, 0) + more
+        if count:
+            self._sheddable[turn] = count
+        else:
+            del self._sheddable[turn]
