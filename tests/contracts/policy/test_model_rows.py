@@ -10,6 +10,7 @@ from policy.deployments import Deployment
 from policy.snapshot import ModelRow, Row, WorkspaceRow
 from proxy.edges.policy.supervisor.model_rows import ModelChange, ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
+from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.refresher import Refresher, ReplicaVersion
 from tests.fakes.control_plane import FakeControl
 from tests.waiting import eventually
@@ -106,13 +107,17 @@ async def test_file_that_cannot_be_read_is_reported(
 ) -> None:
     damaged = tmp_path / "damaged.db"
     damaged.write_bytes(b"no database " * 1000)
-    assert not await ModelRows().load(damaged)
+    models = ModelRows()
+    assert not await models.load(damaged)
     assert "rebuilt from control" in caplog.text
+    with pytest.raises(PolicyUnavailableError):
+        models.get("m1")
 
 
 async def test_refresher_keeps_models_in_step(world: World) -> None:
     control = FakeControl()
     control.put("model", "m1", model("m1").to_wire())
+    await world.models.load(world.path)
     refresher = Refresher(WatchedReplica(world.replica, world.models), control, 60)
     running = asyncio.create_task(refresher.run())
     has: Callable[[ModelRow | None], Callable[[], bool]] = lambda row: lambda: world.models.get("m1") == row  # noqa: E731
