@@ -39,12 +39,9 @@ class NoLoads:
 
 
 def active_replicas(record: DeploymentRecord, load: Load) -> int:
-    """How many listed replicas are healthy.
-
-    Before any report a replica counts if the deployment serves and has no health check: it is healthy when listed.
-    """
+    """How many listed replicas are healthy. Without probes, a replica is healthy until it is reported unhealthy."""
     if record.status in NOT_SERVING:
         return 0
-    if load.healthy is not None:
-        return len(load.healthy.intersection(record.replicas))
-    return len(record.replicas) if record.health is None and record.status not in PARKING else 0
+    if record.health is None and record.status not in PARKING:
+        return len(set(record.replicas) - load.unhealthy)
+    return len((load.healthy or frozenset()).intersection(record.replicas))

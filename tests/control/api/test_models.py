@@ -26,6 +26,11 @@ async def deployment(plane: ControlPlane, name: str = "first") -> tuple[str, str
     return f"/v1/models/{model['id']}", f"/v1/models/{model['id']}/deployments/{made['id']}"
 
 
+def endpoint_to(model: str, slug: str, environment: str | None = None) -> Json:
+    target = {"provider": "PLATFORM", "model_id": model.rpartition("/")[2], "environment_name": environment}
+    return {"slug": slug, "targets": [target]}
+
+
 async def published_model(plane: ControlPlane, model: str) -> Json:
     async with plane.store.read() as conn:
         query = select(published.c.body).where(published.c.kind == "model", published.c.id == model.rpartition("/")[2])
@@ -141,10 +146,21 @@ async def test_activate_deactivate_and_retry_change_the_status(plane: ControlPla
 
 async def test_models_of_other_workspaces_are_404(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
+    (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
+    before = [(await plane.get(path)).ok() for path in (model, one)]
     key = (await plane.another_workspace())["api_key"]
     for method, path, body in (
         ("GET", model, None),
+        ("PATCH", model, {"name": "x"}),
+        ("DELETE", model, None),
         ("GET", one, None),
+        ("PATCH", one, {"name": "x"}),
+        ("DELETE", one, None),
+        ("PUT", f"{one}/status", {"status": "WAKING_UP"}),
+        *((method, f"{model}/deployments/production", body) for method, body in (("GET", None), ("DELETE", None))),
+        ("PATCH", f"{model}/deployments/production", {"name": "x"}),
+        *(("POST", f"{model}/deployments/production/{verb}", None) for verb in ("activate", "deactivate", "retry")),
+        ("DELETE", f"{model}/environments/production", None),
         ("GET", f"{model}/deployments", None),
         ("POST", f"{model}/deployments", {"name": "x"}),
         ("PUT", f"{one}/replicas", {"replicas": [PUBLIC]}),
@@ -155,6 +171,105 @@ async def test_models_of_other_workspaces_are_404(plane: ControlPlane) -> None:
         ("POST", f"{one}/logs", {}),
     ):
         (await plane.call(method, path, body, key=key)).refused(404)
+    assert (await plane.get("/v1/models", key=key)).ok()["items"] == []
+    assert [(await plane.get(path)).ok() for path in (model, one)] == before
+
+
+async def test_a_model_counts_its_deployments_and_shows_where_two_environments_point(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    made = (await plane.get(model)).ok()
+    assert made == {
+        **{"id": model.rpartition("/")[2], "name": "mine", "created_at": made["created_at"], "deployments_count": 1},
+        **{"production_deployment_id": None, "development_deployment_id": None},
+    }
+    two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
+    await deployment(plane)  # of another model
+    (await plane.put(f"{model}/environments/Production", {"deployment_id": one.rpartition("/")[2]})).ok()
+    (await plane.put(f"{model}/environments/development", {"deployment_id": two})).ok()
+    (await plane.put(f"{model}/environments/staging", {"deployment_id": two})).ok()
+    shown = (await plane.get(model)).ok()
+    assert shown["deployments_count"] == 2
+    assert shown["production_deployment_id"] == one.rpartition("/")[2]
+    assert shown["development_deployment_id"] == two
+    listed = (await plane.get("/v1/models")).ok()["items"]
+    assert listed[0] == shown
+    assert [item["deployments_count"] for item in listed] == [2, 1]
+    empty = (await plane.post("/v1/models", {"name": "mine"})).ok()
+    assert (empty["deployments_count"], empty["production_deployment_id"]) == (0, None)
+
+
+async def test_a_model_is_renamed(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    before = (await plane.get(model)).ok()
+    renamed = (await plane.patch(model, {"name": "yours"})).ok()
+    assert renamed == {**before, "name": "yours"}
+    assert (await plane.get("/v1/models")).ok()["items"] == [renamed]
+    for body in ({}, {"name": None}, {"name": ""}, {"name": "x" * 256}, {"name": "x", "id": "y"}):
+        (await plane.patch(model, body)).refused(400)
+
+
+async def test_a_model_is_deleted_with_what_it_has_unless_an_endpoint_names_it(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
+    made = await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/chat", "nowhere"))
+    refused = (await plane.delete(model)).refused(409, "CONFLICT")
+    assert refused["error"] == "endpoints route to the model: acme/chat"
+    (await plane.delete(f"/v1/gateway/endpoints/{made.ok()['id']}")).ok()
+    assert (await plane.delete(model)).ok() == {"id": model.rpartition("/")[2]}
+    for path in (model, one, f"{model}/deployments", f"{model}/environments"):
+        (await plane.get(path)).refused(404)
+    (await plane.delete(model)).refused(404)
+    assert (await plane.get("/v1/models")).ok()["items"] == []
+    async with plane.store.read() as conn:
+        query = select(published.c.body).where(published.c.kind == "model", published.c.id == model.rpartition("/")[2])
+        assert (await conn.execute(query)).scalar_one() is None
+    (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/chat"))).refused(400)
+
+
+async def test_deleting_a_model_and_routing_to_it_at_once_leaves_no_dangling_endpoint(plane: ControlPlane) -> None:
+    for number in range(8):
+        model, one = await deployment(plane)
+        (await plane.put(f"{model}/environments/production", {"deployment_id": one.rpartition("/")[2]})).ok()
+        made, deleted = await asyncio.gather(
+            plane.post("/v1/gateway/endpoints", endpoint_to(model, f"acme/m{number}")), plane.delete(model)
+        )
+        assert {made.status, deleted.status} in ({200, 409}, {400, 200})
+
+
+async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    other, _ = await deployment(plane)
+    id = one.rpartition("/")[2]
+    for name in ("production", "Staging", "sta_ing", "staging2"):
+        (await plane.put(f"{model}/environments/{name}", {"deployment_id": id})).ok()
+    implicit = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/implicit"))).ok()
+    named = (await plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/named", "sTAGING"))).ok()
+    (await plane.post("/v1/gateway/endpoints", endpoint_to(other, "acme/other", "staging2"))).ok()
+    for name, slug in (("Production", "acme/implicit"), ("staging", "acme/named")):
+        refused = (await plane.delete(f"{model}/environments/{name}")).refused(409, "CONFLICT")
+        assert refused["error"] == f"endpoints route to the environment: {slug}"
+    for name in ("sta_ing", "staging2"):
+        deleted = (await plane.delete(f"{model}/environments/{name}")).ok()
+        assert deleted == {"name": name, "model_id": model.rpartition("/")[2]}
+        (await plane.get(f"{model}/environments/{name}")).refused(404)
+        (await plane.delete(f"{model}/environments/{name}")).refused(404)
+    explicit = endpoint_to(model, "acme/implicit", "PRODUCTION")["targets"]
+    (await plane.patch(f"/v1/gateway/endpoints/{implicit['id']}", {"targets": explicit})).ok()
+    (await plane.delete(f"{model}/environments/production")).refused(409)
+    for made in (implicit, named):
+        (await plane.delete(f"/v1/gateway/endpoints/{made['id']}")).ok()
+    assert (await plane.delete(f"{model}/environments/STAGING")).ok()["name"] == "Staging"
+    assert (await published_model(plane, model))["environments"] == {"production": id}
+    (await plane.get(one)).ok()
+
+
+async def test_an_endpoints_other_fields_do_not_hold_an_environment(plane: ControlPlane) -> None:
+    model, one = await deployment(plane)
+    (await plane.put(f"{model}/environments/qa", {"deployment_id": one.rpartition("/")[2]})).ok()
+    body = endpoint_to(model, "acme/chat")
+    body["targets"][0]["target_model"] = '","environment_name":"qa","x":"'
+    (await plane.post("/v1/gateway/endpoints", body)).ok()
+    (await plane.delete(f"{model}/environments/qa")).ok()
 
 
 async def test_concurrent_changes_are_all_published(plane: ControlPlane) -> None:
