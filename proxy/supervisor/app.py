@@ -30,10 +30,14 @@ from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
 from proxy.edges.process.supervisor.worker_processes import PortInUseError, SlotCallbacks, WorkerSlot, open_listeners
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.supervisor.probe import RedisProbe
+from proxy.edges.replicas.supervisor.control_reports import ControlReports
+from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.metrics_keys import MetricsKeys
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
+from proxy.edges.upstream.client import HttpUpstream, PoolLimits
+from proxy.edges.upstream.egress import Egress
 from proxy.settings import Settings
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from proxy.supervisor.refresher import Refresher
@@ -44,6 +48,8 @@ WORKER_EXIT_S = 2.0
 """How long a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
 FINAL_SHIPPING_S = 2.0
 """How long shutdown waits for the last events to be shipped. The others stay in the journal for the next start."""
+PROBE_CONNECTIONS = PoolLimits(idle_s=0.2)
+"""A probe has a connection of its own, unless the last one is a moment old: a replica must accept connections."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
 DRAINING = Finding(fault="draining")
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
@@ -86,12 +92,14 @@ class Supervisor:
             await self._open(stack)
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
+            await stack.enter_async_context(_running(*self._deployments.services))
             await stack.enter_async_context(_running(*services))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._slots]
             await self._stop.wait()
             await self._drain(slots)
-            if not await self._shipper.drain(FINAL_SHIPPING_S):
+            shipped = self._shipper.drain(FINAL_SHIPPING_S)
+            if not (await asyncio.gather(shipped, self._deployments.finish(FINAL_SHIPPING_S)))[0]:
                 log.warning(
                     "Some events could not be sent to control before shutdown; they stay in the journal and are sent"
                     " after the next start."
@@ -113,6 +121,7 @@ class Supervisor:
         interval_s = self._settings.refresh_interval_s
         watched = WatchedReplica(self._replica, self._models)
         self._refresher = Refresher(watched, feed, interval_s, self._started_over)
+        self._open_deployments(stack)
         if not await self._models.load(self._settings.replica_path):
             await self._check_replica()
         self._hints = HintSubscriber(self._settings.redis_url, self._refresher.hint)
@@ -132,6 +141,20 @@ class Supervisor:
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+
+    def _open_deployments(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        reports = ControlReports(settings.control_url, settings.internal_token)
+        stack.push_async_callback(reports.close)
+        egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
+        probes = HttpUpstream(egress, PROBE_CONNECTIONS)
+        stack.push_async_callback(probes.aclose)
+        board = self._replicas.switchboard
+        self._deployments = DeploymentServices(board, probes, reports, settings.metrics_max_slugs)
+        stack.push_async_callback(self._deployments.aclose)
+        self._replicas.waker = reports
+        self._models.listen(self._deployments.models_changed)
+        self._totals.include(self._deployments.metrics)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
         self._slots[slot].send(message)
@@ -250,6 +273,7 @@ class Supervisor:
 
     async def _metrics_text(self) -> bytes:
         await asyncio.gather(*(slot.flush() for slot in self._slots))
+        self._deployments.metrics.read()
         return await asyncio.to_thread(self._totals.text)
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:

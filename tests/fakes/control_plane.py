@@ -32,6 +32,8 @@ class FakeControl:
     requests: list[tuple[str, int, str | None]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     """What was sent to the ingest, by idempotency key each once."""
+    reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What was reported on deployments: `loads`, `wake` or `logs`, and the body."""
     refused_group: str | None = None
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
@@ -91,8 +93,15 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         control.events += [event for event in sent if event not in control.events]
         return web.json_response({"accepted": len(sent)})
 
+    async def report(request: web.Request) -> web.Response:
+        if control.down:
+            return web.json_response({"error": "down"}, status=503)
+        control.reports.append((request.match_info["what"], await request.json()))
+        return web.json_response({})
+
     app = web.Application()
     app.add_routes([web.get("/internal/v1/snapshot", snapshot), web.post("/internal/v1/events", events)])
+    app.add_routes([web.post("/internal/v1/deployments/{what}", report)])
     runner = web.AppRunner(app)
     await runner.setup()
     try:

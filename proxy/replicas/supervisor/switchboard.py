@@ -181,6 +181,15 @@ class Switchboard:
         now = self._clocks.now()
         return [deployment.load(now) for deployment in self._known]
 
+    def load_of(self, deployment_id: str) -> DeploymentLoad | None:
+        """The same for one deployment. None if it is not known here."""
+        deployment = self._known.get(deployment_id)
+        return deployment.load(self._clocks.now()) if deployment is not None else None
+
+    def deployment_ids(self) -> list[str]:
+        """All deployments that `loads` tells of."""
+        return [deployment.policy.id for deployment in self._known]
+
     # How calls move.
 
     def _follow_environments(self, deployment: DeploymentCalls) -> Iterable[DeploymentCalls]:

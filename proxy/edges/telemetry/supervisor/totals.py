@@ -62,6 +62,10 @@ class MetricTotals(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
+    def include(self, metrics: Collector) -> None:
+        """Render these too. They must not change while they are rendered."""
+        self._registry.register(metrics)
+
     def add(self, worker: int, counts: dict[str, Any]) -> None:
         """Add what `worker` counted since it last sent, and replace its gauges."""
         now_s = self._clock()

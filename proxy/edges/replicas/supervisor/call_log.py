@@ -1,0 +1,83 @@
+"""Sends a line for each call of a deployment to control, which keeps the deployments' logs. Never content.
+
+While control is away the newest lines are kept, within a bound.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
+from proxy.replicas.replica_calls import CallEnded
+
+INTERVAL_S = 1.0
+MAX_LINES = 1000
+"""Most lines in one post."""
+MAX_KEPT = 10_000
+MAX_PATH_CHARS = 1000
+log = logging.getLogger(__name__)
+
+
+class CallLog:
+    """`ended` may be called at any time; lines leave while `run` runs."""
+
+    def __init__(self, reports: ControlReports) -> None:
+        self._reports = reports
+        self._kept: deque[tuple[str, str | None, CallEnded]] = deque()
+        self._dropped = 0
+        self._sending = asyncio.Lock()
+
+    def ended(self, deployment_id: str, replica: str | None, call: CallEnded) -> None:
+        """A call of this deployment ended at `replica`, or without one."""
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.popleft()
+            self._dropped += 1
+        self._kept.append((deployment_id, replica, call))
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.send()
+            except ReportNotTakenError:
+                continue  # logged by the client
+
+    async def send(self) -> None:
+        """Send all lines. Raises `ReportNotTakenError`; the lines that were not taken are kept."""
+        async with self._sending:
+            while self._kept:
+                await self._post([self._kept.popleft() for _ in range(min(len(self._kept), MAX_LINES))])
+        if self._dropped:
+            log.warning(
+                "The logs of deployments lack %d lines: control took none for so long that no more could be kept.",
+                self._dropped,
+            )
+            self._dropped = 0
+
+    async def _post(self, lines: list[tuple[str, str | None, CallEnded]]) -> None:
+        try:
+            await self._reports.post("logs", {"lines": [_line(*one) for one in lines]})
+        except ReportNotTakenError:
+            self._keep(lines)
+            raise
+        except ReportRejectedError as error:
+            log.error("Control rejected log lines as malformed (%s). Please report this bug.", error)
+
+    def _keep(self, lines: list[tuple[str, str | None, CallEnded]]) -> None:
+        """Put lines back, as many as there is room for: they are the oldest."""
+        room = max(0, MAX_KEPT - len(self._kept))
+        self._dropped += max(0, len(lines) - room)
+        self._kept.extendleft(reversed(lines[len(lines) - min(room, len(lines)) :]))
+
+
+def _line(deployment_id: str, replica: str | None, call: CallEnded) -> dict[str, Any]:
+    level = "ERROR" if call.status >= 500 else "WARNING" if call.status >= 400 else "INFO"
+    return {
+        "deployment_id": deployment_id,
+        "timestamp": str(call.ended_at_ms * 1_000_000),
+        "level": level,
+        "message": f"{call.method} {call.path[:MAX_PATH_CHARS]} {call.status} in {call.duration_s * 1000:.1f} ms",
+        "replica": replica,
+        "request_id": call.request_id,
+    }

@@ -1,0 +1,76 @@
+"""Posts what this machine knows of deployments to control: `POST /internal/v1/deployments/{loads,wake,logs}`.
+
+A return means that control has taken it. One outage of control is logged once, however many reports fail meanwhile.
+Errors never carry the token.
+"""
+
+import logging
+from typing import Any
+
+import aiohttp
+import orjson
+
+PATH = "/internal/v1/deployments/"
+_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_MALFORMED = (400, 413, 422)
+log = logging.getLogger(__name__)
+
+
+class ReportNotTakenError(Exception):
+    """Control could not be reached, or has not taken the report. It may be sent again."""
+
+
+class ReportRejectedError(Exception):
+    """Control calls the report malformed. Sending it again would not help."""
+
+
+class ControlReports:
+    """A client of one control plane."""
+
+    def __init__(self, control_url: str, internal_token: str) -> None:
+        self._url = control_url.rstrip("/") + PATH
+        self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
+        self._session: aiohttp.ClientSession | None = None
+        self._away = False
+
+    async def post(self, what: str, report: dict[str, Any]) -> None:
+        """`what`: `loads`, `wake` or `logs`. Raises `ReportNotTakenError` or `ReportRejectedError`."""
+        try:
+            status, text = await self._send(what, orjson.dumps(report))
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise self._not_taken(f"{type(error).__name__} at {self._url}{what}") from None
+        if status in _MALFORMED:
+            raise ReportRejectedError(text[:500].decode(errors="replace"))
+        if status != 200:
+            raise self._not_taken(f"control answered {status} to {PATH}{what}")
+        if self._away:
+            self._away = False
+            log.info("Control takes reports on deployments again.")
+
+    async def wake(self, model_id: str, deployment_id: str) -> bool:
+        """Ask for a deployment to be woken. Returns whether control has taken it on."""
+        try:
+            await self.post("wake", {"model_id": model_id, "deployment_id": deployment_id})
+        except (ReportNotTakenError, ReportRejectedError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _send(self, what: str, body: bytes) -> tuple[int, bytes]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+        async with self._session.post(self._url + what, data=body, allow_redirects=False) as answer:
+            return answer.status, await answer.read()
+
+    def _not_taken(self, cause: str) -> ReportNotTakenError:
+        if not self._away:
+            self._away = True
+            log.warning(
+                "Control takes no reports on deployments (%s): it wakes none, and statuses and logs lag behind. Calls"
+                " go on. Retrying. Check control, TOLLGATE_CONTROL_URL and TOLLGATE_INTERNAL_TOKEN.",
+                cause,
+            )
+        return ReportNotTakenError(cause)

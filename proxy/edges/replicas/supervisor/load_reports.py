@@ -1,0 +1,157 @@
+"""Tells control what this machine carries of each deployment, and which replicas are healthy.
+
+At once when a figure leaves 0 or returns to it or health changes, twice a second while a figure is not 0, and now and
+then otherwise. Only the newest figures count: while control is away, nothing is queued but the deployments' names.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
+from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
+
+GATHER_S = 0.04
+"""Time between two posts, so that changes which come together are sent together."""
+BUSY_INTERVAL_S = 0.5
+REFRESH_INTERVAL_S = 10.0
+"""Time between two posts in which deployments that are idle are told of again: control may have lost what it knew."""
+LONGEST_PAUSE_S = 5.0
+MAX_LOADS = 1000
+"""Most deployments in one post."""
+log = logging.getLogger(__name__)
+
+
+class Loads(Protocol):
+    """What this machine carries: the switchboard."""
+
+    def deployment_ids(self) -> Iterable[str]: ...
+
+    def load_of(self, deployment_id: str) -> DeploymentLoad | None: ...
+
+
+class LoadReports:
+    """`changed` may be called at any time; reports leave while `run` runs. `machine` identifies this one to control."""
+
+    def __init__(self, reports: ControlReports, loads: Loads, machine: str) -> None:
+        self._reports = reports
+        self._loads = loads
+        self._machine = machine
+        self._changed: dict[str, None] = {}
+        self._busy: dict[str, None] = {}
+        """Deployments to be told of in the next round: a figure is not 0, or was not 0 a moment ago."""
+        self._told: dict[str, object] = {}
+        self._to_refresh: list[str] = []
+        self._busy_at_s = self._refresh_at_s = 0.0
+        self._wanted = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._failures = 0
+
+    def changed(self, deployment_id: str) -> None:
+        """One of its figures left 0 or returned to it, or the health of a replica changed."""
+        self._changed[deployment_id] = None
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wait()
+            try:
+                await self._send(self._due(asyncio.get_running_loop().time()))
+            except ReportNotTakenError:
+                self._failures += 1
+            else:
+                self._failures = 0
+            await asyncio.sleep(self._pause_s())
+
+    async def finish(self) -> None:
+        """Report what has changed, for the last time. Raises `ReportNotTakenError`."""
+        await self._send(self._busy | self._changed)
+
+    async def _wait(self) -> None:
+        """Return when there may be something to report."""
+        if self._failures:
+            return  # it has paused
+        at_s = min(self._refresh_at_s, self._busy_at_s) if self._busy else self._refresh_at_s
+        try:
+            async with asyncio.timeout_at(at_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    def _due(self, now_s: float) -> dict[str, None]:
+        """The deployments to report now. Calls so short that nothing looks different afterwards wait for the round."""
+        self._wanted.clear()
+        due: dict[str, None] = {}
+        if now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + REFRESH_INTERVAL_S
+            due |= self._next_to_refresh()
+        if now_s >= self._busy_at_s:
+            self._busy_at_s = now_s + BUSY_INTERVAL_S
+            due |= self._busy
+        for id in self._changed:
+            if self._told.get(id) == _outline(self._loads.load_of(id)):
+                self._busy[id] = None
+            else:
+                due[id] = None
+        self._changed = {}
+        return due
+
+    async def _send(self, due: dict[str, None]) -> None:
+        ids = list(due)
+        async with self._sending:
+            for start in range(0, len(ids), MAX_LOADS):
+                try:
+                    await self._post(ids[start : start + MAX_LOADS])
+                except BaseException:
+                    for id in ids[start:]:
+                        self._changed[id] = None
+                        self._told.pop(id, None)
+                    raise
+
+    async def _post(self, ids: list[str]) -> None:
+        loads = []
+        for id in ids:
+            load = self._loads.load_of(id)
+            self._changed.pop(id, None)
+            self._busy.pop(id, None)
+            if load is None:
+                self._told.pop(id, None)
+                continue
+            loads.append(_to_wire(load))
+            self._told[id] = _outline(load)
+            if load.in_flight or load.queued or load.parked:
+                self._busy[id] = None
+        try:
+            await self._reports.post("loads", {"machine": self._machine, "loads": loads})
+        except ReportRejectedError as error:
+            log.error("Control rejected a report of loads as malformed (%s). Please report this bug.", error)
+
+    def _next_to_refresh(self) -> dict[str, None]:
+        """All deployments in turn: so many at a time as fit into a post."""
+        if not self._to_refresh:
+            self._to_refresh = list(self._loads.deployment_ids())
+        ids, self._to_refresh = self._to_refresh[:MAX_LOADS], self._to_refresh[MAX_LOADS:]
+        return dict.fromkeys(ids)
+
+    def _pause_s(self) -> float:
+        """Time to the next post, at least."""
+        return min(BUSY_INTERVAL_S * 2.0 ** (self._failures - 1), LONGEST_PAUSE_S) if self._failures else GATHER_S
+
+
+def _outline(load: DeploymentLoad | None) -> object:
+    """What control learns of at once."""
+    return load and (load.in_flight > 0, load.queued > 0, load.parked > 0, load.healthy, load.unhealthy)
+
+
+def _to_wire(load: DeploymentLoad) -> dict[str, Any]:
+    return {
+        "model_id": load.model_id,
+        "deployment_id": load.deployment_id,
+        "in_flight": load.in_flight,
+        "queued": load.queued,
+        "parked": load.parked,
+        "last_request_at_ms": load.last_request_at_ms,
+        "healthy": load.healthy,
+        "unhealthy": load.unhealthy,
+    }

@@ -1,0 +1,77 @@
+"""The autoscaler's signal, calls in flight, queued and parked by deployment, and the outcomes of probes.
+
+Only deployments that had calls in the last minutes have series, and no more than a bound; the others count together.
+
+See docs/reference/metrics.md.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.edges.telemetry.supervisor.bounded_labels import OTHER, BoundedLabels
+from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
+
+QUIET_S = 300.0
+"""How long a deployment without calls keeps its series: longer than any scrape interval."""
+_GAUGES = (
+    ("tollgate_deployment_in_flight_requests", "Calls at the deployment's replicas now"),
+    ("tollgate_deployment_queued_requests", "Calls that wait for a replica to have room now"),
+    ("tollgate_deployment_parked_requests", "Calls that wait for a replica to be ready now"),
+)
+_LABELS = ("workspace", "model_id", "deployment_id")
+
+
+class DeploymentMetrics(Collector):
+    """`read` takes the figures on the event loop; `collect` renders the last ones, in a thread."""
+
+    def __init__(
+        self,
+        load_of: Callable[[str], DeploymentLoad | None],
+        probe_outcomes: Mapping[str, int],
+        max_deployments: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load_of = load_of
+        self._probe_outcomes = probe_outcomes
+        self._clock = clock
+        self._labels = BoundedLabels(max_deployments)
+        self._called_at_s: dict[str, float] = {}
+        self._figures: Mapping[tuple[str, ...], list[int]] = {}
+        self._probes: Mapping[str, int] = {}
+
+    def called(self, deployment_id: str) -> None:
+        """The deployment has calls now."""
+        self._called_at_s[deployment_id] = self._clock()
+
+    def read(self) -> None:
+        """Take the figures of all deployments that had calls lately."""
+        now_s = self._clock()
+        loads = [load for id in self._called_at_s if (load := self._load_of(id)) is not None]
+        for load in loads:
+            if load.in_flight or load.queued or load.parked:
+                self._called_at_s[load.deployment_id] = now_s
+        kept = [load for load in loads if now_s - self._called_at_s[load.deployment_id] <= QUIET_S]
+        self._called_at_s = {load.deployment_id: self._called_at_s[load.deployment_id] for load in kept}
+        known = {labels[2] for labels in self._figures}
+        self._labels.keep((load.workspace_id, load.deployment_id) for load in kept if load.deployment_id in known)
+        figures: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for load in kept:
+            id = self._labels.bounded(load.workspace_id, load.deployment_id)
+            sums = figures[load.workspace_id, OTHER if id == OTHER else load.model_id, id]
+            sums[:] = map(int.__add__, sums, (load.in_flight, load.queued, load.parked))
+        self._figures, self._probes = figures, Counter(self._probe_outcomes)
+
+    def collect(self) -> Iterator[Metric]:
+        for number, (name, about) in enumerate(_GAUGES):
+            family = GaugeMetricFamily(name, about, labels=_LABELS)
+            for labels, figures in self._figures.items():
+                family.add_metric(labels, figures[number])
+            yield family
+        probes = CounterMetricFamily("tollgate_replica_probes", "Health probes of replicas", labels=["outcome"])
+        for outcome, count in self._probes.items():
+            probes.add_metric([outcome], count)
+        yield probes
