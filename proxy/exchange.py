@@ -20,8 +20,10 @@ from proxy.accounting.metering import AnswerReader, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.attempt import Attempt
+from proxy.forms.upload import Upload
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
+from proxy.replicas.direct_call import DirectCall
 from proxy.replicas.replica_calls import ReplicaCall
 
 Headers = Sequence[tuple[str, str]]
@@ -101,27 +103,6 @@ class Outgoing(Protocol):
 
     def abort(self) -> None:
         """Close the transport, so that the caller notices the cut response."""
-        ...
-
-
-class Upload(Protocol):
-    """A request's body that is still arriving while it is sent."""
-
-    content_type: str
-    length: int | None
-    """Size in bytes as sent upstream; None if the caller did not declare it."""
-    received_bytes: int
-    """How much has arrived."""
-
-    def rename(self, model: str) -> None:
-        """Give the upstream this model. Call it before `read`."""
-        ...
-
-    async def read(self) -> bytes:
-        """The next bytes for the upstream as they arrive; b"" at the end of a valid body.
-
-        Raises what `Incoming.read` raises, and a `RefusalError` for a body that turns out to be wrong.
-        """
         ...
 
 
@@ -216,6 +197,8 @@ class RequestHead:
     purpose: Purpose
     cors_lines: str = ""
     """The fields for a browser, encoded; each answer gets them."""
+    host_model: str | None = None
+    """The model that the request's host names, if it names one."""
 
 
 @dataclass(slots=True)
@@ -315,6 +298,10 @@ class RequestContext:
     """What the request takes of the worker's capacity."""
     upload: Upload | None = None
     """Set if the body is sent while it arrives."""
+    direct: DirectCall | None = None
+    """Set if this is a direct call, once its model was found."""
+    direct_answer: UpstreamAnswer | None = None
+    """The replica's answer to a direct call. Its head has arrived."""
     replica_call: ReplicaCall | None = None
     deadline: float = 0.0
     """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the first dispatch."""

@@ -1,4 +1,4 @@
-"""The request's path: seven steps on one screen. `settle` runs however the request ends.
+"""The request's path: seven steps on one screen, and the shorter way of a direct call. `settle` runs in any case.
 
 The HTTP server calls `Pipeline.handle` once per request, in a task that it cancels when the caller disconnects.
 Every admitted call is journaled as ended before its last byte leaves, and logged and counted after that.
@@ -15,21 +15,22 @@ from typing import Protocol
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from proxy.accounting.ulids import Ulids
+from proxy.answer_head import begin
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
-from proxy.exchange import Answered, Answering, CallerGoneError, Incoming, Outgoing, Purpose, RequestContext
+from proxy.exchange import Answered, Answering, CallerGoneError, Identified, Incoming, Outgoing, Purpose, RequestContext
 from proxy.http_rules.cors import CorsRules
 from proxy.refusals import BUG, render, row_of
 from proxy.replicas.replica_calls import CallEnded, Replicas
-from proxy.stages import admit, authenticate, count_tokens, dispatch, relay, route, settle
+from proxy.stages import admit, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
 
-_COUNT = Purpose.COUNT  # a global is ten times as fast as a member
+_COUNT, _INVOKE = Purpose.COUNT, Purpose.INVOKE  # a global is ten times as fast as a member
 
 
-class Directory(authenticate.Directory, route.Directory, dispatch.Directory, Protocol):
+class Directory(authenticate.Directory, route.Directory, dispatch.Directory, invoke.Directory, Protocol):
     """The policy replica, as all stages together use it."""
 
 
@@ -77,6 +78,7 @@ class PipelineDependencies:
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
+    model_host_suffix: str = ""
 
 
 class Pipeline:
@@ -86,13 +88,14 @@ class Pipeline:
         given, ulids, slices = dependencies, Ulids(time_ns, secrets.token_bytes), Slices()
         self._capacity = Capacity(given.capacity)
         given.meters.watch(self._capacity)
-        self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors)
+        self._receive = Receive(ulids, slices, given.max_body_bytes, given.cors, given.model_host_suffix)
         self._authenticate = authenticate.Authenticate(given.directory)
         self._route = route.Route(given.directory, given.dialects, slices)
         self._admit = admit.Admit(given.counters, given.output_estimates, given.meters, ulids, admit.Tiers(given.tiers))
         self._count_tokens = count_tokens.CountTokens(given.dialects)
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
         self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)
+        self._invoke = invoke.Invoke(_invoke_dependencies(given))
         self._settle = settle.Settle(_settle_dependencies(given))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
@@ -115,6 +118,8 @@ class Pipeline:
             return preflight
         context.reached = identified = await self._authenticate(head)  # 400 401 402 403 503
         load.claim(identified.key.workspace_id, identified.turn)  # 529
+        if head.purpose is _INVOKE:
+            return await self._direct_steps(context, identified)
         if head.purpose is Purpose.LIST and head.incoming.method in ("GET", "HEAD"):
             return self._route.models(head, identified)  # 404
         received = await self._receive.body(context)  # 400 404 405 408 413 415 529
@@ -124,6 +129,15 @@ class Pipeline:
             return counted
         context.reached = answering = await self._dispatch(context, admitted)  # 404 500 502 503 504 529
         return await self._relay(context, answering)  # 499 502 504
+
+    async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:
+        """A direct call to a platform model, with a workspace key: no limits, no journal, no event."""
+        context.direct = call = self._invoke.route(context.head, identified)  # 400 404 405
+        if not call.target:
+            return await self._invoke.wake(call)  # 404 503
+        call.body = await self._receive.whole(context)  # 400 408 413 529
+        context.direct_answer = answer = await self._invoke.send(context, call)  # 404 500 502 503 504 529
+        return await self._invoke.relay(context, call, answer)  # 499 502 504
 
     async def _answer(self, context: RequestContext) -> None:
         """Take the steps, journal the call's end, then send the last bytes."""
@@ -142,7 +156,7 @@ class Pipeline:
                 outgoing.abort()
                 return
         if not outgoing.started:
-            relay.begin(context, answered)
+            begin(context, answered)
         await outgoing.finish(answered.final)
 
     def _refused(self, context: RequestContext, error: Exception) -> Answered:
@@ -160,6 +174,8 @@ class Pipeline:
         finally:
             if isinstance(context.reached, Answering):
                 context.reached.upstream.close()
+            if context.direct_answer is not None:
+                context.direct_answer.close()
             if context.replica_call is not None:
                 context.replica_call.end(_call_ended(context))
             if context.load is not None:
@@ -193,6 +209,16 @@ def _dispatch_dependencies(given: PipelineDependencies) -> dispatch.DispatchDepe
         replicas=given.replicas,
         settings=given.dispatch,
         access_tokens=given.access_tokens,
+    )
+
+
+def _invoke_dependencies(given: PipelineDependencies) -> invoke.InvokeDependencies:
+    return invoke.InvokeDependencies(
+        directory=given.directory,
+        replicas=given.replicas,
+        upstream=given.upstream,
+        request_timeout_s=given.dispatch.request_timeout_s,
+        stream_idle_timeout_s=given.dispatch.stream_idle_timeout_s,
     )
 
 

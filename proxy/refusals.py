@@ -73,6 +73,10 @@ class NoSuchModelError(RefusalError):
     """The model, the environment or the deployment behind the slug does not exist."""
 
 
+class UpgradeError(RefusalError):
+    """The caller wants a WebSocket to a model."""
+
+
 class WrongMethodError(RefusalError):
     """The path does not support the method."""
 
@@ -142,6 +146,12 @@ TABLE: Mapping[type[Exception], Refusal] = {
     UntranslatableError: Refusal(400, "UNTRANSLATABLE_REQUEST", "untranslatable"),
     AmbiguousCredentialError: Refusal(
         400, "AMBIGUOUS_CREDENTIAL", "two_keys", "authorization and x-api-key hold two different API keys; send one"
+    ),
+    UpgradeError: Refusal(
+        400,
+        "WEBSOCKET_UNSUPPORTED",
+        "websocket",
+        "WebSockets are not supported; POST to predict, or call a path below sync/, and read the answer as a stream",
     ),
     NoCredentialError: Refusal(401, None, "no_credential", "Unauthorized"),
     BillingSuspendedError: Refusal(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),

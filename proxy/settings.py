@@ -14,6 +14,7 @@ from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.http_rules.cors import CorsRules, parse_cors_origins
+from proxy.http_rules.model_paths import parse_host_suffix
 from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
@@ -63,6 +64,8 @@ class Settings:
     metrics_max_slugs: int
     capacity: CapacityLimits
     cors: CorsRules
+    model_host_suffix: str
+    """What models' own hosts end in. Empty: models have none."""
     journal_dir: Path
     replica_path: Path
     log_level: str
@@ -99,6 +102,9 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
         capacity=_capacity(read),
         cors=read.parsed("TOLLGATE_CORS_ORIGINS", parse_cors_origins, ""),
+        model_host_suffix=read.parsed("TOLLGATE_MODEL_HOST_SUFFIX", parse_host_suffix)
+        if read.has("TOLLGATE_MODEL_HOST_SUFFIX")
+        else "",
         journal_dir=Path(read.text("TOLLGATE_JOURNAL_DIR", str(data / "journal"))),
         replica_path=Path(read.text("TOLLGATE_REPLICA_PATH", str(data / "replica.db"))),
         log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),

@@ -34,7 +34,7 @@ from policy.deployments import (
 from policy.endpoints import PROVIDERS
 from policy.limits.tiers import DEFAULT_TIERS
 from proxy.http_rules.guarded_members import check_members
-from proxy.http_rules.headers import FORWARDED_FIELDS, RETURNED_FIELDS
+from proxy.http_rules.headers import DIRECT_FORWARDED_FIELDS, DIRECT_RETURNED_FIELDS, FORWARDED_FIELDS, RETURNED_FIELDS
 from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
@@ -206,6 +206,18 @@ def test_documented_header_lists_match_the_code() -> None:
     answered = text.partition("**Callers get**")[2].partition("Upstream `x-ratelimit")[0]
     assert set(re.findall("`([a-z-]+)`", asked)) == set(FORWARDED_FIELDS)
     assert set(re.findall("`([a-z-]+)`", answered)) == RETURNED_FIELDS
+
+
+def test_direct_calls_header_lists_match_the_code() -> None:
+    text = (
+        page("inference")
+        .partition("## Direct calls")[2]
+        .partition("Besides the [fields")[2]
+        .partition("The key goes")[0]
+    )
+    asked, _, answered = text.partition("callers get")
+    assert set(re.findall("`([a-z-]+)`", asked)) == set(DIRECT_FORWARDED_FIELDS) - set(FORWARDED_FIELDS)
+    assert set(re.findall("`([a-z-]+)`", answered)) == DIRECT_RETURNED_FIELDS - RETURNED_FIELDS | {"content-length"}
 
 
 def test_documented_guarded_members_are_refused_with_a_wrong_type() -> None:

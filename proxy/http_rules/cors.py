@@ -15,6 +15,7 @@ ANY = "*"
 MAX_AGE_S = 7200
 """How long a browser may reuse a preflight's answer. Browsers allow no more."""
 _METHODS = "GET, HEAD, POST"
+_DIRECT_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _USUAL_FIELDS = "authorization, x-api-key, content-type"
 _EXPOSED = ", ".join(
     (
@@ -47,9 +48,10 @@ class CorsRules:
         allowed = f"access-control-allow-origin: {origin}\r\naccess-control-expose-headers: {_EXPOSED}\r\n"
         return f"{allowed}vary: origin\r\n"
 
-    def preflight(self, incoming: Incoming) -> Answered | None:
+    def preflight(self, incoming: Incoming, is_direct: bool = False) -> Answered | None:
         """The answer to a preflight request of an allowed origin, which carries no credential; None for all else.
 
+        `is_direct`: it is for a direct call to a model, which may have any method of a resource.
         Any field may be sent: the gateway passes on a fixed list. So the names that the browser asks for are repeated.
         """
         if incoming.method != "OPTIONS" or incoming.header("access-control-request-method") is None:
@@ -60,7 +62,7 @@ class CorsRules:
         asked = incoming.header("access-control-request-headers") or ""
         fields = asked if _FIELD_NAMES.fullmatch(asked) else _USUAL_FIELDS
         headers = (
-            ("access-control-allow-methods", _METHODS),
+            ("access-control-allow-methods", _DIRECT_METHODS if is_direct else _METHODS),
             ("access-control-allow-headers", fields),
             ("access-control-max-age", str(MAX_AGE_S)),
             ("vary", "access-control-request-headers"),

@@ -6,7 +6,7 @@ See docs/reference/inference.md#headers.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from proxy.accounting.reservations import LimitStatus
@@ -37,6 +37,19 @@ RETURNED_FIELDS = frozenset(
 )
 """Fields of an upstream's answer that go to the caller."""
 
+DIRECT_FORWARDED_FIELDS = (
+    *FORWARDED_FIELDS,
+    *("accept-language", "content-encoding", "content-language", "last-event-id", "prefer", "range"),
+    *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
+)
+"""The same for direct calls to platform models: what describes the body, and asks for a part or a version."""
+
+DIRECT_RETURNED_FIELDS = RETURNED_FIELDS | {
+    *("content-disposition", "content-encoding", "content-range", "accept-ranges"),
+    *("etag", "last-modified", "expires", "vary", "allow"),
+}
+"""Fields of a replica's answer to a direct call that go to the caller."""
+
 FORWARDED_PARAMETERS = frozenset(("beta",))
 """Query parameters that go upstream."""
 _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -47,15 +60,17 @@ def valid_request_id(value: str | None) -> str | None:
     return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
-def forwarded_headers(incoming: Incoming, request_id: str, own: Mapping[str, str]) -> dict[str, str]:
+def forwarded_headers(
+    incoming: Incoming, request_id: str, own: Mapping[str, str], fields: Sequence[str] = FORWARDED_FIELDS
+) -> dict[str, str]:
     """The request fields for the upstream: `own` (dialect and credential), then the caller's allowed ones.
 
-    No hop-by-hop field is in FORWARDED_FIELDS, but a caller may declare any field hop-by-hop (RFC 9110 7.6.1).
+    No hop-by-hop field is in `fields`, but a caller may declare any field hop-by-hop (RFC 9110 7.6.1).
     """
     headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
     header = incoming.header
     dropped = _connection_options(incoming) if header("connection") is not None else ()
-    for name in FORWARDED_FIELDS:
+    for name in fields:
         value = header(name)
         if value is not None and name not in headers and name not in dropped:
             headers[name] = value
@@ -74,13 +89,13 @@ def forwarded_query(target: str) -> str:
     return "&".join(f"{name}={value}" for name, value in kept.items())
 
 
-def returned_headers(upstream: Headers) -> list[tuple[str, str]]:
+def returned_headers(upstream: Headers, fields: Collection[str] = RETURNED_FIELDS) -> list[tuple[str, str]]:
     """The fields of an upstream's answer that go to the caller, without those it declares hop-by-hop."""
     kept: list[tuple[str, str]] = []
     connection = ""
     for field in upstream:
         name = field[0]
-        if name in RETURNED_FIELDS:
+        if name in fields:
             kept.append(field)
         elif name == "connection":
             connection += f",{field[1]}"
@@ -88,6 +103,14 @@ def returned_headers(upstream: Headers) -> list[tuple[str, str]]:
         return kept
     dropped = set(_list_items(connection))
     return [field for field in kept if field[0] not in dropped]
+
+
+def is_encoded(upstream: Headers) -> bool:
+    """Whether a body is compressed. Then it cannot be read, nor searched for secrets."""
+    for name, value in upstream:  # noqa: SIM110  # a generator costs a call per field
+        if name == "content-encoding" and value != "identity":
+            return True
+    return False
 
 
 def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -> str:

@@ -86,6 +86,13 @@ def without_secrets(body: bytes, *secrets: str | None) -> bytes:
     return body
 
 
+def discreet(answered: Answered, *secrets: str | None) -> Answered:
+    """The error with all `secrets` hidden in its reason: decoding its JSON may have uncovered one."""
+    reason = without_secrets(answered.reason.encode("utf-8", "replace"), *secrets)
+    answered.reason = reason.decode("utf-8", "replace")
+    return answered
+
+
 def _error_object(body: bytes) -> dict[str, Any] | None:
     """The body, if it is a JSON object with a member `error`."""
     if not is_surely_within_bounds(body):  # too many values to parse: passed as text

@@ -20,6 +20,7 @@ from proxy.forms.form_upload import FormUpload
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
+from proxy.http_rules.model_paths import PREFIX, model_of_host
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
@@ -42,7 +43,7 @@ _PURPOSES = {
 }
 _FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
 MODEL_PREFIX = f"{MODELS_PATH}/"
-_INVOKE_PREFIXES = ("/models/", "/async_request/")
+_INVOKE_PREFIXES = (PREFIX, "/async_request/")
 
 MAX_BODY_METADATA_BYTES = 65_536
 """Bound of a body's `metadata`, which goes into the journal and the event. No stock client reaches it."""
@@ -51,8 +52,11 @@ MAX_BODY_METADATA_BYTES = 65_536
 class Receive:
     """Reads requests."""
 
-    def __init__(self, ulids: Ulids, slices: Slices, max_body_bytes: int, cors: CorsRules) -> None:
+    def __init__(
+        self, ulids: Ulids, slices: Slices, max_body_bytes: int, cors: CorsRules, model_host_suffix: str
+    ) -> None:
         self._cors = cors
+        self._model_host_suffix = model_host_suffix
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = max_body_bytes
@@ -61,13 +65,15 @@ class Receive:
         """Read the head of a request, which may be a malformed one."""
         given = incoming.header("x-request-id")
         request_id = (valid_request_id(given) if given is not None else None) or self._ulids()
+        suffix = self._model_host_suffix
+        host_model = model_of_host(incoming.header("host"), suffix) if suffix else None
         path = incoming.target
         purpose = _PURPOSES.get(path)
-        if purpose is None:
+        if purpose is None or host_model is not None:
             path = path.partition("?")[0]
-            purpose = _purpose(path)
+            purpose = _purpose(path) if host_model is None else Purpose.INVOKE
         cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
-        return RequestHead(incoming, request_id, path, purpose, cors_lines)
+        return RequestHead(incoming, request_id, path, purpose, cors_lines, host_model)
 
     def valid(self, head: RequestHead) -> RequestHead:
         """Refuse what is not HTTP. Every other fault is reported only to a caller with a credential."""
@@ -77,7 +83,7 @@ class Receive:
 
     def preflight(self, head: RequestHead) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""
-        return self._cors.preflight(head.incoming)
+        return self._cors.preflight(head.incoming, head.purpose is Purpose.INVOKE)
 
     def body(self, context: RequestContext) -> Coroutine[Any, Any, Received]:
         """Read the request's body: of a form as much as tells its model, otherwise all of it.
@@ -91,12 +97,18 @@ class Receive:
             raise EncodedBodyError
         described = incoming.header("x-request-metadata")
         metadata = _header_metadata(described) if described is not None else None
-        declared = incoming.declared_bytes
-        if declared is not None and declared > self._max_body_bytes:
-            raise BodyTooLargeError(declared, self._max_body_bytes)
+        self._check_declared(incoming)
         if head.path in _FORM_PATHS and is_form(incoming.header("content-type")):
             return self._form(context, metadata)
         return self._json(context, metadata)
+
+    def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
+        """Read all of a direct call's body, which may be anything.
+
+        No replica is asked for before: a caller who leaves while its body is unread would not be noticed.
+        """
+        self._check_declared(context.head.incoming)
+        return self._whole(context)
 
     async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
         assert context.load is not None  # it has entered
@@ -105,16 +117,7 @@ class Receive:
         return Received(context.head, b"", {"model": slug}, slug, upload.streaming, metadata, upload=upload)
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
-        incoming, load = context.head.incoming, context.load
-        assert load is not None  # it has entered
-        declared = incoming.declared_bytes
-        if declared is not None and declared > SMALL_BYTES:
-            load.expect(declared)
-        body = await incoming.read()
-        load.hold(len(body))
-        if len(body) != declared:  # most bodies arrive at once
-            body = await self._whole(load, incoming, body)
-        context.request_bytes = len(body)
+        body = await self._whole(context)
         json, outline = await request_json(body, self._slices)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
@@ -125,7 +128,20 @@ class Receive:
             metadata = _body_metadata(json, body, outline)
         return Received(context.head, body, json, slug, streaming, metadata, outline)
 
-    async def _whole(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
+    async def _whole(self, context: RequestContext) -> bytes:
+        incoming, load = context.head.incoming, context.load
+        assert load is not None  # it has entered
+        declared = incoming.declared_bytes
+        if declared is not None and declared > SMALL_BYTES:
+            load.expect(declared)
+        body = await incoming.read()
+        load.hold(len(body))
+        if len(body) != declared:  # most bodies arrive at once
+            body = await self._joined(load, incoming, body)
+        context.request_bytes = len(body)
+        return body
+
+    async def _joined(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
         """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
         whole = BytesIO()  # grows in place and hands its buffer over: joining 100 MB would block the loop
         while part:
@@ -135,6 +151,11 @@ class Receive:
             part = await incoming.read()
             load.hold(len(part))
         return whole.getvalue()
+
+    def _check_declared(self, incoming: Incoming) -> None:
+        declared = incoming.declared_bytes
+        if declared is not None and declared > self._max_body_bytes:
+            raise BodyTooLargeError(declared, self._max_body_bytes)
 
 
 def _purpose(path: str) -> Purpose:

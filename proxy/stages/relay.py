@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.accounting.metering import AnswerReader, DeliveredCounter, tokens_so_far
+from proxy.answer_head import begin
 from proxy.dialects.attempt import Attempt
 from proxy.dialects.failures import is_empty_failure
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
@@ -21,17 +22,14 @@ from proxy.exchange import (
     Headers,
     Received,
     RequestContext,
-    UpstreamAnswer,
 )
-from proxy.http_rules.headers import returned_headers
-from proxy.http_rules.upstream_errors import error_for_caller, host_of, raise_target_fault, without_secrets
+from proxy.http_rules.headers import is_encoded, returned_headers
+from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.refusals import BadUpstreamAnswerError
 from proxy.time_slices import Slices
 
 BAD_GATEWAY = 502
-MESSAGES_PATH = "/v1/messages"
-"""Below this path, SDKs read `request-id` from each response."""
 FAILED = "error_in_answer"
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
 PROGRESS_INTERVAL_S = 1.0
@@ -82,7 +80,7 @@ class Relay:
         upstream, routed = answering.upstream, answering.admitted.routed
         if not 200 <= upstream.status < 300:
             return self._error(context, answering)
-        if _is_encoded(upstream):
+        if is_encoded(upstream.headers):
             raise BadUpstreamAnswerError  # we asked for identity, and cannot meter what we cannot read
         received = routed.received
         most = self._most_reported
@@ -127,7 +125,7 @@ class Relay:
         """The upstream's error, in the caller's form."""
         upstream = answering.upstream
         raise_target_fault(upstream.status, answering.admitted.routed.endpoint.target)
-        body = b"" if _is_encoded(upstream) else _without_secrets(answering, await read_error(context, upstream))
+        body = b"" if is_encoded(upstream.headers) else _without_secrets(answering, await read_error(context, upstream))
         routed = answering.admitted.routed
         stand_in = self._dialects.stand_in_answer(routed.received, routed.endpoint.target, upstream.status, body)
         if stand_in is not None:
@@ -147,11 +145,7 @@ class Relay:
         target = routed.endpoint.target
         dialect = routed.attempt.caller_dialect if routed.attempt.is_translated else None
         answered = error_for_caller(status, answering.upstream.headers, body, target, dialect)
-        # It comes from decoded JSON, where an escape may have hidden a secret.
-        answered.reason = _without_secrets(answering, answered.reason.encode("utf-8", "replace")).decode(
-            "utf-8", "replace"
-        )
-        return answered
+        return discreet(answered, answering.credential, host_of(answering.url))
 
 
 class _Passage:
@@ -233,28 +227,6 @@ class _Passage:
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-
-def _is_encoded(upstream: UpstreamAnswer) -> bool:
-    """Whether the body is compressed. Then it cannot be read, nor searched for secrets."""
-    for name, value in upstream.headers:  # noqa: SIM110  # a generator costs a call per field
-        if name == "content-encoding" and value != "identity":
-            return True
-    return False
-
-
-def begin(context: RequestContext, head: Answered) -> None:
-    """Send the head of an answer, with the fields that every answer has."""
-    context.status = head.status
-    context.first_byte_s = perf_counter() - context.head.incoming.received_at
-    request_id = context.head.request_id
-    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{context.head.cors_lines}"
-    if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
-        lines += f"request-id: {request_id}\r\n"
-    routed = context.routed
-    if routed is not None:
-        lines += routed.attempt.notice
-    context.outgoing.start(head.status, head.headers, lines, head.reason)
 
 
 def _without_secrets(answering: Answering, body: bytes) -> bytes:

@@ -66,6 +66,8 @@ class RequestReport:
     group_id: str
     key_prefix: str
     slug: str
+    model_id: str = ""
+    """Of a direct call; then there is no slug."""
     request_bytes: int
     response_bytes: int
     tokens: Tokens | None
@@ -179,6 +181,7 @@ class Settle:
             group_id=key.group_id or "" if key is not None else "",
             key_prefix=key.prefix if key is not None else "",
             slug=routed.plan.slug if routed is not None else "",
+            model_id=context.direct.wanted.model_id if context.direct is not None else "",
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=context.outgoing.sent_bytes,
             tokens=context.billed if context.journaled else None,

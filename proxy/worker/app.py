@@ -138,6 +138,7 @@ async def _dependencies(
         access_tokens=tokens,
         tiers=settings.tiers,
         cors=settings.cors,
+        model_host_suffix=settings.model_host_suffix,
     )
 
 

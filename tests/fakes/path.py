@@ -39,6 +39,7 @@ class PathRig:
     waiting_times: WaitingTimes = field(default_factory=WaitingTimes)
     max_body_bytes: int = 100_000
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
+    model_host_suffix: str = ""
 
     def __post_init__(self) -> None:
         self.replicas = FakeReplicas(self.directory, self.waiting_times)
@@ -59,6 +60,7 @@ class PathRig:
             dispatch=self.settings,
             max_body_bytes=self.max_body_bytes,
             capacity=self.capacity,
+            model_host_suffix=self.model_host_suffix,
         )
 
     def over(self, upstream: UpstreamClient) -> None:

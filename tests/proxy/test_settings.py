@@ -61,6 +61,11 @@ def test_tiers_are_added_to_the_defaults() -> None:
     assert tiers["basic"] == settings_from(LEAST).tiers["basic"] == Tier(15, 100_000)
 
 
+def test_models_have_no_hosts_unless_a_suffix_is_set() -> None:
+    assert settings_from(LEAST).model_host_suffix == ""
+    assert settings_from(LEAST | {"TOLLGATE_MODEL_HOST_SUFFIX": "Models.Test"}).model_host_suffix == "models.test"
+
+
 def test_max_held_bytes_must_fit_the_largest_body() -> None:
     settings = settings_from(LEAST | {"TOLLGATE_MAX_BODY_BYTES": "1000", "TOLLGATE_MAX_HELD_BYTES": "1000"})
     assert settings.capacity.max_held_bytes == 1000
@@ -99,6 +104,7 @@ def test_missing_required_setting_is_named(name: str) -> None:
         ("TOLLGATE_EGRESS_ALLOW", "10.0.0.0/8, nonsense"),
         ("TOLLGATE_MODEL_API_TIERS", "acme=500"),
         ("TOLLGATE_MODEL_API_TIERS", "acme=0/1"),
+        ("TOLLGATE_MODEL_HOST_SUFFIX", "https://models.example.com"),
     ],
 )
 def test_invalid_setting_is_named_without_its_value(name: str, value: str) -> None:

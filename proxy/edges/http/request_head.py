@@ -109,7 +109,7 @@ class ParsedHead:
             self.declared_bytes = int(first["content-length"].lstrip("0") or "0")  # `int` refuses 4 301 digits
 
     def resolve_target(self) -> None:
-        """Reduce the absolute form, which names the host too, to path and query (RFC 9112 3.2)."""
+        """Reduce the absolute form to path and query; its host replaces the `Host` field (RFC 9112 3.2.2)."""
         if self.method == "CONNECT":  # its target is a host, without a path
             self.target = "/"
             return
@@ -123,5 +123,7 @@ class ParsedHead:
         if not url.host:
             self.fault = BAD_TARGET
             return
+        host = url.host.decode()
+        self.first["host"] = host if url.port is None else f"{host}:{url.port}"
         query = "" if url.query is None else f"?{url.query.decode()}"
         self.target = f"{(url.path or b'/').decode()}{query}"

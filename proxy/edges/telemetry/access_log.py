@@ -102,6 +102,8 @@ def line_of(call: RequestReport) -> bytes:
         line["group"] = call.group_id
     if call.slug:
         line["slug"] = call.slug
+    if call.model_id:
+        line["model_id"] = call.model_id
     if call.first_byte_s is not None:
         line["first_byte_ms"] = round(call.first_byte_s * 1e6) / 1000
     if call.tokens is not None:

@@ -143,7 +143,7 @@ class WorkerMetrics:
         ended, self._finished_calls = self._finished_calls, []
         calls, histograms = self._calls, self._histograms
         for call in ended:
-            key = (call.workspace_id, call.external_entity_id, call.slug, call.status)
+            key = (call.workspace_id, call.external_entity_id, call.slug or call.model_id, call.status)
             tally = calls.get(key)
             if tally is None:
                 tally = calls[key] = [0, 0, 0, 0]

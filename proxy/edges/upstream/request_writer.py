@@ -7,7 +7,7 @@ caller is written by a task, which reads the next bytes only when the last ones 
 import asyncio
 from collections.abc import Callable, Iterator
 
-from proxy.exchange import Upload
+from proxy.forms.upload import Upload
 from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 
 WRITE_BYTES = 65_536

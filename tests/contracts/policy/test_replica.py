@@ -16,7 +16,7 @@ from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
-from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.directory import BoundedCache, SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError
@@ -423,11 +423,16 @@ def test_malformed_unicode_matches_no_row(world: World) -> None:
     assert world.directory.endpoint("' OR 1=1 --") is None
 
 
-def test_endpoints_among_returns_all_slugs_before_policy_is_loaded(world: World) -> None:
+def test_callable_among_returns_all_names_before_policy_is_loaded(world: World) -> None:
     asked = {"acme/a", "acme/gone"}
-    assert world.replica.endpoints_among(asked) == asked, "nothing is loaded yet"
+    assert world.replica.callable_among(asked) == asked, "nothing is loaded yet"
     world.publish(endpoint("acme/a"), endpoint("acme/b"))
-    assert world.replica.endpoints_among(asked) == {"acme/a"}
+    assert world.replica.callable_among(asked) == {"acme/a"}
+
+
+def test_callable_among_knows_models_by_id(world: World) -> None:
+    world.publish(Row("model", "mdl_1", 1, ModelRow("mdl_1", "ws").to_wire()))
+    assert world.replica.callable_among({"mdl_1", "mdl_2"}) == {"mdl_1"}
 
 
 async def test_unknown_key_is_confirmed_with_control(world: World) -> None:

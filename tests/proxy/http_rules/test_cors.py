@@ -92,6 +92,13 @@ async def test_page_reads_answers_and_errors_and_their_fields(rig: PathRig) -> N
         )
 
 
+async def test_preflight_of_a_direct_call_allows_its_methods(rig: PathRig) -> None:
+    incoming = preflight(PAGE)
+    incoming.target = "/models/m1/production/sync/x"
+    outgoing = await serve(allowing(rig, PAGE), incoming)
+    assert outgoing.header("access-control-allow-methods") == "GET, HEAD, POST, PUT, PATCH, DELETE"
+
+
 async def test_options_that_is_no_preflight_is_a_request_like_any_other(rig: PathRig) -> None:
     outgoing = await serve(allowing(rig, "*"), FakeIncoming("/v1/messages", "OPTIONS", origin=PAGE))
     assert (outgoing.status, outgoing.header("allow")) == (405, "POST")

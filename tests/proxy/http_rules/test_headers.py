@@ -6,6 +6,10 @@ import pytest
 
 from proxy.accounting.reservations import LimitStatus
 from proxy.http_rules.headers import (
+    DIRECT_FORWARDED_FIELDS,
+    DIRECT_RETURNED_FIELDS,
+    FORWARDED_FIELDS,
+    RETURNED_FIELDS,
     duration_text,
     forwarded_headers,
     rate_limit_lines,
@@ -47,6 +51,14 @@ def test_tracing_and_request_id_go_upstream_with_identity_encoding() -> None:
     assert headers["tracestate"] == "x=1"
     assert headers["x-request-id"] == "r-1"
     assert headers["accept-encoding"] == "identity"
+
+
+def test_more_fields_pass_in_direct_calls_and_none_is_hop_by_hop_or_secret() -> None:
+    secret = {"authorization", "x-api-key", "cookie", "proxy-authorization", "set-cookie", "location", "host"}
+    hop_by_hop = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
+    for direct, usual in ((DIRECT_FORWARDED_FIELDS, FORWARDED_FIELDS), (DIRECT_RETURNED_FIELDS, RETURNED_FIELDS)):
+        assert set(usual) < set(direct)
+        assert not set(direct) & (secret | hop_by_hop)
 
 
 def test_dialects_fields_replace_the_callers() -> None:

@@ -91,15 +91,18 @@ class PolicyReplica:
         self._version = ReplicaVersion()
         return True
 
-    def endpoints_among(self, slugs: Set[str]) -> Set[str]:
-        """Which of these slugs exist; all of them if the replica cannot be read. May run during a refresh."""
+    def callable_among(self, names: Set[str]) -> Set[str]:
+        """Which of these are slugs or ids of models that exist; all of them if the replica cannot be read.
+
+        May run during a refresh.
+        """
         try:
             with contextlib.closing(connect_readonly(self._path)) as conn:
-                asked = ((RowKind.ENDPOINT.value, slug) for slug in slugs)
+                asked = ((kind.value, name) for name in names for kind in (RowKind.ENDPOINT, RowKind.MODEL))
                 found = [conn.execute("SELECT id FROM rows WHERE kind = ? AND id = ?", one).fetchall() for one in asked]
         except sqlite3.DatabaseError:
-            return slugs
-        return {row[0] for rows in found for row in rows} if self._version.loaded else slugs
+            return names
+        return {row[0] for rows in found for row in rows} if self._version.loaded else names
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

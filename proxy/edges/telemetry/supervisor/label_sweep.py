@@ -1,4 +1,4 @@
-"""Removes the metric series of deleted slugs every minute. Runs in the supervisor."""
+"""Removes the metric series of deleted slugs and models every minute. Runs in the supervisor."""
 
 import asyncio
 from collections.abc import Set
@@ -15,16 +15,16 @@ class SlugSeries(Protocol):
     def forget_slugs(self, slugs: Set[str]) -> None: ...
 
 
-class Endpoints(Protocol):
+class Policy(Protocol):
     """The machine's replica."""
 
-    def endpoints_among(self, slugs: Set[str]) -> Set[str]: ...
+    def callable_among(self, names: Set[str]) -> Set[str]: ...
 
 
 class LabelSweep:
-    """Removes a slug that was not called for a while and that no endpoint has any more."""
+    """Removes a slug, or a model's id, that was not called for a while and does not exist any more."""
 
-    def __init__(self, series: SlugSeries, policy: Endpoints, interval_s: float = SWEEP_INTERVAL_S) -> None:
+    def __init__(self, series: SlugSeries, policy: Policy, interval_s: float = SWEEP_INTERVAL_S) -> None:
         self._series = series
         self._policy = policy
         self._interval_s = interval_s
@@ -36,5 +36,5 @@ class LabelSweep:
             quiet = self._series.quiet_slugs()
             if not quiet:
                 continue
-            if deleted := quiet - await asyncio.to_thread(self._policy.endpoints_among, quiet):
+            if deleted := quiet - await asyncio.to_thread(self._policy.callable_among, quiet):
                 self._series.forget_slugs(deleted)

@@ -113,6 +113,14 @@ def test_head_keeps_field_order_and_strips_trailing_blanks() -> None:
     assert (head.modern, head.closes, head.chunked, head.declared_bytes) == (True, False, False, None)
 
 
+@pytest.mark.parametrize(
+    ("target", "host"), [(b"http://y/b", "y"), (b"http://a:b@y.z:81/b", "y.z:81"), (b"/b", "x"), (b"//y/b", "x")]
+)
+def test_host_of_an_absolute_target_replaces_the_field(target: bytes, host: str) -> None:
+    [head] = parse(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n").heads
+    assert head.first["host"] == host
+
+
 def test_http_1_0_head_closes_the_connection() -> None:
     [head] = parse(b"GET /a HTTP/1.0\r\n\r\n").heads
     assert (head.modern, head.closes) == (False, True)

@@ -34,6 +34,12 @@ def record(**changes: Any) -> RequestReport:
     return RequestReport(**fields | changes)
 
 
+def test_line_of_a_direct_call_names_the_model() -> None:
+    line = json.loads(line_of(record(slug="", group_id="", tokens=None, model_id="mdl_1")))
+    assert line["model_id"] == "mdl_1"
+    assert not {"slug", "group", "input_tokens"} & set(line)
+
+
 def test_line_has_every_known_field_of_a_call() -> None:
     assert json.loads(line_of(record())) == {
         "time": "2023-11-14T22:13:20.123Z",

@@ -6,6 +6,7 @@ See docs/reference/metrics.md.
 import asyncio
 import math
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -190,6 +191,14 @@ def test_one_workspace_cannot_use_up_the_labels() -> None:
     assert len(labels_of(totals, "model_slug")) == 200 + 1 + 2 + 1
 
 
+async def test_direct_call_is_counted_under_its_models_id(totals: MetricTotals) -> None:
+    metrics = WorkerMetrics(Line(totals))
+    metrics.finished(replace(call(entity=""), slug="", model_id="mdl_1"))
+    metrics.close()
+    where = {"workspace": "ws", "external_entity_id": "", "model_slug": "mdl_1"}
+    assert value(totals, "platform_model_api_inference_requests_total", **where, status_code="200") == 1
+
+
 async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None:
     now_s = 1000.0
     totals = MetricTotals(60, lambda: (), max_slugs=60, clock=lambda: now_s)
@@ -198,9 +207,9 @@ async def test_series_of_a_deleted_slug_are_removed_after_a_quiet_time() -> None
     looked: list[set[str]] = []
 
     class Policy:
-        def endpoints_among(self, slugs: Set[str]) -> Set[str]:
-            looked.append(set(slugs))
-            return {"org/idle", "org/kept"} & slugs
+        def callable_among(self, names: Set[str]) -> Set[str]:
+            looked.append(set(names))
+            return {"org/idle", "org/kept"} & names
 
     task = asyncio.create_task(LabelSweep(totals, Policy(), 0.001).run())
     await asyncio.sleep(0.02)

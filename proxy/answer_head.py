@@ -1,0 +1,22 @@
+"""Begins an answer: its head, with the fields that every answer has."""
+
+from time import perf_counter
+
+from proxy.exchange import Answered, RequestContext
+
+MESSAGES_PATH = "/v1/messages"
+"""Below this path, SDKs read `request-id` from each response."""
+
+
+def begin(context: RequestContext, head: Answered) -> None:
+    """Set the head of an answer. It leaves with the first bytes."""
+    context.status = head.status
+    context.first_byte_s = perf_counter() - context.head.incoming.received_at
+    request_id = context.head.request_id
+    lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{context.head.cors_lines}"
+    if context.head.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in head.headers):
+        lines += f"request-id: {request_id}\r\n"
+    routed = context.routed
+    if routed is not None:
+        lines += routed.attempt.notice
+    context.outgoing.start(head.status, head.headers, lines, head.reason)

@@ -1,0 +1,17 @@
+"""A call to a platform model itself, with a workspace key: no limit binds it, and it leaves no event."""
+
+from dataclasses import dataclass
+
+from proxy.replicas.replica_calls import Wanted
+
+
+@dataclass(slots=True)
+class DirectCall:
+    """What it wants of which model, and what goes to the replica."""
+
+    wanted: Wanted
+    target: str
+    """Path and query at the replica; "" if no replica is asked."""
+    body: bytes = b""
+    url: str = ""
+    """Where the request was sent. Its host is never passed on."""

@@ -1,0 +1,163 @@
+"""Instead of steps 3 to 6: a direct call to a platform model, with a workspace key (404 405 499 500 502 503 504 529).
+
+No limit binds it, and it leaves no event: it is metered in metrics only. Successes pass as they are, with backpressure;
+nothing reads them.
+
+See docs/reference/inference.md#direct-calls.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from policy.endpoints import Target
+from policy.hosts import Reach
+from policy.snapshot import ModelRow
+from proxy.answer_head import begin
+from proxy.error_bodies import read_error
+from proxy.exchange import Answered, Headers, Identified, RequestContext, RequestHead, UpstreamAnswer, UpstreamCall
+from proxy.http_rules import model_paths
+from proxy.http_rules.headers import (
+    DIRECT_FORWARDED_FIELDS,
+    DIRECT_RETURNED_FIELDS,
+    forwarded_headers,
+    is_encoded,
+    returned_headers,
+)
+from proxy.http_rules.model_paths import METHODS
+from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
+from proxy.refusals import NoSuchModelError, UpgradeError, WrongMethodError
+from proxy.replicas.direct_call import DirectCall
+from proxy.replicas.replica_calls import Replicas, Wanted
+from proxy.replicas.replica_sending import send_to_replica
+
+NOT_MODIFIED = 304
+"""What a replica answers to a conditional request; no error, and no success either."""
+_MODEL_SERVER = Target("PLATFORM")
+"""Stands for every replica where an error's origin matters."""
+
+
+class Directory(Protocol):
+    """The policy replica. Every method raises `PolicyUnavailableError` if there is none."""
+
+    def model(self, id: str) -> ModelRow | None: ...
+
+
+class UpstreamClient(Protocol):
+    """Sends requests to upstreams."""
+
+    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
+        """Raises `UpstreamUnreachableError`, `UpstreamResetError` or `UpstreamTimeoutError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvokeDependencies:
+    """What direct calls work with. The request timeout runs from the first dispatch."""
+
+    directory: Directory
+    replicas: Replicas
+    upstream: UpstreamClient
+    request_timeout_s: float
+    stream_idle_timeout_s: float
+
+
+class Invoke:
+    """Takes direct calls to their replicas, and the answers back."""
+
+    def __init__(self, parts: InvokeDependencies) -> None:
+        self._parts = parts
+
+    def route(self, head: RequestHead, identified: Identified) -> DirectCall:
+        """What the request asks of which model. A model of another workspace is answered like one that is not."""
+        incoming = head.incoming
+        path = model_paths.model_path(incoming.target, head.host_model)
+        if "websocket" in (incoming.header("upgrade") or "").lower():
+            raise UpgradeError
+        methods = METHODS[path.action]
+        if incoming.method not in methods:
+            allowed = ", ".join(methods)
+            raise WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))
+        model, workspace_id = self._parts.directory.model(path.model_id), identified.key.workspace_id
+        if model is None or model.workspace_id != workspace_id or model.deployment_at(path.where) is None:
+            raise NoSuchModelError
+        return DirectCall(Wanted(workspace_id, path.model_id, path.where, identified.turn), path.target)
+
+    async def wake(self, call: DirectCall) -> Answered:
+        """Have the deployment woken, without a call."""
+        await self._parts.replicas.wake(call.wanted)
+        return Answered(202, (("content-type", "application/json"),), b"{}")
+
+    async def send(self, context: RequestContext, call: DirectCall) -> UpstreamAnswer:
+        """Send the call to a replica. Returns its answer when the head has arrived."""
+        parts, incoming, load = self._parts, context.head.incoming, context.load
+        assert load is not None  # it has entered
+        outbound = UpstreamCall(
+            url="",
+            method=incoming.method,
+            headers=forwarded_headers(incoming, context.head.request_id, {}, DIRECT_FORWARDED_FIELDS),
+            body=call.body,
+            deadline=0.0,
+            idle_timeout_s=parts.stream_idle_timeout_s,
+            reach=Reach.REPLICA,
+        )
+
+        def send(base_url: str) -> Awaitable[UpstreamAnswer]:
+            outbound.url = call.url = base_url.rstrip("/") + call.target
+            if not outbound.deadline:
+                context.deadline = outbound.deadline = perf_counter() + parts.request_timeout_s
+            return parts.upstream.send(outbound)
+
+        context.replica_call = replica_call = parts.replicas.begin(call.wanted, load)
+        started = perf_counter()
+        try:
+            return await send_to_replica(replica_call, send)
+        finally:
+            context.upstream_s += perf_counter() - started
+
+    async def relay(self, context: RequestContext, call: DirectCall, upstream: UpstreamAnswer) -> Answered:
+        """Pass the answer on as it arrives. An error becomes the caller's."""
+        if not 200 <= upstream.status < 300 and upstream.status != NOT_MODIFIED:
+            return await _error(context, call, upstream)
+        call.body = b""  # free the request: its answer may take minutes
+        if context.load is not None:
+            context.load.drop()
+        outgoing, method = context.outgoing, context.head.incoming.method
+        head = Answered(upstream.status, _returned(method, upstream), b"")
+
+        def write(data: bytes) -> bool:
+            if not outgoing.started:
+                begin(context, head)
+            return outgoing.write(data)
+
+        if method == "HEAD" or not _declares_length(upstream.headers):
+            write(b"")  # a stream's head does not wait for its first bytes
+        while not upstream.ended:
+            started = perf_counter()
+            try:
+                has_room = await upstream.pour(write)
+            finally:
+                context.upstream_s += perf_counter() - started
+            if not has_room:
+                await outgoing.room()
+        return head
+
+
+async def _error(context: RequestContext, call: DirectCall, upstream: UpstreamAnswer) -> Answered:
+    raise_target_fault(upstream.status, _MODEL_SERVER)
+    host = host_of(call.url)
+    body = b"" if is_encoded(upstream.headers) else without_secrets(await read_error(context, upstream), host)
+    answered = discreet(error_for_caller(upstream.status, upstream.headers, body, _MODEL_SERVER), host)
+    answered.headers = (*answered.headers, *(field for field in upstream.headers if field[0] == "allow"))
+    return answered
+
+
+def _returned(method: str, upstream: UpstreamAnswer) -> Headers:
+    """The answer's fields. Of an answer to HEAD, the length is that of GET's."""
+    fields = DIRECT_RETURNED_FIELDS | {"content-length"} if method == "HEAD" else DIRECT_RETURNED_FIELDS
+    return returned_headers(upstream.headers, fields)
+
+
+def _declares_length(headers: Headers) -> bool:
+    return any(name == "content-length" for name, _ in headers)

@@ -1,0 +1,65 @@
+"""Replicas whose every answer a test scripts. `replicas.py` has the real rules of assignment."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from proxy.capacity.call_load import Load
+from proxy.replicas.replica_calls import CallEnded, Wanted
+
+Step = str | Exception | asyncio.Event
+
+
+@dataclass
+class ScriptedCall:
+    replicas: "ScriptedReplicas"
+    wanted: Wanted
+    events: list[str] = field(default_factory=list)
+    waited_s: float = 0.0
+    ends: list[CallEnded] = field(default_factory=list)
+
+    async def assigned(self) -> str:
+        while True:
+            step = self.replicas.script.popleft()
+            if isinstance(step, asyncio.Event):
+                self.replicas.waiting.set()
+                await step.wait()
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                return step
+
+    def answered(self) -> None:
+        self.events.append("answered")
+
+    def unreachable(self) -> None:
+        self.events.append("unreachable")
+
+    def reset(self) -> None:
+        self.events.append("reset")
+
+    def end(self, ended: CallEnded) -> None:
+        self.ends.append(ended)
+
+
+@dataclass
+class ScriptedReplicas:
+    """`script`: what calls are told, in order: a base URL, a refusal, or an event to wait for."""
+
+    script: deque[Step] = field(default_factory=deque)
+    calls: list[ScriptedCall] = field(default_factory=list)
+    woken: list[Wanted] = field(default_factory=list)
+    wake_failure: Exception | None = None
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def will(self, *steps: Step) -> None:
+        self.script.extend(steps)
+
+    def begin(self, wanted: Wanted, load: Load) -> ScriptedCall:
+        self.calls.append(ScriptedCall(self, wanted))
+        return self.calls[-1]
+
+    async def wake(self, wanted: Wanted) -> None:
+        if self.wake_failure is not None:
+            raise self.wake_failure
+        self.woken.append(wanted)

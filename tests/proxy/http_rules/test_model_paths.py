@@ -1,0 +1,130 @@
+"""Which model a path and a host name, what goes to its replica, and what does not."""
+
+import pytest
+
+from policy.deployments import Where
+from proxy.http_rules.model_paths import Action, ModelPath, leaves, model_of_host, model_path, parse_host_suffix
+from proxy.refusals import MalformedRequestError, NoSuchPathError, UpgradeError
+
+MODEL = "mdl_01JABCDEFGHJKMNPQRSTVWXYZ0"
+SUFFIX = "models.example.com"
+NAMES = {
+    "production": Where("production"),
+    "development": Where("development"),
+    "environments/staging": Where("staging"),
+    "environments/predict": Where("predict"),
+    "deployment/dep_1": Where(None, "dep_1"),
+}
+
+
+@pytest.mark.parametrize(("name", "where"), NAMES.items(), ids=NAMES)
+def test_all_forms_of_where_are_understood_in_paths_and_on_hosts(name: str, where: Where) -> None:
+    named = ModelPath(MODEL, where, Action.PREDICT, "/predict?a=1&b")
+    assert model_path(f"/models/{MODEL}/{name}/predict?a=1&b", None) == named
+    assert model_path(f"/{name}/predict?a=1&b", MODEL) == named
+    assert model_path(f"/{name}/wake?x", MODEL) == ModelPath(MODEL, where, Action.WAKE, "")
+
+
+UNCHANGED = (
+    *(
+        "/v1/models",
+        "/v1/models/meta%2Fllama",
+        "/",
+        "//x",
+        "/a/./b",
+        "/a..b/...",
+        "/v1/%E2%82%AC",
+        "/%25",
+        "/100%25%20",
+    ),
+    *("/websocket", "/v1/chat/completions?q=..%2f..&x=%0d%0a", "/a;b=c", "/a?", "/a??b?", "/x?/../y"),
+)
+
+
+@pytest.mark.parametrize("below", UNCHANGED)
+def test_path_below_sync_goes_on_as_it_was_written(below: str) -> None:
+    path = model_path(f"/models/m1/production/sync{below}", None)
+    assert (path.action, path.target) == (Action.SYNC, below)
+
+
+LEAVING = (
+    *("/..", "/../v1", "/a/../../b", "/a/..", "/%2e%2e/b", "/.%2E/b", "/%2e./b", "/a%2f..%2fb", "/..%2fb"),
+    *("/..\\b", "/a\\..\\b", "/..%5cb", "/..;x/b", "/..;/b", "/%2e%2e;x=1/b", "/..%00/b", "/..%20/b", "/%09../b"),
+    *("/%252e%252e/b", "/%25252e%25252e/b", "/..%252fb", "/%c0%ae%c0%ae/b", "/%ff", "/%" + "25" * 9 + "2e./b"),
+)
+
+
+@pytest.mark.parametrize("below", LEAVING)
+def test_path_that_could_leave_sync_is_refused(below: str) -> None:
+    with pytest.raises(MalformedRequestError, match="segment"):
+        model_path(f"/models/m1/production/sync{below}", None)
+
+
+def test_search_for_parents_takes_linear_time() -> None:
+    assert not leaves("/" + "%20" * 2700 + "/.")
+    assert leaves("/%" + "25" * 4000)
+
+
+@pytest.mark.parametrize("below", ["/%", "/%2", "/%zz", "/a?%", "/a?b=%g0", "/\x80", "/a?\xe9", "/a#b", "/a?b#c"])
+def test_target_that_cannot_be_sent_is_refused(below: str) -> None:
+    with pytest.raises(MalformedRequestError, match="percent-encoded"):
+        model_path(f"/models/m1/production/sync{below}", None)
+
+
+NOWHERE = (
+    *("/models/", "/models/m1", "/models/m1/", "/models/m1/production", "/models/m1/production/", "/models//predict"),
+    *("/models/m1/predict", "/models/m1/production/predict/", "/models/m1/production//predict"),
+    *("/models/m1/production/sync", "/models/m1/production/synced/x", "/models/m1/Production/predict"),
+    *("/models/m1/production/%70redict", "/models/m1/p%72oduction/predict", "/models/m1/production/sync%2fx"),
+    *("/models/m1/environments/predict", "/models/m1/environments//predict", "/models/m1/deployments/d/predict"),
+    *("/models/m1/production/async_predict", "/models/m1/production/async_queue_status", "/async_request/r1"),
+    *("/models/m1/environments/a/b/predict", "/models//production/predict", "//models/m1/production/predict"),
+)
+
+
+@pytest.mark.parametrize("path", NOWHERE)
+def test_other_paths_name_nothing(path: str) -> None:
+    with pytest.raises(NoSuchPathError):
+        model_path(path, None)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/models/m1/production/predict", "/", "*", "/async_request/r1", "/wake"]
+)
+def test_only_the_bare_forms_are_served_on_a_models_host(path: str) -> None:
+    with pytest.raises(NoSuchPathError):
+        model_path(path, MODEL)
+
+
+def test_websocket_path_is_told_apart() -> None:
+    with pytest.raises(UpgradeError):
+        model_path("/models/m1/environments/x/websocket?a", None)
+
+
+HOSTS: dict[str | None, list[str | None]] = {
+    MODEL: [
+        f"model-{MODEL}.{SUFFIX}",
+        f"model-{MODEL}.{SUFFIX}".lower(),
+        f"MODEL-{MODEL}.{SUFFIX}".upper().replace("_", "-"),
+        f"model-mdl-01jabcdefghjkmnpqrstvwxyz0.{SUFFIX}:8080",
+        f"model-mdl-01jabcdefghjkmnpqrstvwxyz0.{SUFFIX}.:",
+    ],
+    "": [f"model-.{SUFFIX}", f"model-mdl-1.{SUFFIX}", f"model-dep-01jabcdefghjkmnpqrstvwxyz0.{SUFFIX}"],
+    None: [
+        *(None, "", "us", SUFFIX, f"api.{SUFFIX}", f"{SUFFIX}:80", "[::1]:8080", f"model-mdl-1.x.{SUFFIX}"),
+        *(f"model-mdl-1.{SUFFIX}.evil.test", f"model-mdl-1x{SUFFIX}", "model-mdl-1", f"a@model-mdl-1.{SUFFIX}"),
+        *(f"model-mdl-1.{SUFFIX}:80x", f"model-mdl-1.{SUFFIX}/x", f"xmodel-mdl-1.{SUFFIX}"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("host", "model"), [(host, model) for model, hosts in HOSTS.items() for host in hosts])
+def test_host_names_a_model_without_regard_to_case_and_port(host: str | None, model: str | None) -> None:
+    assert model_of_host(host, SUFFIX) == model
+
+
+def test_host_suffix_is_a_host_name() -> None:
+    assert parse_host_suffix(" Models.Example.com ") == SUFFIX
+    for wrong in ("", ".example.com", "example.com.", "a b", "a_b.com", "*.example.com", "https://a", "a:80", "-a"):
+        with pytest.raises(ValueError, match="host name"):
+            parse_host_suffix(wrong)
