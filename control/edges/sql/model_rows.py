@@ -16,11 +16,16 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.resources.errors import ModelFullError
 from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
-from policy.deployments import Deployment, comparable_name
+from control.time_slices import each
+from policy.deployments import Deployment, HealthCheck, comparable_name
 from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire
 
 MAX_MODEL_BYTES = 1024 * 1024
 """Bound on a model's published row, which each change sends in full. A larger row from before the bound may shrink."""
+
+
+_PUBLISHED = ("id", "status", "replicas", "health", "max_concurrency", "max_queued")
+"""Columns of a deployment that proxies use, in the order of `Deployment`."""
 
 
 async def model_exists(conn: Connection, workspace_id: str, model_id: str) -> bool:
@@ -137,6 +142,13 @@ async def environments_pointing_to(conn: Connection, deployment_id: str, limit: 
     return (await conn.execute(query.order_by(environments.c.name).limit(limit))).scalars().all()
 
 
+async def first_environments(conn: Connection, deployment_ids: Iterable[str]) -> dict[str, str]:
+    """For each of these deployments, the first environment by name that points to it."""
+    id = environments.c.deployment_id
+    query = select(id, func.min(environments.c.name)).where(one_of(id, deployment_ids)).group_by(id)
+    return {row[0]: row[1] for row in await conn.execute(query)}
+
+
 async def find_environment(conn: Connection, model_id: str, name: str) -> EnvironmentRecord | None:
     """Find by name, ignoring case. Older versions allowed names that differ in case; then the exact spelling wins."""
     alike = func.lower(environments.c.name) == comparable_name(name)
@@ -177,14 +189,12 @@ async def _publish(tx: WriteTx, model: ModelRecord, may_grow: bool = False) -> N
 
     `may_grow`: a full model must not keep a deployment from being deactivated.
     """
-    found = await list_deployments(tx.conn, model.id, None)
-    pointers = await list_environments(tx.conn, model.id, None)
-    row = ModelRow(
-        model.id,
-        model.workspace_id,
-        {record.id: _for_proxies(record) for record in found},
-        {environment.name: environment.deployment_id for environment in pointers},
-    )
+    # A model may have thousands of deployments, and their other columns may be long.
+    found = select(*(deployments.c[name] for name in _PUBLISHED)).where(deployments.c.model_id == model.id)
+    known = await each(await tx.conn.execute(found.order_by(deployments.c.id)), _published_deployment)
+    pointers = select(environments.c.name, environments.c.deployment_id).where(environments.c.model_id == model.id)
+    names = {row[0]: row[1] for row in await tx.conn.execute(pointers.order_by(environments.c.name))}
+    row = ModelRow(model.id, model.workspace_id, {deployment.id: deployment for deployment in known}, names)
     text = orjson.dumps(row.to_wire()).decode()
     if not may_grow and len(text) > MAX_MODEL_BYTES and len(text) > await _published_chars(tx, model):
         raise ModelFullError
@@ -196,10 +206,17 @@ async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
     return (await tx.conn.execute(select(func.length(published.c.body)).where(*matches))).scalar() or 0
 
 
+def _published_deployment(row: Any) -> Deployment:
+    id, status, replicas, health, max_concurrency, max_queued = row
+    return Deployment(id, status, tuple(orjson.loads(replicas)), _health(health), max_concurrency, max_queued)
+
+
 def _for_proxies(record: DeploymentRecord) -> Deployment:
-    return Deployment(
-        record.id, record.status, record.replicas, record.health, record.max_concurrency, record.max_queued
-    )
+    return Deployment(*(getattr(record, name) for name in _PUBLISHED))
+
+
+def _health(text: str | None) -> HealthCheck | None:
+    return None if text is None else health_from_wire(orjson.loads(text))
 
 
 def _columns(record: DeploymentRecord) -> dict[str, Any]:
@@ -210,5 +227,4 @@ def _columns(record: DeploymentRecord) -> dict[str, Any]:
 
 def _deployment(row: Any) -> DeploymentRecord:
     values = {name: getattr(row, name) for name in DeploymentRecord.__dataclass_fields__}
-    health = None if row.health is None else health_from_wire(json.loads(row.health))
-    return DeploymentRecord(**values | {"replicas": tuple(json.loads(row.replicas)), "health": health})
+    return DeploymentRecord(**values | {"replicas": tuple(orjson.loads(row.replicas)), "health": _health(row.health)})

@@ -3,6 +3,7 @@
 See docs/reference/management-api.md#deployments.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from policy.endpoints import EndpointRuleError
 
 Settings = Mapping[str, Any]
 """`name`, `wake_url`, `health`, `max_concurrency`, `max_queued`: those that are given."""
+_SHOWN = (DEFAULT_ENVIRONMENT, DEVELOPMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,18 @@ async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
 
 
 async def check_replicas(urls: UpstreamUrls, replicas: Sequence[str]) -> tuple[str, ...]:
-    """The replicas' base URLs as they are kept. Call it before the transaction: it resolves names."""
-    for index, url in enumerate(replicas):
+    """The replicas' base URLs as they are kept. Call it before the transaction: it resolves names, all at once."""
+
+    async def check(index: int, url: str) -> None:
         try:
             await urls.check_replica_url(url)
         except EndpointRuleError as error:
             raise InvalidFieldError(f"replicas.{index}", error.message) from None
+
+    checks = (check(index, url) for index, url in enumerate(replicas))
+    for found in await asyncio.gather(*checks, return_exceptions=True):
+        if found is not None:
+            raise found
     return tuple(dict.fromkeys(url.rstrip("/") for url in replicas))
 
 
@@ -170,10 +178,9 @@ async def summarize(
 ) -> list[DeploymentSummary]:
     """These deployments of one model, with what changes without them."""
     async with store.read() as conn:
-        found = await model_rows.list_environments(conn, model_id, None)
-    pointers = {pointer.name: pointer.deployment_id for pointer in found}
-    first = {deployment_id: name for name, deployment_id in reversed(pointers.items())}
-    production, development = (deployment_of(pointers, name) for name in (DEFAULT_ENVIRONMENT, DEVELOPMENT))
+        first = await model_rows.first_environments(conn, [record.id for record in records])
+        found = await model_rows.pointers_of(conn, [model_id], _SHOWN)
+    production, development = (deployment_of(found.get(model_id, {}), name) for name in _SHOWN)
     known = await loads.loads([record.id for record in records])
     return [
         DeploymentSummary(

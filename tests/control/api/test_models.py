@@ -263,6 +263,23 @@ async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: 
     (await plane.get(one)).ok()
 
 
+async def test_an_environment_points_only_to_a_deployment_of_its_model(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    _, other = await deployment(plane)
+    for id in (other.rpartition("/")[2], "dep_gone", "x" * 128):
+        (await plane.put(f"{model}/environments/qa", {"deployment_id": id})).refused(404)
+        (await plane.get(f"{model}/deployments/{id}")).refused(404)
+        (await plane.delete(f"{model}/deployments/{id}")).refused(404)
+    assert (await plane.get(f"{model}/environments")).ok()["items"] == []
+
+
+async def test_a_list_of_too_many_replicas_is_one_fault(sqlite_plane: ControlPlane) -> None:
+    _, one = await deployment(sqlite_plane)
+    for replicas in ([f"{PUBLIC}:{1 + number}" for number in range(257)], ["http://x.invalid"] * 10_000):
+        refused = (await sqlite_plane.put(f"{one}/replicas", {"replicas": replicas})).refused(400)
+        assert [detail["field"] for detail in refused["details"]] == ["replicas"]
+
+
 async def test_an_endpoints_other_fields_do_not_hold_an_environment(plane: ControlPlane) -> None:
     model, one = await deployment(plane)
     (await plane.put(f"{model}/environments/qa", {"deployment_id": one.rpartition("/")[2]})).ok()
