@@ -1,5 +1,9 @@
 """Which model a path and a host name, what goes to its replica, and what does not."""
 
+import random
+from collections.abc import Iterator
+from urllib.parse import unquote
+
 import pytest
 
 from policy.deployments import Where
@@ -58,6 +62,32 @@ LEAVING = (
 def test_path_that_could_leave_sync_is_refused(below: str) -> None:
     with pytest.raises(MalformedRequestError, match="segment"):
         model_path(f"/models/m1/production/sync{below}", None)
+
+
+def readings(path: str) -> Iterator[list[str]]:
+    """The segments of `path` as servers read it: decoded up to three times, with either slash, cut at `;` or not."""
+    for _ in range(4):
+        for text in (path, path.replace("\\", "/")):
+            segments = text.split("/")
+            yield segments
+            yield [segment.partition(";")[0] for segment in segments]
+        path = unquote(path)
+
+
+def test_no_accepted_path_leaves_by_any_reading() -> None:
+    rng = random.Random(14)
+    tokens = ("..", ".", "%2e", "%2E", "/", "%2f", "\\", "%5c", ";", "%3b", "a", "%25", "%252e", "%252f", "v1")
+    accepted = 0
+    for _ in range(20_000):
+        below = "/" + "".join(rng.choices(tokens, k=rng.randint(1, 7)))
+        try:
+            target = model_path(f"/models/m1/production/sync{below}", None).target
+        except MalformedRequestError:
+            continue
+        accepted += 1
+        assert target == below
+        assert not any(".." in segments for segments in readings(below)), below
+    assert 5_000 < accepted < 19_000
 
 
 def test_search_for_parents_takes_linear_time() -> None:
