@@ -7,6 +7,7 @@ COPY Makefile pyproject.toml requirements.lock README.md LICENSE ./
 COPY policy policy
 COPY proxy proxy
 COPY control control
+COPY launcher launcher
 COPY runtime runtime
 RUN make install
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 PREFIX = "TOLLGATE_"
 NAMES = frozenset(
     {
+        "TOLLGATE_API_KEY",
         "TOLLGATE_ASYNC_MAX_BODY_BYTES",
         "TOLLGATE_CONNECT_TIMEOUT_S",
         "TOLLGATE_CONTROL_HOST",

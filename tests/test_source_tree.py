@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md"), *(ROOT / "docs").rglob("*.md")))
-PACKAGES = ("policy", "proxy", "control", "runtime", "tests", "bench")
+PACKAGES = ("policy", "proxy", "control", "launcher", "runtime", "tests", "bench")
 NAMED = re.compile(rf"(?<![\w/.@:-])((?:{'|'.join((*PACKAGES, 'docs'))})/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)(?![\w/*{{<])")
 DRAWN = re.compile(r"^( *)(\w+)/(?= |$)", re.MULTILINE)
 

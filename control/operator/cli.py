@@ -1,7 +1,7 @@
 """The `tollgate` command: parses arguments and prints results (docs/reference/command-line.md).
 
 The work is elsewhere: `stack` runs the product, `resources/workspaces` changes the database, `demo` shows the product.
-Control never imports the proxy: `tollgate proxy` replaces itself with `python -m proxy`.
+Control never imports the proxy: `tollgate proxy` replaces itself with `python -m proxy`. `launcher` brings its command.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from launcher.command import launcher
 from policy.credentials import KeyKind
 from runtime.private_files import UMASK
 
@@ -128,6 +129,9 @@ def demo(keep: bool) -> None:
     from control.demo.story import run_demo
 
     sys.exit(asyncio.run(run_demo(click.echo, keep=keep)))
+
+
+tollgate.add_command(launcher)
 
 
 # --- workspaces, keys, secrets ------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""The only code of the launcher that touches sockets and processes."""

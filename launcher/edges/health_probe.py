@@ -1,0 +1,37 @@
+"""Asks a replica whether it is healthy."""
+
+from enum import Enum
+
+import aiohttp
+
+_NO_SUCH_PATH = frozenset((404, 405, 501))
+
+
+class Health(Enum):
+    """What a probe found. NO_PATH: the server answers, and has no such path."""
+
+    GOOD = "good"
+    NO_PATH = "no path"
+    BAD = "bad"
+
+
+class HealthProbe:
+    """Probes on a connection of their own each: a kept one would outlive the server's patience."""
+
+    def __init__(self) -> None:
+        connector = aiohttp.TCPConnector(force_close=True, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, url: str, timeout_s: float) -> Health:
+        """`GET url`; a 2xx within the time is good."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=timeout_s)
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
+                if answer.status in _NO_SUCH_PATH:
+                    return Health.NO_PATH
+                return Health.GOOD if 200 <= answer.status < 300 else Health.BAD
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return Health.BAD

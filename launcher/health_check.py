@@ -1,0 +1,30 @@
+"""How replicas are probed: the deployment's own health check, with the path of `--health` if one is given. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+GUESSED_PATH = "/health"
+"""Asked while a replica starts, when nobody has named a path. A server without it is ready when it answers at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """The `health` of a deployment, with the management API's defaults."""
+
+    path: str = GUESSED_PATH
+    interval_s: float = 5
+    timeout_s: float = 2
+    healthy_after: int = 1
+    unhealthy_after: int = 3
+
+    @classmethod
+    def of(cls, configured: Mapping[str, Any] | None, path: str | None) -> "HealthCheck | None":
+        """None: nobody named a path, so only the process is watched."""
+        if configured is None and path is None:
+            return None
+        known = {name: value for name, value in (configured or {}).items() if name in cls.__slots__}
+        return cls(**known | ({"path": path} if path is not None else {}))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,18 @@
+"""Which statuses the launcher sets, in the words of the management API. Pure.
+
+See docs/reference/management-api.md#deployments.
+"""
+
+WAKING_UP, LOADING_MODEL, FAILED = "WAKING_UP", "LOADING_MODEL", "FAILED"
+_WAY = ("SCALED_TO_ZERO", WAKING_UP, LOADING_MODEL, FAILED)
+"""Each may be set from the one before it."""
+_ENTRIES = {"DEPLOYING": "SCALED_TO_ZERO"}
+"""Statuses that have the same moves as one on the way."""
+
+
+def moves(present: str, wanted: str) -> tuple[str, ...]:
+    """The statuses to set one after the other, from `present` to `wanted`. None if `wanted` is not ahead."""
+    present = _ENTRIES.get(present, present)
+    if present not in _WAY or wanted not in _WAY:
+        return ()
+    return _WAY[_WAY.index(present) + 1 : _WAY.index(wanted) + 1]

@@ -1,0 +1,35 @@
+"""The moves that the launcher makes are moves that control allows."""
+
+import pytest
+
+from launcher.statuses import FAILED, LOADING_MODEL, WAKING_UP, moves
+from policy.deployments import MOVES_FROM_OUTSIDE, NOT_SERVING, PARKING
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "expected"),
+    [
+        ("SCALED_TO_ZERO", LOADING_MODEL, (WAKING_UP, LOADING_MODEL)),
+        ("DEPLOYING", WAKING_UP, (WAKING_UP,)),
+        ("WAKING_UP", LOADING_MODEL, (LOADING_MODEL,)),
+        ("DEPLOYING", FAILED, (WAKING_UP, LOADING_MODEL, FAILED)),
+        ("LOADING_MODEL", FAILED, (FAILED,)),
+        ("LOADING_MODEL", WAKING_UP, ()),
+        ("FAILED", LOADING_MODEL, ()),
+        ("FAILED", FAILED, ()),
+        ("ACTIVE", LOADING_MODEL, ()),
+        ("INACTIVE", FAILED, ()),
+    ],
+)
+def test_moves_lead_from_the_present_status_to_the_wanted_one(
+    present: str, wanted: str, expected: tuple[str, ...]
+) -> None:
+    assert moves(present, wanted) == expected
+
+
+@pytest.mark.parametrize("present", sorted(PARKING | NOT_SERVING))
+@pytest.mark.parametrize("wanted", [WAKING_UP, LOADING_MODEL, FAILED])
+def test_control_allows_every_move(present: str, wanted: str) -> None:
+    for status in moves(present, wanted):
+        assert status in MOVES_FROM_OUTSIDE[present]
+        present = status
