@@ -12,7 +12,10 @@ from sqlalchemy import insert, select
 
 from control.api.protocol import lists
 from control.edges.sql import model_rows
+from control.edges.sql.endpoint_rows import insert_endpoint
 from control.edges.sql.tables import environments, published
+from control.resources.records import EndpointRecord
+from policy.endpoints import Target
 from tests.control.plane import ControlPlane, running_plane
 
 Json = dict[str, Any]
@@ -234,6 +237,28 @@ async def test_deleting_a_model_and_routing_to_it_at_once_leaves_no_dangling_end
             plane.post("/v1/gateway/endpoints", endpoint_to(model, f"acme/m{number}")), plane.delete(model)
         )
         assert {made.status, deleted.status} in ({200, 409}, {400, 200})
+
+
+async def test_a_model_is_kept_for_an_endpoint_that_is_being_written(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    target = Target("PLATFORM", model_id=model.rpartition("/")[2])
+    async with plane.store.write() as tx:
+        await insert_endpoint(tx, EndpointRecord("ep_1", plane.workspace_id, "acme/chat", target, 1, 1))
+        deletion = asyncio.create_task(plane.delete(model))
+        await asyncio.sleep(0.3)  # by then it waits for this transaction
+    assert "endpoints route to the model" in (await deletion).refused(409, "CONFLICT")["error"]
+
+
+async def test_an_endpoint_is_refused_for_a_model_that_is_being_deleted(plane: ControlPlane) -> None:
+    model, _ = await deployment(plane)
+    async with plane.store.write() as tx:
+        record = await model_rows.lock_model(tx, plane.workspace_id, model.rpartition("/")[2])
+        assert record is not None
+        await model_rows.delete_model(tx, record)
+        creation = asyncio.create_task(plane.post("/v1/gateway/endpoints", endpoint_to(model, "acme/chat")))
+        await asyncio.sleep(0.3)  # by then it waits for this transaction
+    refused = (await creation).refused(400)
+    assert refused["details"] == [{"field": "targets.0.model_id", "message": "no such model"}]
 
 
 async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: ControlPlane) -> None:
