@@ -7,7 +7,7 @@ workers by `worker_died`. `loads`, `on_load` and `on_ended` tell what happens he
 See docs/reference/inference.md#replicas.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -101,7 +101,7 @@ class Switchboard:
         deployment.last_request_at_ms = self._clocks.wall_ms()
         call.avoid, call.avoid_until = avoid, self._clocks.now() + PARKED_RETRY_S
         self._join(deployment, call)
-        self._settle(deployment, call)
+        self._settle(deployment, (call,))
 
     def answered(self, id: CallId) -> None:
         """The head of an answer arrived."""
@@ -151,8 +151,9 @@ class Switchboard:
         """These models changed in the policy replica. Waiting calls follow their environments."""
         for model_id in model_ids:
             for deployment in self._known.follow(model_id, self._models.get(model_id)):
-                for one in (*self._follow_environments(deployment), deployment):
-                    self._settle(one)
+                for following, newcomers in self._follow_environments(deployment).items():
+                    self._settle(following, newcomers)
+                self._settle(deployment)
 
     def probed(self, deployment_id: str, url: str, healthy: bool) -> None:
         """What the probes of this machine say of a replica: their first verdict, and each change of it.
@@ -192,9 +193,9 @@ class Switchboard:
 
     # How calls move.
 
-    def _follow_environments(self, deployment: DeploymentCalls) -> Iterable[DeploymentCalls]:
-        """Move waiting calls to the deployment that they name now; return those deployments."""
-        joined: dict[DeploymentCalls, None] = {}
+    def _follow_environments(self, deployment: DeploymentCalls) -> Mapping[DeploymentCalls, list[PlatformCall]]:
+        """Move waiting calls to the deployment that they name now; return who came where."""
+        joined: dict[DeploymentCalls, list[PlatformCall]] = {}
         for call in list(deployment.waiting):
             found = self.find(call.wanted)
             if found is not None and found[1].id == deployment.policy.id:
@@ -205,7 +206,7 @@ class Switchboard:
             else:
                 following = self._known.seen(*found)
                 self._join(following, call)
-                joined[following] = None
+                joined.setdefault(following, []).append(call)
         return joined
 
     def _join(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
@@ -257,13 +258,11 @@ class Switchboard:
         if gives_back or breaker.state is not before:
             self._settle(deployment)
 
-    def _settle(self, deployment: DeploymentCalls, newcomer: PlatformCall | None = None) -> None:
+    def _settle(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
         healthy = deployment.healthy(now)
-        untold = deployment.take_forgiving(now)
-        if newcomer is not None:
-            untold.append(newcomer)
+        untold = [*newcomers, *deployment.take_forgiving(now)]
         while deployment.waiting and (room := deployment.with_room(deployment.usable(healthy))):
             call = deployment.waiting.take(partial(suits, replicas=room))
             if call is None:

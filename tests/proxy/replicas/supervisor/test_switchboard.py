@@ -1,5 +1,7 @@
 """Conversations with the switchboard: workers ask, policy and probes change, and each call is told where it stands."""
 
+from collections.abc import Callable
+
 import pytest
 
 from policy.deployments import NOT_SERVING, PARKING, Deployment, HealthCheck
@@ -489,14 +491,15 @@ def test_dead_workers_calls_are_released_at_once(board: Board) -> None:
 def test_load_is_reported_when_a_figure_leaves_0_or_returns_to_it(board: Board) -> None:
     board.deploy(active(A, most=1))
     changes = []
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: board.ask(1),
         lambda: board.ask(2),
         lambda: board.ask(3),
         lambda: board.end(3),
         lambda: board.end(2),
         lambda: board.end(1),
-    ):
+    ]
+    for act in acts:
         board.loads_changed.clear()
         act()
         changes.append(board.loads_changed == ["d1"])

@@ -1,0 +1,334 @@
+"""Workers ask for replicas over real sockets: both real ends of the channel, with a real switchboard behind them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import pytest
+
+from policy.deployments import Deployment, Where
+from policy.snapshot import ModelRow
+from proxy.capacity.worker_capacity import Capacity, CapacityLimits
+from proxy.edges.policy.supervisor.model_rows import ModelChange, ModelRows
+from proxy.edges.process.channel import Channel, Message, SupervisorLink
+from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
+from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
+from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
+from proxy.exchange import PolicyUnavailableError
+from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
+from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
+from tests.waiting import eventually
+
+BOTH_LOOPS = True
+A, B = "http://a", "http://b"
+ENDED = CallEnded(ended_at_ms=5, request_id="r-ü", method="POST", path="/v1/x", status=499, duration_s=0.25)
+
+
+class Machine:
+    """A supervisor's end with its switchboard; workers connect by `worker`."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.slots: list[WorkerSlot] = []
+        self.models = ModelRows()
+        self.answers = ReplicaAnswers(self.models, lambda slot, message: self.slots[slot].send(message))
+        self.models.listen(self.answers.models_changed)
+        self.ended: list[tuple[str, str | None, CallEnded]] = []
+        self.answers.switchboard.on_ended = lambda *ended: self.ended.append(ended)
+        self.deploy(Deployment("d1", "ACTIVE", (A,)))
+
+    async def worker(self, times: WaitingTimes | None = None) -> "Worker":
+        ours, theirs = socket.socketpair()
+        number = len(self.slots)
+        slot = WorkerSlot(number, self._stack.enter_context(socket.socket()), {}, callbacks(self.answers))
+        slot._channel = Channel(slot._on_message, lambda: self.answers.switchboard.worker_died(number))
+        self.slots.append(slot)
+        await slot._channel.open(ours)
+        self._stack.callback(slot._channel.close)
+        link = SupervisorLink(lambda: None)
+        await link.open(theirs)
+        self._stack.callback(link.close)
+        return Worker(link, times or WaitingTimes())
+
+    def deploy(self, *deployments: Deployment, production: str = "d1") -> None:
+        row = ModelRow("m1", "w1", {one.id: one for one in deployments}, {"production": production})
+        self.models.apply([ModelChange("m1", self.models.get("m1") if self.slots else None, row)])
+
+    def figures(self) -> tuple[int, int, int]:
+        """In flight, queued, parked: over all deployments."""
+        loads = self.answers.switchboard.loads()
+        return (
+            sum(load.in_flight for load in loads),
+            sum(load.queued for load in loads),
+            sum(load.parked for load in loads),
+        )
+
+    async def until(self, *figures: int) -> None:
+        await eventually(lambda: self.figures() == figures, lambda: f"{figures}, but {self.figures()}")
+
+
+class Worker:
+    """A worker's end."""
+
+    def __init__(self, link: SupervisorLink, times: WaitingTimes) -> None:
+        self.link = link
+        self.requests = ReplicaRequests(link, times)
+        self.capacity = Capacity(CapacityLimits(max_parked=3, workspace_share=0.99))
+
+    @contextmanager
+    def call(self, turn: str = "g1", where: Where = Where()) -> Iterator[ReplicaCall]:  # noqa: B008 # frozen
+        """A call that ends with the block, however that is left."""
+        load = self.capacity.enter()
+        load.claim("w1", turn)
+        call = self.requests.begin(Wanted("w1", "m1", where, turn), load)
+        try:
+            yield call
+        finally:
+            call.end(ENDED)
+            load.leave()
+
+    async def hold(self, given: asyncio.Future[str], turn: str = "g1") -> None:
+        """Keep a replica until cancelled."""
+        with self.call(turn) as call:
+            given.set_result(await call.assigned())
+            await asyncio.Event().wait()
+
+
+def callbacks(answers: ReplicaAnswers) -> SlotCallbacks:
+    async def nothing() -> None: ...
+
+    async def never() -> bool:
+        return False
+
+    return SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing, answers.received)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Machine]:
+    async with AsyncExitStack() as stack:
+        yield Machine(stack)
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def machine() -> AsyncIterator[Machine]:
+    async with running() as machine:
+        yield machine
+
+
+async def test_call_gets_a_replica_and_its_end_is_told(machine: Machine) -> None:
+    worker = await machine.worker()
+    with worker.call() as call:
+        assert await call.assigned() == A
+        assert machine.figures() == (1, 0, 0)
+        call.answered()
+        assert await call.assigned() == A, "the same call, put to it in another form"
+        assert call.waited_s == 0
+    call.end(ENDED)
+    await machine.until(0, 0, 0)
+    assert machine.ended == [("d1", A, ENDED)]
+
+
+async def test_workers_share_a_replicas_bound(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+    one, other = await machine.worker(), await machine.worker()
+    with other.call() as queued:
+        with one.call() as call:
+            assert await call.assigned() == A
+            waiting = asyncio.ensure_future(queued.assigned())
+            await machine.until(1, 1, 0)
+            assert other.capacity.parked == 0
+        assert await waiting == A
+        assert queued.waited_s > 0
+    await machine.until(0, 0, 0)
+
+
+async def test_parked_calls_start_when_policy_changes(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "ACTIVE", (B,)))
+    worker = await machine.worker()
+    with worker.call() as call, worker.call() as other:
+        waiting = [asyncio.ensure_future(one.assigned()) for one in (call, other)]
+        await machine.until(0, 0, 2)
+        await eventually(lambda: worker.capacity.parked == 2)
+        machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "ACTIVE", (B,)), production="d2")
+        assert await asyncio.gather(*waiting) == [B, B]
+        assert worker.capacity.parked == 0
+
+
+async def test_caller_that_leaves_while_parked_frees_his_place(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "SCALED_TO_ZERO"))
+    worker = await machine.worker()
+    leaver = asyncio.ensure_future(worker.hold(asyncio.get_running_loop().create_future()))
+    await machine.until(0, 0, 1)
+    leaver.cancel()
+    await eventually(lambda: machine.ended)
+    assert (worker.capacity.parked, worker.capacity.in_flight) == (0, 0)
+    assert machine.ended == [("d1", None, ENDED)]
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_caller_that_leaves_at_any_moment_gives_his_replica_back(machine: Machine, turns: int) -> None:
+    """Also while the answer that names a replica is on its way to him."""
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+    worker = await machine.worker()
+    leaver = asyncio.ensure_future(worker.hold(asyncio.get_running_loop().create_future()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leaver.cancel()
+    await asyncio.wait([leaver])
+    with worker.call() as call:
+        assert await asyncio.wait_for(call.assigned(), 5) == A
+    await machine.until(0, 0, 0)
+    assert worker.capacity.in_flight == 0
+
+
+async def test_dead_workers_replicas_go_to_the_others(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+    dead, other = await machine.worker(), await machine.worker()
+    given = asyncio.get_running_loop().create_future()
+    holder = asyncio.ensure_future(dead.hold(given))
+    assert await given == A
+    with other.call() as call:
+        waiting = asyncio.ensure_future(call.assigned())
+        await machine.until(1, 1, 0)
+        dead.link.close()
+        assert await waiting == A
+        assert machine.figures() == (1, 0, 0)
+    holder.cancel()
+    await asyncio.wait([holder])
+
+
+async def test_unreachable_replica_is_replaced_by_another(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "ACTIVE", (A, B)))
+    worker = await machine.worker()
+    with worker.call() as call:
+        first = await call.assigned()
+        call.unreachable()
+        second = await call.assigned()
+        assert {first, second} == {A, B}
+        call.unreachable()
+        with pytest.raises(NoModelReplicaError):
+            await call.assigned()
+    await eventually(lambda: machine.ended)
+    assert machine.ended == [("d1", None, ENDED)]
+
+
+async def test_parking_ends_after_its_timeout(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "SCALED_TO_ZERO"))
+    worker = await machine.worker(WaitingTimes(parked_s=0.02))
+    with worker.call() as call:
+        with pytest.raises(NotRoutedError):
+            await call.assigned()
+        assert worker.capacity.parked == 0
+    await machine.until(0, 0, 0)
+
+
+async def test_queueing_ends_after_its_timeout(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+    worker = await machine.worker(WaitingTimes(queued_s=0.02))
+    with worker.call() as running, worker.call() as queued:
+        await running.assigned()
+        with pytest.raises(ShedError):
+            await queued.assigned()
+    await machine.until(0, 0, 0)
+
+
+async def test_worker_without_room_for_parked_calls_sheds(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "SCALED_TO_ZERO"))
+    worker = await machine.worker()
+    given = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    parked = [asyncio.ensure_future(worker.hold(one)) for one in given]
+    await eventually(lambda: worker.capacity.parked == 3)
+    with worker.call("g2") as call, pytest.raises(ShedError):
+        await call.assigned()
+    await machine.until(0, 0, 3)
+    machine.deploy(Deployment("d1", "ACTIVE", (A,)))
+    assert await asyncio.gather(*given) == [A] * 3
+    for task in parked:
+        task.cancel()
+    await asyncio.wait(parked)
+    await machine.until(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "where", "error"),
+    [
+        (Deployment("d1", "INACTIVE"), Where(), NoModelReplicaError),
+        (Deployment("d1", "ACTIVE"), Where(), NoModelReplicaError),
+        (Deployment("d1", "ACTIVE", (A,)), Where("staging"), NoSuchModelError),
+        (Deployment("d1", "ACTIVE", (A,)), Where(None, "d9"), NoSuchModelError),
+        (Deployment("d1", "ACTIVE", (A,), None, 0, 0), Where(), ShedError),
+    ],
+    ids=["inactive", "no replica", "no environment", "no deployment", "full"],
+)
+async def test_refusal_is_the_stages_error(
+    machine: Machine, deployment: Deployment, where: Where, error: type[Exception]
+) -> None:
+    machine.deploy(deployment)
+    worker = await machine.worker()
+    with worker.call(where=where) as call, pytest.raises(error):
+        await call.assigned()
+
+
+async def test_missing_policy_is_not_a_missing_model() -> None:
+    async with AsyncExitStack() as stack:
+        machine = Machine(stack)
+        machine.answers.switchboard._models = ModelRows()
+        worker = await machine.worker()
+        with worker.call() as call, pytest.raises(PolicyUnavailableError):
+            await call.assigned()
+
+
+async def test_silent_supervisor_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.edges.process.replica_requests.ANSWER_TIMEOUT_S", 0.01)
+    line = SilentLine()
+    worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
+    with worker.call() as call, pytest.raises(NoModelReplicaError):
+        await call.assigned()
+    with pytest.raises(PolicyUnavailableError):
+        await worker.requests.wake(Wanted("w1", "m1", Where(), "g1"))
+    assert [message["is"] for message in line.sent] == ["ask", "ended", "wake"]
+
+
+async def test_call_that_never_asked_says_nothing() -> None:
+    line = SilentLine()
+    worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
+    with worker.call():
+        pass
+    assert line.sent == []
+
+
+class Waker:
+    """Records what is to be woken; `ok` is its answer."""
+
+    def __init__(self, ok: bool) -> None:
+        self.ok = ok
+        self.woken: list[tuple[str, str]] = []
+
+    async def wake(self, model_id: str, deployment_id: str) -> bool:
+        self.woken.append((model_id, deployment_id))
+        return self.ok
+
+
+async def test_wake_names_the_deployment_to_control(machine: Machine) -> None:
+    worker = await machine.worker()
+    machine.answers.waker = waker = Waker(True)
+    await worker.requests.wake(Wanted("w1", "m1", Where("Production"), "g1"))
+    assert waker.woken == [("m1", "d1")]
+    waker.ok = False
+    with pytest.raises(PolicyUnavailableError):
+        await worker.requests.wake(Wanted("w1", "m1", Where(), "g1"))
+    with pytest.raises(NoSuchModelError):
+        await worker.requests.wake(Wanted("w2", "m1", Where(), "g1"))
+
+
+class SilentLine:
+    """A channel whose other end says nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.on_replicas = self.sent.append
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
