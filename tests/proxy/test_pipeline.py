@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from policy.billing import MAX_COUNT, Tokens
+from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.limit import Limit, LimitType, Unit
 from policy.snapshot import WorkspaceRow
@@ -21,6 +22,7 @@ from proxy.exchange import (
     UpstreamTimeoutError,
     UpstreamUnreachableError,
 )
+from proxy.replicas.replica_calls import CallEnded
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import VENDOR_B, PathRig, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
@@ -787,6 +789,64 @@ async def test_parking_timeout_is_a_500_and_bills_nothing(platform_rig: PathRig,
     assert (outgoing.status, outgoing.json["error"]) == (500, "Failed to route request")
     assert not platform_rig.journal.opened
     assert platform_rig.counters.settled[0].actual_tokens == 0
+
+
+async def test_parked_call_is_answered_by_the_deployment_that_its_environment_points_to_now(
+    platform_rig: PathRig,
+) -> None:
+    platform_rig.directory.deploy("SCALED_TO_ZERO")
+    platform_rig.upstream.will(answer(completion()))
+    parked = asyncio.create_task(platform_rig.serve(asking()))
+    await platform_rig.replicas.waiting.wait()
+    await asyncio.sleep(0.05)
+    platform_rig.directory.add_model("m1", Deployment("d2", "ACTIVE", ("http://b",)))
+    assert (await parked).status == 200
+    assert platform_rig.upstream.calls[0].url == "http://b/v1/chat/completions"
+    [record] = platform_rig.access_log.records
+    assert record.upstream_s >= 0.05, "waiting for a replica is not our time"
+
+
+async def test_full_queue_is_a_529_that_gives_everything_back(platform_rig: PathRig) -> None:
+    platform_rig.directory.limit(Limit(LimitType.TOKEN, Unit.MINUTE, 10_000))
+    platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
+    platform_rig.upstream.will(asyncio.Event())
+    held = asyncio.create_task(platform_rig.serve(asking()))
+    await platform_rig.upstream.waiting.wait()
+    outgoing = await platform_rig.serve(asking())
+    assert (outgoing.status, outgoing.header("retry-after")) == (529, "1")
+    assert len(platform_rig.journal.opened) == 1
+    assert [settled.actual_tokens for settled in platform_rig.counters.settled] == [0]
+    held.cancel()
+    await asyncio.wait([held])
+
+
+async def test_deployment_learns_how_each_call_ended(platform_rig: PathRig) -> None:
+    platform_rig.directory.deploy("ACTIVE", "http://a")
+    ended: list[tuple[str, str | None, CallEnded]] = []
+    platform_rig.replicas.switchboard.on_ended = lambda *told: ended.append(told)
+    platform_rig.upstream.will(answer(completion()), UpstreamResetError(), UpstreamUnreachableError(), answer(b"", 500))
+    outgoing = [await platform_rig.serve(asking()) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert [told.status for _, _, told in ended] == [each.status for each in outgoing] == [200, 502, 503, 500]
+    assert [told.request_id for _, _, told in ended] == [each.header("x-request-id") for each in outgoing]
+    assert {(told.method, told.path) for _, _, told in ended} == {("POST", "/v1/chat/completions")}
+    assert [(id, replica) for id, replica, _ in ended] == [
+        *(("d1", "http://a"), ("d1", "http://a"), ("d1", None), ("d1", "http://a"))
+    ]
+
+
+async def test_call_that_is_put_in_another_dialect_keeps_its_replica(platform_rig: PathRig) -> None:
+    platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
+    platform_rig.upstream.will(answer(b"", 404), answer(completion()))
+    asked = asking()
+    asked.target = "/v1/responses"
+    asked.saying({"model": SLUG, "input": "hi"})
+    assert (await platform_rig.serve(asked)).status == 200
+    assert [call.url for call in platform_rig.upstream.calls] == [
+        "http://a/v1/responses",
+        "http://a/v1/chat/completions",
+    ]
+    assert [message["is"] for message in platform_rig.replicas.said].count("ask") == 1
 
 
 async def test_empty_500_of_a_replica_names_the_model_code(platform_rig: PathRig) -> None:

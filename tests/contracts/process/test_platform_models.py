@@ -1,12 +1,14 @@
 """Platform models in real processes: one prober per machine, parked calls, reports to control, gauges."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from policy.deployments import ACTIVE, LOADING_MODEL, Deployment, HealthCheck
@@ -16,7 +18,7 @@ from policy.limits.limit import SlugLimits
 from policy.snapshot import EndpointRow, ModelRow, group_to_wire
 from tests.contracts.process.test_supervisor import ANSWER, World, a_world
 from tests.redis_server import REDIS_BINARIES, private_redis
-from tests.upstream import Behaviour, Exchange, answer, answer_json
+from tests.upstream import Behaviour, Exchange, answer, answer_json, silent
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server: apt-get install redis-server")
@@ -155,6 +157,24 @@ async def test_last_report_at_shutdown_tells_of_the_last_call(world: World) -> N
     assert await world.proxy.stop() == 0
     assert loads(world)[-1]["in_flight"] == 0
     assert [len(report["lines"]) for what, report in world.control.reports if what == "logs"] == [1]
+
+
+async def test_killed_workers_calls_free_their_replica_at_once(world: World) -> None:
+    """Otherwise the replica would count as busy until the supervisor ends."""
+    bounded = Deployment("d", ACTIVE, (world.upstream.url,), max_concurrency=1, max_queued=0)
+    world.control.put("model", "m", ModelRow("m", "ws", {"d": bounded}, {"production": "d"}).to_wire())
+    await world.proxy.start()
+    world.upstream.default = silent()
+    lost = asyncio.create_task(world.proxy.call(slug=SLUG))
+    await eventually(lambda: world.upstream.received)
+    status, body = await world.proxy.call(slug=SLUG)
+    assert (status, body["error_code"]) == (529, "CAPACITY_EXHAUSTED"), "no room, and no queue"
+    world.upstream.default = answer_json(200, ANSWER)
+    [worker] = world.proxy.workers()
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(aiohttp.ClientError):
+        await lost
+    assert (await world.proxy.call(slug=SLUG))[0] == 200
 
 
 async def test_outage_of_control_delays_no_parked_call_and_is_made_up_for(world: World) -> None:

@@ -55,6 +55,32 @@ async def test_message_split_into_single_bytes_is_reassembled() -> None:
     assert received == [{"is": "counts", "counts": {"a": 1}}, {"is": "serving"}]
 
 
+class CountingTransport(asyncio.Transport):
+    """Records each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def close(self) -> None:
+        self.writes.append(b"closed")
+
+
+async def test_messages_of_one_tick_are_one_write() -> None:
+    channel, transport = Channel(lambda message: None, lambda: None), CountingTransport()
+    channel.connection_made(transport)
+    for number in range(3):
+        channel.send({"number": number})
+    await asyncio.sleep(0)
+    channel.send({"number": 3})
+    channel.close()
+    lines = [b'{"number":%d}\n' % number for number in range(4)]
+    assert transport.writes == [b"".join(lines[:3]), lines[3], b"closed"]
+
+
 async def test_simultaneous_confirms_share_one_question() -> None:
     async with connected() as (supervisor, link, _):
         asked = [asyncio.create_task(link.confirm()) for _ in range(10)]
