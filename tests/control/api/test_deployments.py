@@ -5,6 +5,7 @@ See docs/reference/management-api.md#deployments.
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -34,14 +35,22 @@ async def point(plane: ControlPlane, one: str, *names: str) -> None:
         (await plane.put(f"{model}/environments/{name}", {"deployment_id": id})).ok()
 
 
+async def published_model(plane: ControlPlane, model: str) -> Json:
+    return (await _published_row(plane, model))[3]  # type: ignore[no-any-return]  # JSON
+
+
 async def published(plane: ControlPlane, one: str) -> tuple[int, list[Any]]:
     """The model's revision, and what proxies know of the deployment."""
     model, _, id = one.rpartition("/deployments/")
+    row = await _published_row(plane, model)
+    return row[2], next(deployment for deployment in row[3]["deployments"] if deployment[0] == id)
+
+
+async def _published_row(plane: ControlPlane, model: str) -> list[Any]:
     page = (
         await plane.get("/internal/v1/snapshot", headers={"Authorization": "Bearer internal-token-of-the-tests"})
     ).ok()
-    (row,) = (row for row in page["rows"] if row[0] == "model" and row[1] == model.rpartition("/")[2])
-    return row[2], next(deployment for deployment in row[3]["deployments"] if deployment[0] == id)
+    return next(row for row in page["rows"] if row[0] == "model" and row[1] == model.rpartition("/")[2])
 
 
 async def test_a_deployment_shows_all_its_members(plane: ControlPlane) -> None:
@@ -322,3 +331,50 @@ async def test_the_three_forms_of_a_verb_share_one_limit(sqlite_plane: ControlPl
             refused = (await sqlite_plane.post(f"{form}/{verb}")).refused(429, "RATE_LIMITED")
             assert refused["retry_after"] >= 1
     (await sqlite_plane.get(one)).ok()
+
+
+async def test_random_changes_at_once_are_answered_and_published_as_stored(plane: ControlPlane) -> None:
+    model, one = await new_deployment(plane)
+    dice, ids, names = random.Random(1), [one.rpartition("/")[2]], ["production", "development", "qa", "QA"]
+
+    async def change() -> int:
+        where, id, name = f"{model}/deployments", dice.choice(ids), dice.choice(names)
+        match dice.randrange(9):
+            case 0:
+                made = await plane.post(where, {"name": "x", "health": dice.choice([None, {}])})
+                ids.extend([made.body["id"]] if made.status == 200 else [])
+                return made.status
+            case 1:
+                return (await plane.delete(f"{where}/{dice.choice([id, 'production'])}")).status
+            case 2 | 3:
+                urls = dice.sample([PUBLIC, f"{PUBLIC}:1", f"{PUBLIC}:2"], dice.randrange(4))
+                return (await plane.put(f"{where}/{id}/replicas", {"replicas": urls})).status
+            case 4:
+                return (await plane.put(f"{model}/environments/{name}", {"deployment_id": id})).status
+            case 5:
+                return (await plane.delete(f"{model}/environments/{name}")).status
+            case 6:
+                status = dice.choice(["WAKING_UP", "LOADING_MODEL", "FAILED"])
+                return (await plane.put(f"{where}/{id}/status", {"status": status, "error_message": "x"})).status
+            case 7:
+                return (
+                    await plane.patch(f"{where}/{dice.choice([id, 'qa'])}", {"max_queued": dice.randrange(5)})
+                ).status
+        await deployments.observe_health(plane.store, model.rpartition("/")[2], id, Load(healthy=frozenset([PUBLIC])))
+        return (await plane.get(f"{where}/production")).status
+
+    async def changes() -> set[int]:
+        return {await change() for _ in range(25)}
+
+    seen = set[int]().union(*await asyncio.gather(*(changes() for _ in range(6))))
+    assert {200, 404, 409} <= seen <= {200, 404, 409, 429}
+    await asyncio.sleep(1.0)  # the window of the request limit
+    stored = (await plane.get(f"{model}/deployments?limit=1000")).ok()["items"]
+    pointers = (await plane.get(f"{model}/environments")).ok()["items"]
+    known = await published_model(plane, model)
+    assert known["environments"] == {pointer["name"]: pointer["deployment_id"] for pointer in pointers}
+    assert [item[:3] for item in known["deployments"]] == [
+        [item["id"], item["status"], item["replicas"]] for item in stored
+    ]
+    assert set(known["environments"].values()) <= {item["id"] for item in stored}
+    assert (await plane.get(model)).ok()["deployments_count"] == len(stored)
