@@ -12,6 +12,7 @@ from control.api import (
     events,
     groups,
     health,
+    internal_deployments,
     internal_events,
     internal_snapshot,
     keys,
@@ -31,6 +32,7 @@ from control.dependencies import Dependencies
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
+from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
 from control.edges.redis.probe import RedisProbe
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
@@ -41,6 +43,8 @@ from control.edges.sql.last_used import LastUsed
 from control.edges.sql.store import Store
 from control.edges.telemetry.log_lines import OutageLog
 from control.edges.telemetry.metrics import Metrics
+from control.edges.wake.client import WakeClient
+from control.edges.wake.sender import WakeSender
 from control.edges.webhooks.client import WebhookClient
 from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.readiness import ReadinessChecks
@@ -48,6 +52,7 @@ from control.resources import policy_feed
 from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.platform.deployment_logs import DeploymentLogs, LogBounds
+from control.resources.platform.load_reports import LoadReports
 from control.resources.webhook_messages import outbox
 from control.retention import delete_old_records
 from control.settings import Settings
@@ -93,6 +98,10 @@ def build(settings: Settings) -> web.Application:
     store = Store.at(settings.database_url, hints.publish)
     clock, metrics = EventClock(), Metrics()
     metrics.watch_event_clock(lambda: clock.behind_s)
+    book = LocalLoadBook() if redis is None else RedisLoadBook(redis)
+    wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
+    wakes = WakeSender(store, wake_client, metrics.wake_hook)
+    reports = LoadReports(store, book, wakes)
     app[DEPENDENCIES] = Dependencies(
         settings=settings,
         store=store,
@@ -105,13 +114,16 @@ def build(settings: Settings) -> web.Application:
         events=EventReader(store, settings.event_holdback_s, clock),
         readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
         deployment_logs=DeploymentLogs(store, _log_bounds(settings)),
+        loads=book,
+        load_reports=reports,
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
-    internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES)
+    internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS)):
         app.router.add_routes(routes)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
+    app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     return app
 
 
@@ -196,6 +208,18 @@ async def _webhooks(app: web.Application) -> AsyncIterator[None]:
     yield
     await cancelled(task)
     await client.close()
+
+
+def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -> Lifetime:
+    async def life(_app: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(reports.write_periodically())
+        yield
+        await cancelled(task)
+        await reports.write()
+        await wakes.close()
+        await client.close()
+
+    return life
 
 
 async def _clean_up_for_ever(dependencies: Dependencies) -> None:

@@ -12,7 +12,8 @@ from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing_events import EventReader
 from control.resources.platform.deployment_logs import DeploymentLogs
-from control.resources.platform.loads import Loads, NoLoads
+from control.resources.platform.load_reports import LoadReports
+from control.resources.platform.loads import Loads
 from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
@@ -35,6 +36,7 @@ class Dependencies:
     events: EventReader
     readiness: ReadinessChecks
     deployment_logs: DeploymentLogs
+    loads: Loads
+    load_reports: LoadReports
     counters: UsageCounters | None = None
-    loads: Loads = field(default_factory=NoLoads)
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)

@@ -10,15 +10,15 @@ import orjson
 from aiohttp import web
 
 from control.api.protocol import authentication
+from control.api.protocol.bodies import receive_batch
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.api.protocol.errors import ProblemError, bad_request
+from control.api.protocol.errors import bad_request
 from control.resources.errors import InvalidFieldError
 from control.time_slices import each, pause
 from policy import exact_json
 from policy.billing import BillingEvent
 
 MAX_EVENTS = 1000
-MAX_BYTES = 16 * 1024 * 1024
 _TEXTS = {
     "idempotency_key": 64,
     "workspace_id": 128,
@@ -33,18 +33,8 @@ _TEXTS = {
 async def _post(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    batch, after = await parse_batch(await _body(request))
+    batch, after = await parse_batch(await receive_batch(request))
     return web.json_response({"accepted": await dependencies.ingest.take(batch, after)})
-
-
-async def _body(request: web.Request) -> bytes:
-    """A batch may be larger than a body of the management API."""
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise ProblemError(413, "REQUEST_ENTITY_TOO_LARGE", f"a batch has at most {MAX_BYTES} bytes")
-    return bytes(body)
 
 
 async def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:

@@ -126,8 +126,16 @@ class DeploymentRecord:
     wake_next_ms: int = 0
     """When the wake hook may be asked again."""
     wake_pause_ms: int = 0
-    """The pause after which it was to be asked the last time; it doubles."""
+    """The pause before `wake_next_ms`, which doubles. Negative after a failure."""
     last_request_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedDeployment:
+    """A deployment that proxies report, with its workspace."""
+
+    workspace_id: str
+    record: DeploymentRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from control.time_slices import each, pause
 from policy.endpoints import PROVIDERS
 
 MAX_BODY_BYTES = 1_048_576
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""Of what a proxy sends."""
 MAX_NESTING = 32
 MAX_VALUES = 50_000
 """In the whole body. A group of 1000 models with four limits each has 24 000."""
@@ -51,6 +53,16 @@ async def receive(request: web.Request) -> bytes:
     if request.content_type != "application/json":
         raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
     return await request.read()
+
+
+async def receive_batch(request: web.Request) -> bytes:
+    """The body of a proxy's call, which may be larger than one of the management API; 413 above its own bound."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BATCH_BYTES:
+            raise ProblemError(413, "REQUEST_ENTITY_TOO_LARGE", f"a batch has at most {MAX_BATCH_BYTES} bytes")
+    return bytes(body)
 
 
 async def read_body(sent: bytes, model: type[BaseModel] | None) -> BaseModel | None:

@@ -4,18 +4,18 @@ Every write publishes the model with all its deployments and environments; the c
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.resources.errors import ModelFullError
-from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord
+from control.resources.records import DeploymentRecord, EnvironmentRecord, ModelRecord, ReportedDeployment
 from control.time_slices import each
 from policy.deployments import Deployment, HealthCheck, comparable_name
 from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire
@@ -112,6 +112,28 @@ async def lock_deployment(tx: WriteTx, model_id: str, deployment_id: str) -> Dep
     query = select(deployments).where(deployments.c.id == deployment_id, deployments.c.model_id == model_id)
     row = (await tx.conn.execute(query.with_for_update())).one_or_none()
     return _deployment(row) if row else None
+
+
+async def reported_deployments(conn: Connection, deployment_ids: Iterable[str]) -> list[ReportedDeployment]:
+    """Those of these deployments that exist, of any workspace: for what proxies report."""
+    query = select(models.c.workspace_id, *deployments.c).join_from(deployments, models)
+    rows = await conn.execute(query.where(one_of(deployments.c.id, deployment_ids)))
+    return [ReportedDeployment(row.workspace_id, _deployment(row)) for row in rows]
+
+
+async def schedule_wake(tx: WriteTx, deployment_id: str, next_ms: int, pause_ms: int) -> None:
+    """The caller holds the lock on the deployment's row."""
+    values = {"wake_next_ms": next_ms, "wake_pause_ms": pause_ms}
+    await tx.conn.execute(update(deployments).where(deployments.c.id == deployment_id).values(**values))
+
+
+async def note_last_requests(tx: WriteTx, noted: Mapping[str, int]) -> None:
+    """Move `last_request_at_ms` forward, by deployment. Proxies do not use it, so nothing is published."""
+    earlier = or_(deployments.c.last_request_at_ms.is_(None), deployments.c.last_request_at_ms < bindparam("called_ms"))
+    statement = update(deployments).where(deployments.c.id == bindparam("called"), earlier)
+    # In order of the ids, so that two processes cannot deadlock.
+    called = [{"called": id, "called_ms": noted[id]} for id in sorted(noted)]
+    await tx.conn.execute(statement.values(last_request_at_ms=bindparam("called_ms")), called)
 
 
 async def insert_deployment(tx: WriteTx, model: ModelRecord, record: DeploymentRecord) -> None:

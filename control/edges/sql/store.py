@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -146,6 +146,23 @@ class Store:
                 await tx.finish()
         if tx.revision is not None and self._on_published is not None:
             self._on_published(tx.revision)
+
+
+class UncancelledWork:
+    """Runs transactions that complete even if the task that awaits them is cancelled: SQLite might keep its lock."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def finish(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def in_batches(store: Store, change: Callable[[WriteTx], Awaitable[int]]) -> int:

@@ -12,11 +12,15 @@ class _JsonFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str) -> None:
-    """Send this process's logging from `level` on to standard error. Alembic logs from WARNING on."""
+    """Send this process's logging from `level` on to standard error. Alembic and aiosqlite log from WARNING on.
+
+    Below that, aiosqlite logs the parameters of statements, which hold secrets.
+    """
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level, handlers=[out])
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name in ("alembic", "aiosqlite"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class OutageLog:

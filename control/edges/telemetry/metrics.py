@@ -35,6 +35,13 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._wake_hooks = Counter(
+            "tollgate_wake_hooks_total",
+            "Calls of deployments' wake hooks: answered (a 2xx) or failed (to be tried again).",
+            ("outcome",),
+            registry=self.registry,
+        )
+
     def watch_event_clock(self, behind_s: Callable[[], float]) -> None:
         Gauge(
             "tollgate_event_clock_behind_seconds",
@@ -44,6 +51,9 @@ class Metrics:
 
     def webhook_delivery(self, outcome: str) -> None:
         self._webhook_deliveries.labels(outcome).inc()
+
+    def wake_hook(self, outcome: str) -> None:
+        self._wake_hooks.labels(outcome).inc()
 
     def answered(self, method: str, route: str, status: int, duration_s: float) -> None:
         self._answers.labels(method, route, str(status)).inc()

@@ -7,14 +7,14 @@ another process sends its messages: at least once, with the same id.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
-from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.store import Store, UncancelledWork, WriteTx
 from control.edges.sql.webhook_rows import Claim
 from control.edges.telemetry.log_lines import OutageLog
 from control.resources.errors import DatabaseUnavailableError
@@ -30,7 +30,6 @@ from control.resources.webhook_messages import (
 )
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Client(Protocol):
@@ -75,7 +74,7 @@ class WebhookSender:
         self._options = options or SenderOptions()
         self._outage = OutageLog(log)
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._transactions: set[asyncio.Task[Any]] = set()
+        self._transactions = UncancelledWork()
 
     async def run(self) -> None:
         """Run until cancelled. Messages in flight are left to their leases."""
@@ -97,18 +96,11 @@ class WebhookSender:
             for lane in self._lanes.values():
                 lane.cancel()
             await asyncio.gather(*self._lanes.values(), return_exceptions=True)
-            await asyncio.gather(*self._transactions, return_exceptions=True)
-
-    async def _uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a transaction that completes even if this task is cancelled: SQLite might keep its lock otherwise."""
-        task = asyncio.create_task(work)
-        self._transactions.add(task)
-        task.add_done_callback(self._transactions.discard)
-        return await asyncio.shield(task)
+            await self._transactions.finish()
 
     async def _open_lanes(self) -> None:
         """Open a lane for each webhook that has a due message and no lane in this process."""
-        for webhook_id in await self._uncancelled(self._due()):
+        for webhook_id in await self._transactions.run(self._due()):
             if webhook_id not in self._lanes:
                 lane = asyncio.create_task(self._lane(webhook_id), name=f"webhook {webhook_id}")
                 self._lanes[webhook_id] = lane
@@ -165,7 +157,7 @@ class WebhookSender:
             events = await webhook_rows.load_delivery_events(tx.conn, deliveries)
             return [_Message(webhook, one, body_of(one, events), now_ms) for one in deliveries]
 
-        return await self._uncancelled(self._store.transact(work))
+        return await self._transactions.run(self._store.transact(work))
 
     async def _send(self, message: _Message) -> None:
         webhook, delivery = message.webhook, message.delivery
@@ -178,7 +170,7 @@ class WebhookSender:
             return await webhook_rows.finish_attempt(tx, delivery, values)
 
         with suppress(DatabaseUnavailableError):  # the lease expires and the message is sent again
-            if await self._uncancelled(self._store.transact(work)):
+            if await self._transactions.run(self._store.transact(work)):
                 self._count(_outcome(values))
         if values.get("status") == DEAD:
             log.error(

@@ -1,0 +1,153 @@
+"""`POST /internal/v1/deployments/…`: what proxies tell of deployments.
+
+`loads`: a machine's figures and the health of replicas. `wake`: somebody asks for a deployment to be woken. `logs`: a
+line per call. 400 names what is malformed, and nothing of the batch is taken. Deployments that are gone are ignored.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import orjson
+from aiohttp import web
+
+from control.api.protocol import authentication
+from control.api.protocol.bodies import receive_batch
+from control.api.protocol.dependencies import DEPENDENCIES
+from control.api.protocol.errors import ProblemError, bad_request
+from control.dependencies import Dependencies
+from control.resources.errors import InvalidFieldError
+from control.resources.platform.deployment_logs import LEVELS
+from control.resources.platform.load_reports import MachineLoad
+from control.resources.records import LogLine
+from control.time_slices import each, pause
+
+T = TypeVar("T")
+Json = dict[str, Any]
+MAX_ITEMS = 1000
+_MAX_URLS = 1000
+_MAX_COUNT = 2**31 - 1
+_MAX_MS = 2**53 - 1
+_MAX_TEXT = 128
+_MAX_URL = 2048
+_MAX_MESSAGE = 65_536
+_MACHINE = re.compile(r"[0-9a-f]{16}")
+_TIMESTAMP = re.compile(r"[0-9]{1,18}|[1-8][0-9]{18}")
+
+
+async def _post_loads(request: web.Request) -> web.Response:
+    dependencies, body = await _received(request)
+    machine = body.get("machine")
+    if not isinstance(machine, str) or not _MACHINE.fullmatch(machine):
+        raise InvalidFieldError("machine", "machine must be 16 hexadecimal digits")
+    await dependencies.load_reports.take(machine, await _items(body, "loads", _load))
+    return web.json_response({})
+
+
+async def _post_wake(request: web.Request) -> web.Response:
+    dependencies, body = await _received(request)
+    try:
+        model_id, deployment_id = _text(body, "model_id"), _text(body, "deployment_id")
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    if not await dependencies.load_reports.wake(model_id, deployment_id):
+        raise ProblemError(503, "TOO_MANY_WAKE_HOOKS", "Too many wake hooks of this workspace are being asked")
+    return web.json_response({})
+
+
+async def _post_logs(request: web.Request) -> web.Response:
+    dependencies, body = await _received(request)
+    await dependencies.deployment_logs.write(await _items(body, "lines", _line))
+    return web.json_response({})
+
+
+async def _received(request: web.Request) -> tuple[Dependencies, Json]:
+    dependencies = request.app[DEPENDENCIES]
+    authentication.check_internal(request, dependencies.settings.internal_token)
+    sent = await receive_batch(request)
+    await pause()
+    try:
+        body = orjson.loads(sent)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object")
+    return dependencies, body
+
+
+async def _items(body: Json, name: str, read: Callable[[Json], T]) -> list[T]:
+    """The members of a list, read. The error names the first malformed one."""
+    found = body.get(name)
+    if not isinstance(found, list) or len(found) > MAX_ITEMS:
+        raise InvalidFieldError(name, f"{name} must be an array of at most {MAX_ITEMS} items")
+
+    def item(place: tuple[int, Any]) -> T:
+        index, wire = place
+        try:
+            if not isinstance(wire, dict):
+                raise ValueError("must be an object")
+            return read(wire)
+        except ValueError as error:
+            raise InvalidFieldError(f"{name}.{index}", f"malformed: {error}") from None
+
+    return await each(enumerate(found), item)
+
+
+def _load(wire: Json) -> MachineLoad:
+    is_called = wire.get("last_request_at_ms") is not None
+    return MachineLoad(
+        model_id=_text(wire, "model_id"),
+        deployment_id=_text(wire, "deployment_id"),
+        in_flight=_count(wire, "in_flight"),
+        queued=_count(wire, "queued"),
+        parked=_count(wire, "parked"),
+        last_request_at_ms=_count(wire, "last_request_at_ms", _MAX_MS) if is_called else None,
+        healthy=_urls(wire, "healthy"),
+        unhealthy=_urls(wire, "unhealthy"),
+    )
+
+
+def _line(wire: Json) -> tuple[str, LogLine]:
+    timestamp, level = wire.get("timestamp"), wire.get("level")
+    if not isinstance(timestamp, str) or not _TIMESTAMP.fullmatch(timestamp):
+        raise ValueError("timestamp must be nanoseconds since the epoch, as text")
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}")
+    return _text(wire, "deployment_id"), LogLine(
+        timestamp_ns=int(timestamp),
+        level=level,
+        message=_text(wire, "message", _MAX_MESSAGE, least=0),
+        replica=None if wire.get("replica") is None else _text(wire, "replica", _MAX_URL),
+        request_id=None if wire.get("request_id") is None else _text(wire, "request_id"),
+    )
+
+
+def _text(wire: Json, name: str, longest: int = _MAX_TEXT, least: int = 1) -> str:
+    """Refuses what no column can hold: in the database it would look like an outage."""
+    text = wire.get(name)
+    if not isinstance(text, str) or not least <= len(text) <= longest or "\0" in text:
+        raise ValueError(f"{name} must be text of {least} to {longest} characters")
+    return text
+
+
+def _count(wire: Json, name: str, most: int = _MAX_COUNT) -> int:
+    count = wire.get(name)
+    if type(count) is not int or not 0 <= count <= most:
+        raise ValueError(f"{name} must be a whole number from 0 to {most}")
+    return count
+
+
+def _urls(wire: Json, name: str) -> tuple[str, ...]:
+    urls = wire.get(name)
+    if not isinstance(urls, list) or len(urls) > _MAX_URLS:
+        raise ValueError(f"{name} must be an array of at most {_MAX_URLS} URLs")
+    if not all(isinstance(url, str) and len(url) <= _MAX_URL for url in urls):
+        raise ValueError(f"{name} must hold texts of at most {_MAX_URL} characters")
+    return tuple(urls)
+
+
+ROUTES = [
+    web.post("/internal/v1/deployments/loads", _post_loads),
+    web.post("/internal/v1/deployments/wake", _post_wake),
+    web.post("/internal/v1/deployments/logs", _post_logs),
+]

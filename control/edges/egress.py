@@ -1,0 +1,137 @@
+"""Control's outgoing HTTP calls: each dials an address that was checked, follows no redirect, reads no proxy variable.
+
+Resolves the name, checks every address and dials a checked one. Errors name neither host nor address, and quote nothing
+from the receiver.
+
+See docs/reference/management-api.md#egress-rules.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from policy.hosts import Address, EgressRules, HostRuleError, Reach, check_addresses
+
+CONNECT_TIMEOUT_S = 5.0
+_READ_BYTES = 4096
+Resolve = Callable[[str], Awaitable[list[Address]]]
+
+
+class AddressRefusedError(OSError):
+    """The name resolves to an address that may not be dialled."""
+
+
+async def resolve_host(host: str) -> list[Address]:
+    """Resolve a name with the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """What may be dialled, and how. `reuse`: keep connections for further calls. Only tests replace `resolve`."""
+
+    rules: EgressRules
+    reach: Reach
+    ca_file: str | None = None
+    resolve: Resolve = resolve_host
+    reuse: bool = True
+
+
+class _CheckedResolver(AbstractResolver):
+    """Gives the connector only addresses that it may dial."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        egress = self._egress
+        link = egress.rules.links.get(host.lower())
+        if link is not None:
+            return [_resolved(host, link.address, link.port)]
+        addresses = await egress.resolve(host)
+        try:
+            check_addresses(addresses, egress.reach, egress.rules, "url")
+        except HostRuleError:
+            raise AddressRefusedError from None
+        if not addresses:
+            raise OSError("no address")
+        return [_resolved(host, address, port) for address in addresses]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _resolved(host: str, address: Address, port: int) -> ResolveResult:
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    return ResolveResult(
+        hostname=host, host=str(address), port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST
+    )
+
+
+class EgressClient:
+    """Posts to URLs whose text the caller has checked. `agent`: the User-Agent."""
+
+    def __init__(self, egress: Egress, agent: str) -> None:
+        self._egress = egress
+        self._agent = agent
+        self._tls = ssl.create_default_context()
+        if egress.ca_file is not None:
+            self._tls.load_verify_locations(egress.ca_file)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Mapping[str, str]]:
+        """The status and the headers of the answer. Raises aiohttp's errors and `OSError`: see `describe`."""
+        sent_url = URL(url, encoded=True)  # exactly the text that was checked
+        async with self._open().post(sent_url, headers=headers, data=body, allow_redirects=False) as answer:
+            await answer.content.read(_READ_BYTES)  # the rest is not read; the connection is closed
+            return answer.status, answer.headers
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                resolver=_CheckedResolver(self._egress),
+                use_dns_cache=False,
+                force_close=not self._egress.reuse,
+                limit=0,
+                ssl=self._tls,
+            )
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=timeout,
+                trust_env=False,
+                headers={"User-Agent": self._agent},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return self._session
+
+
+def describe(failure: BaseException) -> str:
+    """The failure as a customer reads it: its kind, never its text."""
+    chain: BaseException | None = failure
+    while chain is not None:
+        if isinstance(chain, AddressRefusedError):
+            return "the name resolves to an address that may not be called"
+        chain = chain.__cause__ or chain.__context__
+    if isinstance(failure, (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)):
+        return "the TLS handshake failed"
+    if isinstance(failure, aiohttp.ClientConnectorDNSError):
+        return "the name does not resolve"
+    if isinstance(failure, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+        return "the connection was refused"
+    return "the connection broke off"

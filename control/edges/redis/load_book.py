@@ -1,0 +1,200 @@
+"""The latest figures of deployments by machine: in Redis, so that several control processes agree, or in this process.
+
+Each process also keeps what it heard itself: while Redis is away or after it lost its data, that is what it knows.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from control.edges.telemetry.log_lines import OutageLog
+from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, MachineLoad, sum_of
+from control.resources.platform.loads import Load
+from control.time_slices import each, pause
+
+_MACHINES = "tg:load:machines"
+"""Hash: when each machine was last heard, in Redis' milliseconds."""
+_BATCH = 100
+"""Commands encoded at once: a millisecond of work."""
+_DEADLINE_S = 0.5
+_PAUSE_S = 1.0
+_EXPIRY_S = 7 * 86_400
+"""Of the figures of a deployment that no machine reports any more."""
+_SWEEP_MS = 10_000.0
+log = logging.getLogger(__name__)
+ByMachine = dict[str, Heard]
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class LocalLoadBook:
+    """What this process heard. Only tests replace `now_ms`."""
+
+    def __init__(self, now_ms: Callable[[], float] = _monotonic_ms) -> None:
+        self._now_ms = now_ms
+        self._machines: dict[str, float] = {}
+        self._loads: dict[str, dict[str, tuple[MachineLoad, float]]] = {}
+        self._swept_ms = now_ms()
+
+    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+        now_ms = self._now_ms()
+        self._machines[machine] = now_ms
+        for load in loads:
+            self._loads.setdefault(load.deployment_id, {})[machine] = (load, now_ms)
+        if now_ms - self._swept_ms > _SWEEP_MS:
+            self._swept_ms = now_ms
+            self._forget_silent_machines(now_ms)
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
+        return {id: sum_of(self.heard(id).values()) for id in deployment_ids if id in self._loads}
+
+    def heard(self, deployment_id: str) -> ByMachine:
+        now_ms = self._now_ms()
+        return {
+            machine: Heard(load, now_ms - at_ms, now_ms - self._machines.get(machine, at_ms))
+            for machine, (load, at_ms) in self._loads.get(deployment_id, {}).items()
+        }
+
+    def _forget_silent_machines(self, now_ms: float) -> None:
+        silent = {machine for machine, at_ms in self._machines.items() if now_ms - at_ms > HEALTH_LASTS_MS}
+        self._machines = {machine: at_ms for machine, at_ms in self._machines.items() if machine not in silent}
+        for id, by_machine in list(self._loads.items()):
+            self._loads[id] = {
+                machine: (load, at_ms)
+                for machine, (load, at_ms) in by_machine.items()
+                if machine not in silent and now_ms - at_ms < _EXPIRY_S * 1000
+            }
+            if not self._loads[id]:
+                del self._loads[id]
+
+
+class RedisLoadBook:
+    """What all processes heard. While Redis does not answer, what this process heard; tries Redis again each second."""
+
+    def __init__(self, redis: Redis, local: LocalLoadBook | None = None) -> None:
+        self._redis = redis
+        self._local = local or LocalLoadBook()
+        self._pause_until_s = float("-inf")
+        self._outage = OutageLog(log)
+
+    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+        await self._local.report(machine, loads)
+        await self._try(lambda: self._write(machine, loads))
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
+        shared = await self._try(lambda: self._read(deployment_ids)) or {}
+        found: dict[str, Load] = {}
+        for id in deployment_ids:
+            await pause()
+            heard = _newest(shared.get(id, {}), self._local.heard(id))
+            if heard:
+                found[id] = sum_of(heard.values())
+        return found
+
+    async def _try(self, work: Callable[[], Any]) -> Any:
+        """The result of `work`, or None while Redis does not answer."""
+        if time.monotonic() < self._pause_until_s:
+            return None
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                result = await work()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._pause_until_s = time.monotonic() + _PAUSE_S
+            cause = str(error).partition("\n")[0] or type(error).__name__
+            self._outage.begins(
+                f"Deployments' loads are not shared ({cause}). Each control process shows what it heard itself."
+                " Check the Redis server, TOLLGATE_REDIS_URL and the permissions of its user."
+            )
+            return None
+        self._outage.ends("Deployments' loads are shared again.")
+        return result
+
+    async def _write(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+        now_ms = await self._time_ms()
+        for start in range(0, max(len(loads), 1), _BATCH):
+            await pause()
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.hset(_MACHINES, machine, str(now_ms))
+            for load in loads[start : start + _BATCH]:
+                key = _key(load.deployment_id)
+                pipeline.hset(key, machine, _encoded(load, now_ms))
+                pipeline.expire(key, _EXPIRY_S)
+            await pipeline.execute()
+
+    async def _read(self, deployment_ids: Sequence[str]) -> dict[str, ByMachine]:
+        now_ms = await self._time_ms()
+        machines = await self._heard_machines(now_ms)
+        found: dict[str, ByMachine] = {}
+        for start in range(0, len(deployment_ids), _BATCH):
+            await pause()
+            ids = deployment_ids[start : start + _BATCH]
+            pipeline = self._redis.pipeline(transaction=False)
+            for id in ids:
+                pipeline.hgetall(_key(id))
+            for id, fields in zip(ids, await pipeline.execute(), strict=True):
+                found[id] = await self._read_one(id, fields, machines, now_ms)
+        return found
+
+    async def _read_one(
+        self, deployment_id: str, fields: Mapping[bytes, bytes], machines: Mapping[str, int], now_ms: int
+    ) -> ByMachine:
+        """The figures by machine. Deletes those of machines that have been silent for long."""
+        names = [machine.decode() for machine in fields]
+        decoded = await each(
+            zip(names, fields.values(), strict=True),
+            lambda field: _decoded(deployment_id, field[1], now_ms, machines.get(field[0], 0)),
+        )
+        heard = dict(zip(names, decoded, strict=True))
+        silent = [machine for machine, one in heard.items() if one.machine_age_ms > HEALTH_LASTS_MS]
+        if silent:
+            await self._redis.hdel(_key(deployment_id), *silent)
+        return heard
+
+    async def _heard_machines(self, now_ms: int) -> dict[str, int]:
+        """When each machine was last heard. Forgets those that have been silent for long."""
+        fields: Any = await self._redis.hgetall(_MACHINES)
+        heard = {machine.decode(): int(at_ms) for machine, at_ms in fields.items()}
+        silent = [machine for machine, at_ms in heard.items() if now_ms - at_ms > HEALTH_LASTS_MS]
+        if silent:
+            await self._redis.hdel(_MACHINES, *silent)
+        return {machine: at_ms for machine, at_ms in heard.items() if machine not in silent}
+
+    async def _time_ms(self) -> int:
+        seconds, microseconds = await self._redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _key(deployment_id: str) -> str:
+    return f"tg:load:deployment:{deployment_id}"
+
+
+def _newest(*sources: ByMachine) -> ByMachine:
+    """Of each machine what was heard last, from whichever source."""
+    found: ByMachine = {}
+    for machine, heard in _items(sources):
+        if machine not in found or heard.age_ms < found[machine].age_ms:
+            found[machine] = heard
+    return found
+
+
+def _items(sources: Iterable[ByMachine]) -> Iterable[tuple[str, Heard]]:
+    return (item for source in sources for item in source.items())
+
+
+def _encoded(load: MachineLoad, now_ms: int) -> bytes:
+    figures = (load.in_flight, load.queued, load.parked, load.last_request_at_ms)
+    return orjson.dumps([now_ms, load.model_id, *figures, load.healthy, load.unhealthy])
+
+
+def _decoded(deployment_id: str, text: bytes, now_ms: int, machine_ms: int) -> Heard:
+    at_ms, model_id, in_flight, queued, parked, last_ms, healthy, unhealthy = orjson.loads(text)
+    load = MachineLoad(model_id, deployment_id, in_flight, queued, parked, last_ms, tuple(healthy), tuple(unhealthy))
+    return Heard(load, now_ms - at_ms, now_ms - max(machine_ms, at_ms))

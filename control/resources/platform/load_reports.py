@@ -1,0 +1,155 @@
+"""What the supervisors of the proxies' machines report about deployments, and what follows from it.
+
+Statuses follow health, wake hooks follow parked calls, and the time of the last request is kept.
+
+See docs/reference/management-api.md#load.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from control.edges.sql import model_rows
+from control.edges.sql.events.clock import database_ms
+from control.edges.sql.store import Store
+from control.resources.errors import DatabaseUnavailableError, DeploymentNotFoundError
+from control.resources.platform import deployments, statuses
+from control.resources.platform.loads import Load
+from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
+from control.resources.records import ReportedDeployment
+from control.time_slices import pause
+
+FIGURES_LAST_MS = 3_000
+"""A machine that has not reported a deployment for so long carries no call of it."""
+HEALTH_LASTS_MS = 30_000
+"""What a machine said of replicas holds until nothing was heard of the machine for so long."""
+LAST_REQUEST_INTERVAL_S = 10.0
+_ROWS_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLoad:
+    """One machine's figures of one deployment."""
+
+    model_id: str
+    deployment_id: str
+    in_flight: int
+    queued: int
+    parked: int
+    last_request_at_ms: int | None
+    healthy: tuple[str, ...]
+    unhealthy: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A machine's latest figures of a deployment. `machine_age_ms`: since the machine reported anything."""
+
+    load: MachineLoad
+    age_ms: float
+    machine_age_ms: float
+
+
+class LoadBook(Protocol):
+    """The latest figures of all machines, in Redis or in this process. Never raises for an outage of Redis."""
+
+    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None: ...
+
+    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
+
+
+class WakeHooks(Protocol):
+    """Asks launchers in the background. Returns False if too many hooks of the workspace are being asked already."""
+
+    def ask(self, request: WakeRequest) -> bool: ...
+
+
+def sum_of(heard: Iterable[Heard]) -> Load:
+    """The load of a deployment from what its machines reported."""
+    machines = [one for one in heard if one.machine_age_ms < HEALTH_LASTS_MS]
+    if not machines:
+        return Load()
+    fresh = [one.load for one in machines if one.age_ms < FIGURES_LAST_MS]
+    healthy = frozenset(url for one in machines for url in one.load.healthy)
+    return Load(
+        in_flight=sum(load.in_flight for load in fresh),
+        queued=sum(load.queued for load in fresh),
+        parked=sum(load.parked for load in fresh),
+        last_request_at_ms=max((one.load.last_request_at_ms or 0 for one in machines), default=0) or None,
+        healthy=healthy,
+        unhealthy=frozenset(url for one in machines for url in one.load.unhealthy) - healthy,
+    )
+
+
+class LoadReports:
+    """Takes the reports. Run `write_periodically` beside it."""
+
+    def __init__(self, store: Store, book: LoadBook, wakes: WakeHooks) -> None:
+        self._store = store
+        self._book = book
+        self._wakes = wakes
+        self._last_requests: dict[str, int] = {}
+        """Epoch milliseconds by deployment, to be written."""
+
+    async def take(self, machine: str, reported: Sequence[MachineLoad]) -> None:
+        """Deployments that do not exist are ignored."""
+        await self._book.report(machine, reported)
+        by_id = {load.deployment_id: load for load in reported}
+        known = await self._book.loads(list(by_id))
+        now_ms, found = await self._find(list(by_id))
+        for one in found:
+            await pause()
+            record = one.record
+            if record.model_id == by_id[record.id].model_id:
+                await self._follow(one, known.get(record.id, Load()), now_ms)
+
+    async def wake(self, model_id: str, deployment_id: str) -> bool:
+        """Ask for a deployment to be woken, without a call. False if too many hooks are being asked already."""
+        _now_ms, found = await self._find([deployment_id])
+        if not found or found[0].record.model_id != model_id:
+            raise DeploymentNotFoundError
+        known = await self._book.loads([deployment_id])
+        return self._ask(found[0], "wake", known.get(deployment_id, Load()).parked)
+
+    async def write_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(LAST_REQUEST_INTERVAL_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write when deployments were last called. Kept while the database is unreachable."""
+        noted = dict(self._last_requests)
+        if not noted:
+            return
+        with suppress(DatabaseUnavailableError):
+            async with self._store.write() as tx:
+                await model_rows.note_last_requests(tx, noted)
+            for id, at_ms in noted.items():
+                if self._last_requests.get(id) == at_ms:
+                    del self._last_requests[id]
+
+    async def _find(self, deployment_ids: Sequence[str]) -> tuple[int, list[ReportedDeployment]]:
+        """The database's clock, and the deployments."""
+        now_ms, found = 0, list[ReportedDeployment]()
+        for start in range(0, len(deployment_ids), _ROWS_AT_ONCE):
+            await pause()
+            async with self._store.read() as conn:
+                now_ms = await database_ms(conn)
+                found += await model_rows.reported_deployments(conn, deployment_ids[start : start + _ROWS_AT_ONCE])
+        return now_ms, found
+
+    async def _follow(self, found: ReportedDeployment, load: Load, now_ms: int) -> None:
+        record = found.record
+        if (load.last_request_at_ms or 0) > (record.last_request_at_ms or 0):
+            self._last_requests[record.id] = load.last_request_at_ms or 0
+        if statuses.after_report(record, load) != record:
+            await deployments.observe_health(self._store, record.model_id, record.id, load)
+        elif load.parked and is_due(record, now_ms):
+            self._ask(found, "request", load.parked)
+
+    def _ask(self, found: ReportedDeployment, reason: Reason, parked: int) -> bool:
+        if not has_wake_hook(found.record):
+            return True
+        return self._wakes.ask(WakeRequest(found.workspace_id, found.record, reason, parked))
