@@ -183,6 +183,15 @@ async def test_changes_that_come_together_are_sent_together(control: Control, lo
     assert [len(one) for one in control.loads[:3]] == [1000, 1000, 500]
 
 
+async def test_long_lists_of_replicas_are_spread_over_posts(control: Control, loads: LoadReports, board: Board) -> None:
+    urls = tuple(f"http://{'a' * 1900}/{number}" for number in range(256))
+    for number in range(20):
+        board.carried[f"d{number}"] = replace(PARKED, deployment_id=f"d{number}", healthy=urls, unhealthy=())
+        loads.changed(f"d{number}")
+    await loads.finish()
+    assert [len(one) for one in control.loads] == [9, 9, 2], "nine of them have more than 4 000 000 characters"
+
+
 async def test_deployment_that_is_gone_is_not_reported(control: Control, loads: LoadReports, board: Board) -> None:
     board.carried["d"] = PARKED
     async with running(loads.run):
@@ -273,11 +282,14 @@ async def test_control_that_cannot_be_reached_is_logged_once(caplog: pytest.LogC
     assert len(caplog.records) == 1
 
 
-async def test_wake_is_taken_on_when_control_says_so(control: Control, reports: ControlReports) -> None:
+async def test_wake_is_taken_on_when_control_says_so(
+    control: Control, reports: ControlReports, caplog: pytest.LogCaptureFixture
+) -> None:
     assert await reports.wake("m", "d")
     assert control.taken == [("wake", {"model_id": "m", "deployment_id": "d"})]
-    control.status = 503
-    assert not await reports.wake("m", "d")
+    for control.status in (404, 503):
+        assert not await reports.wake("m", "d")
+    assert caplog.records == [], "a deployment that is gone, or too many wake hooks, is no outage"
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------

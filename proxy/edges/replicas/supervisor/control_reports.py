@@ -5,6 +5,7 @@ Errors never carry the token.
 """
 
 import logging
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -34,11 +35,8 @@ class ControlReports:
         self._away = False
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
-        """`what`: `loads`, `wake` or `logs`. Raises `ReportNotTakenError` or `ReportRejectedError`."""
-        try:
-            status, text = await self._send(what, orjson.dumps(report))
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._not_taken(f"{type(error).__name__} at {self._url}{what}") from None
+        """`what`: `loads` or `logs`. Raises `ReportNotTakenError` or `ReportRejectedError`."""
+        status, text = await self._send(what, report)
         if status in _MALFORMED:
             raise ReportRejectedError(text[:500].decode(errors="replace"))
         if status != 200:
@@ -48,22 +46,27 @@ class ControlReports:
             log.info("Control takes reports on deployments again.")
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
-        """Ask for a deployment to be woken. Returns whether control has taken it on."""
+        """Ask for a deployment to be woken. Returns whether control has taken it on: it may be gone, or too many."""
         try:
-            await self.post("wake", {"model_id": model_id, "deployment_id": deployment_id})
-        except (ReportNotTakenError, ReportRejectedError):
+            status, _ = await self._send("wake", {"model_id": model_id, "deployment_id": deployment_id})
+        except ReportNotTakenError:
             return False
-        return True
+        return status == 200
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _send(self, what: str, body: bytes) -> tuple[int, bytes]:
+    async def _send(self, what: str, report: dict[str, Any]) -> tuple[int, bytes]:
+        """The answer's status and body. Raises `ReportNotTakenError` if there is none."""
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
-        async with self._session.post(self._url + what, data=body, allow_redirects=False) as answer:
-            return answer.status, await answer.read()
+        url = self._url + what
+        try:
+            async with self._session.post(url, data=BytesIO(orjson.dumps(report)), allow_redirects=False) as answer:
+                return answer.status, await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise self._not_taken(f"{type(error).__name__} at {url}") from None
 
     def _not_taken(self, cause: str) -> ReportNotTakenError:
         if not self._away:

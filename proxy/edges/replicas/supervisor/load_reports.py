@@ -18,8 +18,8 @@ BUSY_INTERVAL_S = 0.5
 REFRESH_INTERVAL_S = 10.0
 """Time between two posts in which deployments that are idle are told of again: control may have lost what it knew."""
 LONGEST_PAUSE_S = 5.0
-MAX_LOADS = 1000
-"""Most deployments in one post."""
+MAX_LOADS, MAX_URL_CHARS = 1000, 4_000_000
+"""Most deployments, and about the most characters of replicas' base URLs, in one post."""
 log = logging.getLogger(__name__)
 
 
@@ -100,18 +100,24 @@ class LoadReports:
     async def _send(self, due: dict[str, None]) -> None:
         ids = list(due)
         async with self._sending:
-            for start in range(0, len(ids), MAX_LOADS):
+            while ids:
+                loads, taken = self._next_loads(ids)
                 try:
-                    await self._post(ids[start : start + MAX_LOADS])
+                    await self._post(loads)
                 except BaseException:
-                    for id in ids[start:]:
+                    for id in ids:
                         self._changed[id] = None
                         self._told.pop(id, None)
                     raise
+                del ids[:taken]
 
-    async def _post(self, ids: list[str]) -> None:
-        loads = []
-        for id in ids:
+    def _next_loads(self, ids: list[str]) -> tuple[list[dict[str, Any]], int]:
+        """The newest figures of the first deployments, as many as fit into a post, and how many these are."""
+        loads: list[dict[str, Any]] = []
+        taken = url_chars = 0
+        while taken < min(len(ids), MAX_LOADS) and url_chars < MAX_URL_CHARS:
+            id = ids[taken]
+            taken += 1
             load = self._loads.load_of(id)
             self._changed.pop(id, None)
             self._busy.pop(id, None)
@@ -119,9 +125,13 @@ class LoadReports:
                 self._told.pop(id, None)
                 continue
             loads.append(_to_wire(load))
+            url_chars += sum(map(len, (*load.healthy, *load.unhealthy)))
             self._told[id] = _outline(load)
             if load.in_flight or load.queued or load.parked:
                 self._busy[id] = None
+        return loads, taken
+
+    async def _post(self, loads: list[dict[str, Any]]) -> None:
         try:
             await self._reports.post("loads", {"machine": self._machine, "loads": loads})
         except ReportRejectedError as error:

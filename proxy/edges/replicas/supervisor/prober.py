@@ -227,11 +227,12 @@ class Prober:
     def _gap_s(self, watched: _Watched, probed: _Probed) -> float:
         """Time from the start of one probe to the start of the next."""
         is_new, probed.is_new = probed.is_new, False
+        interval_s = probed.health.check.interval_s
         if self._is_hurried(watched, probed):
-            return max(HURRIED_GAP_S, watched.unready / HURRIED_PER_S)
+            return min(interval_s, max(HURRIED_GAP_S, watched.unready / HURRIED_PER_S))
         # All machines learn of a replica together: let them probe it at different times.
         part = random.uniform(0.5, 1) if is_new else 1  # noqa: S311 (spreads load, keeps no secret)
-        return probed.health.check.interval_s * part
+        return interval_s * part
 
     def _is_hurried(self, watched: _Watched, probed: _Probed) -> bool:
         return watched.id in self._hurried and not probed.health.healthy
