@@ -1,5 +1,6 @@
 """Tables of the URLs and addresses that must be refused, and of those that must be accepted."""
 
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
@@ -15,6 +16,7 @@ from policy.hosts import (
     check_addresses,
     check_base_url,
     check_replica_url,
+    check_wake_url,
     is_public,
     plain_address,
     refusal,
@@ -491,6 +493,44 @@ def test_without_allowed_networks_internal_replicas_are_refused(url: str) -> Non
     with pytest.raises(HostRuleError):
         check_replica_url(url, EgressRules())
     assert check_replica_url("http://gpu.example.com:8000", EgressRules()).port == 8000
+
+
+@pytest.mark.parametrize("rules", [RULES, EgressRules()])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://10.1.0.5:8000", "http://[fd12:3456::7]:8000/v1", "http://8.8.8.8:80", "http://vllm:8000/"),
+        *("https://gpu.example.com/base/", "http://linked.internal", "http://10.2.0.5:8000", "http://127.0.0.1"),
+        *("http://2130706433", "http://0x0a010005", "http://169.254.169.254/", "http://[::ffff:10.2.0.5]:8000"),
+        *("http://metadata.google.internal/", "http://user:pw@10.1.0.5", "http://10.1.0.5:0", "http://10.1.0.5:"),
+        *(
+            "ftp://10.1.0.5",
+            "10.1.0.5:8000",
+            "http://10.1.0.5/../x",
+            "http://0.0.0.0",
+            "",
+            "http://localhost",
+            "http://",
+        ),
+    ],
+)
+def test_a_wake_url_is_accepted_where_a_replica_is_and_may_have_a_query(url: str, rules: EgressRules) -> None:
+    fields = set[str]()
+
+    def accepts(check: Callable[[str, EgressRules], object], text: str) -> bool:
+        try:
+            check(text, rules)
+        except HostRuleError as refused:
+            fields.add(refused.field)
+            return False
+        return True
+
+    as_replica = accepts(check_replica_url, url)
+    assert accepts(check_wake_url, url) == as_replica
+    assert accepts(check_wake_url, f"{url}?token=a%20b&x=/?:@") == as_replica
+    for query in ("a b", "a#b", "%zz", "\u00e4", "\n", "<", '"', "x" * 2048):
+        assert not accepts(check_wake_url, f"{url}?{query}")
+    assert fields <= {"replicas", "wake_url"}
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

@@ -40,6 +40,10 @@ async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
         await Resolving("93.184.215.14", address).check_base_url(URL)
     with pytest.raises(HostRuleError):
         await Resolving(address).check_replica_url("http://replica.example.com:8000")
+    with pytest.raises(HostRuleError) as refused:
+        await Resolving("93.184.215.14", address).check_wake_url("http://launcher.example.com:8000/s3cret?x=1")
+    assert refused.value.field == "wake_url"
+    assert "s3cret" not in refused.value.message
 
 
 async def test_public_and_unknown_names_are_accepted() -> None:
@@ -49,6 +53,7 @@ async def test_public_and_unknown_names_are_accepted() -> None:
 
 async def test_what_the_operator_allows() -> None:
     await Resolving("10.1.2.3", allow="10.0.0.0/8").check_replica_url("http://replica.example.com:8000")
+    await Resolving("10.1.2.3", allow="10.0.0.0/8").check_wake_url("http://launcher.example.com:8000/wake?x=1")
     with pytest.raises(HostRuleError):
         await Resolving("10.1.2.3", allow="10.0.0.0/8").check_base_url(URL)
     await Resolving("10.1.2.3", allow="llm.example.com=10.1.2.3:443").check_base_url(URL)
