@@ -21,7 +21,7 @@ from runtime.child_process import tie_to_parent
 from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.model_server import MODEL
 from tests.journeys.product import OperatorClient, Product, ready_line
-from tests.upstream import ScriptedUpstream
+from tests.upstream import ScriptedUpstream, answer
 
 SUFFIX = "models.example.test"
 
@@ -165,6 +165,47 @@ async def test_call_of_a_sleeping_deployment_waits_for_a_replica(direct: Direct,
     assert not parked.done()
     await direct.replicas(replica)
     assert (await asyncio.wait_for(parked, 30)).content == b"1"
+
+
+async def test_wake_asks_the_hook_once_and_a_call_goes_on_when_it_is_answered(direct: Direct, replica: str) -> None:
+    stage, upstream = direct.stage, direct.stage.upstream
+    upstream.default = answer(200)
+    path = f"/v1/models/{direct.model}/deployments/{direct.deployment}"
+    await stage.operator.call("PATCH", path, {"wake_url": f"{upstream.url}/wake/secret"})
+    await direct.replicas()
+
+    async def sleeps() -> bool:
+        """Whether the proxy knows that there is no replica: it answers for its own copy of policy."""
+        woken = await direct.http.post(f"{direct.base}/production/wake")
+        assert (woken.status_code, woken.json()) == (202, {})
+        return bool(upstream.received)
+
+    await stage.until(sleeps, "the hook is asked")
+    asked = upstream.received[0].json
+    assert (asked["model_id"], asked["deployment_id"], asked["reason"]) == (direct.model, direct.deployment, "wake")
+    parked = asyncio.ensure_future(direct.http.post(f"{direct.base}/production/predict", content=b"1"))
+    await asyncio.wait([parked], timeout=1)
+    assert not parked.done()
+    assert len(upstream.received) == 1, "the need was told already"
+    await direct.replicas(replica)
+    assert (await asyncio.wait_for(parked, 30)).content == b"1"
+    assert (await direct.http.post(f"{direct.base}/development/wake")).status_code == 404
+
+
+async def test_call_is_in_the_deployments_log_without_content(direct: Direct) -> None:
+    url, named = f"{direct.base}/production/sync/seen/x?secret=1", {"x-request-id": "logged-1"}
+    assert (await direct.http.put(url, content=b"private", headers=named)).status_code == 200
+    path = f"/v1/models/{direct.model}/deployments/{direct.deployment}/logs"
+
+    async def lines() -> list[Any]:
+        found: list[Any] = (await direct.stage.operator.call("POST", path, {"request_id": "logged-1"}))["logs"]
+        return found
+
+    [line] = await direct.stage.until(lines, "the call's line")
+    assert line["message"].startswith(f"PUT /models/{direct.model}/production/sync/seen/x 200 in ")
+    assert line["level"] == "INFO"
+    assert "secret" not in str(line)
+    assert "private" not in str(line)
 
 
 async def test_direct_calls_are_counted_by_model_and_leave_no_event(direct: Direct) -> None:
