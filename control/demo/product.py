@@ -35,6 +35,7 @@ class Product:
         self.log = data / "up.log"
         self.proxy = self.control = self.admin = ""
         self._process: Process | None = None
+        self._launcher: Process | None = None
         ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
         self._environment = ours | _SETTINGS
 
@@ -51,13 +52,23 @@ class Product:
         self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
         return line
 
+    async def launch(self, api_key: str, *arguments: str) -> str:
+        """Start `tollgate launcher` with these arguments and return its `ready` line."""
+        with self.log.open("ab") as log:
+            self._launcher = await self._spawn(
+                "launcher", "--url", self.control, *arguments, stderr=log.fileno(), api_key=api_key
+            )
+        assert self._launcher.stdout is not None
+        line = (await asyncio.wait_for(self._launcher.stdout.readline(), READY_TIMEOUT_S)).decode().strip()
+        if not line.startswith("ready"):
+            raise ProductError("`tollgate launcher` did not become ready")
+        return line
+
     async def stop(self) -> int:
-        """Send SIGTERM; returns the exit status."""
-        if self._process is None:
-            return 0
-        if self._process.returncode is None:
-            self._process.terminate()
-        return await self._process.wait()
+        """Send SIGTERM, to the launcher first; returns the exit status, 0 if all ended well."""
+        if self._launcher is not None and await _terminated(self._launcher):
+            raise ProductError(f"`tollgate launcher` ended with {self._launcher.returncode}")
+        return 0 if self._process is None else await _terminated(self._process)
 
     async def command(self, *arguments: str) -> Any:
         """Run a `tollgate` command on the same data directory; returns the JSON it prints."""
@@ -70,17 +81,25 @@ class Product:
     def last_log_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
 
-    async def _spawn(self, *arguments: str, stderr: int) -> Process:
-        command = (*TOLLGATE, *arguments)
+    async def _spawn(self, *arguments: str, stderr: int, api_key: str = "") -> Process:
+        environment = self._environment | ({"TOLLGATE_API_KEY": api_key} if api_key else {})
         return await asyncio.create_subprocess_exec(
-            *command, env=self._environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
+            *(*TOLLGATE, *arguments), env=environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
         )
+
+
+async def _terminated(process: Process) -> int:
+    """Its exit status, after a SIGTERM if it still runs."""
+    if process.returncode is None:
+        process.terminate()
+    return await process.wait()
 
 
 class ManagementClient:
     """A client of the management API with one workspace key."""
 
     def __init__(self, base_url: str, api_key: str) -> None:
+        self.api_key = api_key
         self._base_url = base_url
         self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"})
 

@@ -3,65 +3,18 @@
 A step raises `StepFailedError` if the product does not do what it promises.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from control.demo.caller import RefusedError, ask, ask_streamed
-from control.demo.product import ManagementClient, Product
-from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, ScriptedUpstream
+from control.demo.cold_start import cold_start, launcher_started
+from control.demo.product import ManagementClient
+from control.demo.scene import Scene, Step, StepFailedError, expect, until
+from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
 
 SLUG = "acme/assistant"
 PARENT_LIMIT, CHILD_LIMIT = 5, 4
 """Requests per minute of the company, and of each of its two teams. The teams' sum exceeds the company's limit."""
-PATIENCE_S = 15.0
-
-
-class StepFailedError(Exception):
-    """The product did not do what the step expects."""
-
-
-@dataclass
-class Scene:
-    """What the steps have created so far."""
-
-    product: Product
-    upstreams: list[ScriptedUpstream]
-    desk: ManagementClient | None = None
-    models: list[str] = field(default_factory=list)
-    endpoint_id: str = ""
-    groups: dict[str, str] = field(default_factory=dict)
-    keys: dict[str, Any] = field(default_factory=dict)
-    answered: int = 0
-    began: str = ""
-
-    @property
-    def operator(self) -> ManagementClient:
-        assert self.desk is not None, "the workspace is made first"
-        return self.desk
-
-    def key(self, team: str) -> str:
-        return str(self.keys[team]["api_key"])
-
-
-Step = Callable[[Scene], Awaitable[list[str]]]
-
-
-def expect(held: bool, otherwise: str) -> None:
-    if not held:
-        raise StepFailedError(otherwise)
-
-
-async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:
-    """Poll `look` until it returns something true. Raises StepFailedError after `PATIENCE_S`."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while time.monotonic() < give_up_at:
-        if found := await look():
-            return found
-        await asyncio.sleep(0.05)
-    raise StepFailedError(otherwise)
 
 
 async def product_up(scene: Scene) -> list[str]:
@@ -327,5 +280,7 @@ STEPS: tuple[Step, ...] = (
     events_listed,
     target_swapped,
     key_revoked,
+    launcher_started,
+    cold_start,
     product_down,
 )

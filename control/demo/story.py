@@ -11,7 +11,8 @@ import aiohttp
 
 from control.demo.caller import RefusedError
 from control.demo.product import Product, ProductError
-from control.demo.steps import STEPS, Scene, Step, StepFailedError
+from control.demo.scene import Scene, Step, StepFailedError
+from control.demo.steps import STEPS
 from control.demo.upstream import ScriptedUpstream
 
 Print = Callable[[str], None]

@@ -1,15 +1,18 @@
 """A scripted model server: speaks the Chat Completions dialect and answers with its own name.
 
-Records the requests it receives, so that a step can check what the proxy sent.
+Records the requests it receives, so that a step can check what the proxy sent. `python -m control.demo.upstream NAME
+PORT` runs one in a process of its own, which takes a second to load.
 """
 
 import asyncio
 import json
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+LOADING_S = 1.0
 INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS = 20, 5, 10
 USAGE = {
     "prompt_tokens": INPUT_TOKENS,
@@ -29,12 +32,13 @@ class ScriptedUpstream:
     requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
-    async def start(self) -> None:
+    async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
@@ -47,6 +51,9 @@ class ScriptedUpstream:
 
     async def between_pieces(self) -> None:
         await asyncio.sleep(self.pause_s)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -81,3 +88,14 @@ class ScriptedUpstream:
     @staticmethod
     def _frame(body: dict[str, Any], kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": body["model"], "choices": choices}
+
+
+async def _serve(name: str, port: int) -> None:
+    print(f"{name} loads its weights", flush=True)
+    await asyncio.sleep(LOADING_S)
+    await ScriptedUpstream(name).start(port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,49 @@
+"""A model server in a process of its own: `python -m tests.journeys.replicas.server LOG HEALTHY_FILE DELAY_S`.
+
+Prints its port. Before it answers a call it appends the call's request id to LOG, so that a call that may have run
+the model is known even if the server is killed. `/health` is 200 while HEALTHY_FILE exists.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+
+
+class ModelServer:
+    """Answers each call after `delay_s`."""
+
+    def __init__(self, log: Path, healthy_file: Path, delay_s: float) -> None:
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._healthy_file = healthy_file
+        self._delay_s = delay_s
+
+    async def health(self, _request: web.Request) -> web.Response:
+        return web.Response(status=200 if self._healthy_file.exists() else 503)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        os.write(self._log, f"{request.headers['x-request-id']}\n".encode())
+        await request.read()
+        await asyncio.sleep(self._delay_s)
+        message = {"role": "assistant", "content": "Here."}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
+        return web.json_response(body)
+
+
+async def serve(server: ModelServer) -> None:
+    app = web.Application()
+    app.add_routes([web.get("/health", server.health), web.post("/{path:.*}", server.answer)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(ModelServer(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))))
