@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,13 +10,6 @@ from tests.journeys.product import models
 from tests.journeys.replicas.model_servers import ModelServerProcess, ModelServers
 
 CALLERS = 8
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Any:
-    servers = ModelServers(tmp_path)
-    yield servers
-    servers.stop()
 
 
 class SteadyCalls:
