@@ -9,7 +9,7 @@ import pytest
 
 from tests.journeys.conftest import Stage
 from tests.journeys.product import models
-from tests.journeys.replicas.crowd import GROUPS, Crowd, WakeHook
+from tests.journeys.replicas.crowd import GROUPS, MAX_CONCURRENCY, Crowd, WakeHook
 from tests.journeys.replicas.model_servers import ModelServers
 
 HEALTH = {"path": "/health", "interval_s": 0.5, "timeout_s": 1, "healthy_after": 1, "unhealthy_after": 2}
@@ -35,7 +35,7 @@ async def crowd(stage: Stage, hook: WakeHook) -> AsyncIterator[Crowd]:
     """A slug whose deployment is scaled to zero, and a key for each group."""
     operator = stage.operator
     model = (await operator.call("POST", "/v1/models", {"name": stage.name}))["id"]
-    made = {"name": "d", "wake_url": hook.url, "health": HEALTH, "max_concurrency": 4, "max_queued": 400}
+    made = {"name": "d", "wake_url": hook.url, "health": HEALTH, "max_concurrency": MAX_CONCURRENCY, "max_queued": 400}
     deployment = (await operator.call("POST", f"/v1/models/{model}/deployments", made))["id"]
     path = f"/v1/models/{model}/deployments/{deployment}"
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})

@@ -12,6 +12,8 @@ from tests.journeys.conftest import Stage
 NOISY, QUIET = 140, 20
 GROUPS = {"noisy": NOISY, "quiet-1": QUIET, "quiet-2": QUIET, "quiet-3": QUIET}
 DIRECT = 20
+MAX_CONCURRENCY = 4
+"""Of each replica."""
 TOTAL = sum(GROUPS.values()) + DIRECT
 
 
