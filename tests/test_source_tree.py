@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted((*ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md"), *(ROOT / "docs").rglob("*.md")))
-PACKAGES = ("policy", "proxy", "control", "launcher", "runtime", "tests", "bench")
+DOCUMENTS = sorted(
+    (
+        *ROOT.glob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+        *(path for top in ("docs", "deploy") for path in (ROOT / top).rglob("*.md")),
+    )
+)
+PACKAGES = ("policy", "proxy", "control", "launcher", "runtime", "deploy", "tests", "bench")
 NAMED = re.compile(rf"(?<![\w/.@:-])((?:{'|'.join((*PACKAGES, 'docs'))})/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)(?![\w/*{{<])")
-DRAWN = re.compile(r"^( *)(\w+)/(?= |$)", re.MULTILINE)
+DRAWN = re.compile(r"^( *)([\w-]+)/(?= |$)", re.MULTILINE)
 
 
 def paths_in(text: str) -> set[str]:
@@ -32,10 +38,11 @@ def drawn(text: str) -> list[str]:
 
 
 def folders(root: Path) -> Iterator[str]:
-    """Each folder below the packages that contains files, except caches."""
+    """Each folder below the packages with files in it or below it, except caches."""
     for package in PACKAGES:
         for path in (root / package, *(root / package).rglob("*/")):
-            if path.name != "__pycache__" and any(file.is_file() for file in path.iterdir()):
+            files = (file for file in path.rglob("*") if file.is_file() and file.parent.name != "__pycache__")
+            if path.name != "__pycache__" and any(files):
                 yield str(path.relative_to(root))
 
 
