@@ -117,7 +117,7 @@ async def test_cold_call_is_parked_woken_and_answered_and_again_after_idleness(l
     await launched.register()
     launched.started("--idle-timeout-s", "3", "--health", "/health", server=(*SERVER, "--slow-start-s", "1"))
     first = await launched.ask()
-    assert (await launched.deployment())["status"] == "ACTIVE"
+    await launched.until_status("ACTIVE")
     answers = await asyncio.gather(*(launched.ask() for _ in range(20)))
     assert set(answers) == {first}
     deployment = await launched.until_status("SCALED_TO_ZERO")
