@@ -125,13 +125,17 @@ class Invoke:
             context.load.drop()
         outgoing, method = context.outgoing, context.head.incoming.method
         head = Answered(upstream.status, _returned(method, upstream), b"")
+        length = _declared_length(upstream.headers)
 
         def write(data: bytes) -> bool:
             if not outgoing.started:
+                if len(data) == length:  # all of it: one write, with its length
+                    head.final = data
+                    return True
                 begin(context, head)
             return outgoing.write(data)
 
-        if method == "HEAD" or not _declares_length(upstream.headers):
+        if method == "HEAD" or length is None:
             write(b"")  # a stream's head does not wait for its first bytes
         while not upstream.ended:
             started = perf_counter()
@@ -159,5 +163,6 @@ def _returned(method: str, upstream: UpstreamAnswer) -> Headers:
     return returned_headers(upstream.headers, fields)
 
 
-def _declares_length(headers: Headers) -> bool:
-    return any(name == "content-length" for name, _ in headers)
+def _declared_length(headers: Headers) -> int | None:
+    """The body's `content-length`, which the upstream's client has checked."""
+    return next((int(value) for name, value in headers if name == "content-length"), None)

@@ -252,6 +252,12 @@ async def test_answer_is_passed_on_piece_by_piece_with_backpressure(rig: DirectR
     assert outgoing.body == b"data: 1\n\ndata: 2\n\ndata: 3\n\n"
 
 
+async def test_answer_that_arrived_whole_leaves_whole(rig: DirectRig) -> None:
+    rig.upstream.will(answer(b"12345", headers=(*JSON, ("content-length", "5"))))
+    outgoing = await rig.serve(asking())
+    assert (outgoing.entries, outgoing.body) == (["finish"], b"12345")
+
+
 async def test_head_of_a_stream_does_not_wait_for_its_first_bytes(rig: DirectRig) -> None:
     piece = asyncio.Event()
     rig.upstream.will(stream := answer(pieces=[piece, b"x"], headers=SSE))
