@@ -31,13 +31,6 @@ class Loads(Protocol):
     async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
 
 
-class NoLoads:
-    """Nobody reports."""
-
-    async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]:
-        return {}
-
-
 def active_replicas(record: DeploymentRecord, load: Load) -> int:
     """How many listed replicas are healthy. Without probes, a replica is healthy until it is reported unhealthy."""
     if record.status in NOT_SERVING:

@@ -13,7 +13,7 @@ import pytest
 from control.edges.sql import model_rows
 from control.resources.platform import deployments
 from control.resources.platform.loads import Load
-from tests.control.plane import ControlPlane, running_plane
+from tests.control.plane import TOKEN, ControlPlane, running_plane
 
 Json = dict[str, Any]
 PUBLIC = "https://93.184.215.14"
@@ -47,9 +47,7 @@ async def published(plane: ControlPlane, one: str) -> tuple[int, list[Any]]:
 
 
 async def _published_row(plane: ControlPlane, model: str) -> list[Any]:
-    page = (
-        await plane.get("/internal/v1/snapshot", headers={"Authorization": "Bearer internal-token-of-the-tests"})
-    ).ok()
+    page = (await plane.get("/internal/v1/snapshot", key=TOKEN)).ok()
     return next(row for row in page["rows"] if row[0] == "model" and row[1] == model.rpartition("/")[2])
 
 
@@ -290,6 +288,24 @@ async def test_replicas_with_probes_serve_after_the_first_report(plane: ControlP
         assert (await published(plane, one))[1][1] == status
     (await plane.delete(one)).ok()
     await deployments.observe_health(plane.store, *ids, Load(healthy=frozenset([PUBLIC])))
+
+
+async def test_a_replica_that_proxies_know_as_healthy_keeps_its_deployment_serving(plane: ControlPlane) -> None:
+    model, one = await new_deployment(plane, health={})
+    (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC]})).ok()
+    figures: Json = {**dict.fromkeys(("in_flight", "queued", "parked"), 0), "last_request_at_ms": None, "unhealthy": []}
+    load = {"model_id": model.rpartition("/")[2], "deployment_id": one.rpartition("/")[2], **figures}
+    report = {"machine": "0123456789abcdef", "loads": [{**load, "healthy": [PUBLIC]}]}
+    (await plane.post("/internal/v1/deployments/loads", report, key=TOKEN)).ok()
+    shown = (await plane.get(one)).ok()
+    assert (shown["status"], shown["active_replica_count"]) == ("ACTIVE", 1)
+    both = (await plane.put(f"{one}/replicas", {"replicas": [PUBLIC, f"{PUBLIC}:1"]})).ok()
+    assert (both["status"], both["active_replica_count"]) == ("ACTIVE", 1)
+    (await plane.post(f"{one}/deactivate")).ok()
+    assert (await plane.get(one)).ok()["active_replica_count"] == 0
+    (await plane.post(f"{one}/activate")).ok()
+    assert (await plane.get(one)).ok()["status"] == "ACTIVE"
+    assert (await plane.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:1"]})).ok()["status"] == "LOADING_MODEL"
 
 
 async def test_reports_and_changes_at_once_are_all_kept(plane: ControlPlane) -> None:
