@@ -22,12 +22,13 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 """From the least important up."""
 MAX_MESSAGE_CHARS = 16_384
 LINES_AT_ONCE = 1000
-"""In one transaction. Others that write wait for it."""
+"""In one call."""
 NS_PER_MS = 1_000_000
 MAX_NS = 2**63 - 1
 """The largest time that a column holds."""
 _DAY_NS = 86_400_000 * NS_PER_MS
-_DELETED_AT_ONCE = 2_000
+_WRITTEN_AT_ONCE, _DELETED_AT_ONCE = 200, 500
+"""Lines in one transaction: SQLite has one writer, and others wait for it."""
 _GROWTH = 10
 """A log is cut back after it grew by this fraction of a bound."""
 _CUT = " … (cut)"
@@ -73,8 +74,8 @@ class DeploymentLogs:
     async def write(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Write (deployment id, line); lines of unknown deployments are dropped."""
         made = await each(lines, lambda pair: (pair[0], replace(pair[1], message=printable(pair[1].message))))
-        for start in range(0, len(made), LINES_AT_ONCE):
-            await self._write(made[start : start + LINES_AT_ONCE])
+        for start in range(0, len(made), _WRITTEN_AT_ONCE):
+            await self._write(made[start : start + _WRITTEN_AT_ONCE])
 
     async def read(self, deployment_id: str, wanted: LogFilter) -> list[LogLine]:
         async with self._store.read() as conn:
