@@ -6,6 +6,7 @@ See docs/reference/management-api.md#load.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ HEALTH_LASTS_MS = 30_000
 """What a machine said of replicas holds until nothing was heard of the machine for so long."""
 LAST_REQUEST_INTERVAL_S = 10.0
 _ROWS_AT_ONCE = 100
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,16 @@ class LoadReports:
         by_id = {load.deployment_id: load for load in reported}
         known = await self._book.loads(list(by_id))
         now_ms, found = await self._find(list(by_id))
+        found = [one for one in found if one.record.model_id == by_id[one.record.id].model_id]
+        # First what takes no transaction: a wake must not wait for the statuses of others.
         for one in found:
             await pause()
-            record = one.record
-            if record.model_id == by_id[record.id].model_id:
-                await self._follow(one, known.get(record.id, Load()), now_ms)
+            self._note(one, known.get(one.record.id, Load()), now_ms)
+        for one in found:
+            await pause()
+            record, load = one.record, known.get(one.record.id, Load())
+            if statuses.after_report(record, load) != record:
+                await deployments.observe_health(self._store, record.model_id, record.id, load)
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         """Ask for a deployment to be woken, without a call. False if too many hooks are being asked already."""
@@ -116,7 +123,10 @@ class LoadReports:
     async def write_periodically(self) -> None:
         while True:
             await asyncio.sleep(LAST_REQUEST_INTERVAL_S)
-            await self.write()
+            try:
+                await self.write()
+            except Exception:  # a bug must not end all later writes
+                log.exception("Times of last requests not written; tried again in %.0f s.", LAST_REQUEST_INTERVAL_S)
 
     async def write(self) -> None:
         """Write when deployments were last called. Kept while the database is unreachable."""
@@ -124,8 +134,7 @@ class LoadReports:
         if not noted:
             return
         with suppress(DatabaseUnavailableError):
-            async with self._store.write() as tx:
-                await model_rows.note_last_requests(tx, noted)
+            await self._store.transact(lambda tx: model_rows.note_last_requests(tx, noted))
             for id, at_ms in noted.items():
                 if self._last_requests.get(id) == at_ms:
                     del self._last_requests[id]
@@ -140,13 +149,11 @@ class LoadReports:
                 found += await model_rows.reported_deployments(conn, deployment_ids[start : start + _ROWS_AT_ONCE])
         return now_ms, found
 
-    async def _follow(self, found: ReportedDeployment, load: Load, now_ms: int) -> None:
+    def _note(self, found: ReportedDeployment, load: Load, now_ms: int) -> None:
         record = found.record
         if (load.last_request_at_ms or 0) > (record.last_request_at_ms or 0):
             self._last_requests[record.id] = load.last_request_at_ms or 0
-        if statuses.after_report(record, load) != record:
-            await deployments.observe_health(self._store, record.model_id, record.id, load)
-        elif load.parked and is_due(record, now_ms):
+        if load.parked and is_due(record, now_ms):
             self._ask(found, "request", load.parked)
 
     def _ask(self, found: ReportedDeployment, reason: Reason, parked: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from control.edges.sql import model_rows
 from control.edges.sql.store import current_revision
 from control.edges.sql.tables import deployments
 from control.resources.platform import load_reports
@@ -170,6 +171,17 @@ async def test_a_thousand_deployments_are_reported_at_once(sqlite_plane: Control
     strays = [{**load(made), "deployment_id": f"dep_{n}"} for n in range(999)]
     await report(sqlite_plane, *strays, load(made, healthy=[FIRST]))
     assert (await sqlite_plane.get(made["path"])).ok()["status"] == "ACTIVE"
+
+
+async def test_status_follows_health_in_a_full_model_too(
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error here would refuse the whole report, with the loads of every tenant in it."""
+    made = await deployment(sqlite_plane, FIRST, health=HEALTH)
+    await report(sqlite_plane, load(made, healthy=[FIRST]))
+    monkeypatch.setattr(model_rows, "MAX_MODEL_BYTES", 10)
+    await report(sqlite_plane, load(made, unhealthy=[FIRST]))  # UNHEALTHY is a longer word than ACTIVE
+    assert (await sqlite_plane.get(made["path"])).ok()["status"] == "UNHEALTHY"
 
 
 GOOD_LOAD: Json = load({"model_id": "m", "id": "d"})
