@@ -59,7 +59,10 @@ def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gatewa
     data = scratch / "tollgate"
     argv = [_TOLLGATE, "up", "--data", str(data), "--workers", str(workers)]
     argv += [part for name, port in ports.items() for part in (f"--{name}-port", str(port))]
-    env = {"TOLLGATE_VENDOR_B_BASE_URL": f"http://127.0.0.1:{upstream_port}"}
+    env = {
+        "TOLLGATE_VENDOR_B_BASE_URL": f"http://127.0.0.1:{upstream_port}",
+        "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # for replicas
+    }
     log = scratch / "tollgate.log"
     program = start("tollgate", argv, OTHER_CORE, log, env)
     try:
@@ -104,9 +107,9 @@ class Api:
     def __init__(self, url: str, key: str) -> None:
         self._url, self._key = url, key
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any], method: str = "POST") -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
-        request = urllib.request.Request(self._url + path, json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self._url + path, json.dumps(body).encode(), headers, method=method)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
@@ -114,7 +117,9 @@ class Api:
                     return made
             except urllib.error.HTTPError as error:
                 if error.code != 429:
-                    raise BenchError(f"POST {path} was answered {error.code}: {error.read().decode()[:300]}") from error
+                    raise BenchError(
+                        f"{method} {path} was answered {error.code}: {error.read().decode()[:300]}"
+                    ) from error
                 time.sleep(float(error.headers["retry-after"]))  # 100 requests a second per key
 
     def group(self, name: str, kinds: Sequence[tuple[str, str]], parent: str | None) -> str:
