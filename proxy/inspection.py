@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy.credentials import may_call_slugs
-from policy.deployments import Where
-from policy.endpoints import Target
+from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.groups import Group
 from policy.limits.effective import Bound, Plan
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
@@ -59,7 +58,7 @@ def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
     yield f"{slug}: endpoint {endpoint.id} of workspace {endpoint.workspace_id}"
     fields = {name: value for name, value in target_to_wire(endpoint.target).items() if name != "provider"}
     yield f"  target {endpoint.target.provider}: " + ", ".join(f"{name} {value}" for name, value in fields.items())
-    yield from _deployment_lines(directory, endpoint.target)
+    yield from _deployment_lines(directory, endpoint)
     yield from _tier_lines(tiered, endpoint)
     yield from _workspace_lines(directory, endpoint.workspace_id)
 
@@ -136,14 +135,33 @@ def _bound_text(bound: Bound) -> str:
     return f"{limit.threshold} {limit.type} per {limit.unit}, set by {bound.source_group}{counted}"
 
 
-def _deployment_lines(directory: Directory, target: Target) -> Iterator[str]:
+def _deployment_lines(directory: Directory, endpoint: EndpointRow) -> Iterator[str]:
+    target = endpoint.target
     if target.model_id is None:
         return
     model = directory.model(target.model_id)
     environment = target.environment_name or DEFAULT_ENVIRONMENT
-    deployment = model.deployment_at(Where(environment)) if model else None
+    is_own = model is not None and model.workspace_id == endpoint.workspace_id
+    deployment = model.deployment_at(Where(environment)) if model is not None and is_own else None
     if deployment is None:
         yield f"  no deployment serves {environment}: calls are answered 404"
         return
     replicas = ", ".join(deployment.replicas) or "no replica"
     yield f"  {environment} is deployment {deployment.id}, {deployment.status}: {replicas}"
+    yield f"    {_fate_of_calls(deployment)}"
+    if deployment.health is not None:
+        yield f"    each proxy machine probes {deployment.health.path} every {deployment.health.interval_s:g} s"
+    if deployment.max_concurrency is not None:
+        bounds = f"{deployment.max_concurrency} calls in flight and {deployment.max_queued} queued"
+        yield f"    at most {bounds} per replica and machine"
+
+
+def _fate_of_calls(deployment: Deployment) -> str:
+    if deployment.status in NOT_SERVING:
+        return "calls are answered 503"
+    probed = deployment.health is not None and bool(deployment.replicas)
+    if deployment.status in PARKING:
+        return "calls are parked until a probe finds a replica healthy" if probed else "calls are parked"
+    if not deployment.replicas:
+        return "calls are answered 503; those that were parked go on waiting"
+    return "calls go to its healthy replicas" if probed else "calls go to its replicas"

@@ -45,7 +45,7 @@ class FakeReplicas(ReplicaRequests):
         """Calls in flight, by deployment."""
         return {load.deployment_id: load.in_flight for load in self.switchboard.loads()}
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, within_s: float = 0.0) -> None:
         asyncio.get_running_loop().call_soon(self.answers.received, SLOT, self._as_sent(message))
 
     def _from_supervisor(self, slot: int, message: Message) -> None:

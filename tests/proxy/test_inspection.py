@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from policy.credentials import KeyKind
-from policy.deployments import Deployment
+from policy.deployments import Deployment, HealthCheck
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
@@ -101,6 +101,44 @@ def test_slug_shows_its_target(tmp_path: Path) -> None:
     late = show(tmp_path, "--slug", "o/late")
     assert "suspended: calls are answered 402" in late
     assert "no deployment serves production" in late
+
+
+@pytest.mark.parametrize(
+    ("deployment", "lines"),
+    [
+        (Deployment("d2", "INACTIVE", ("http://a",)), ["d2, INACTIVE: http://a", "calls are answered 503"]),
+        (Deployment("d2", "SCALED_TO_ZERO"), ["d2, SCALED_TO_ZERO: no replica", "calls are parked\n"]),
+        (Deployment("d2", "ACTIVE"), ["calls are answered 503; those that were parked go on waiting"]),
+        (
+            Deployment("d2", "LOADING_MODEL", ("http://a",), HealthCheck("/ready", interval_s=0.5)),
+            ["calls are parked until a probe finds", "each proxy machine probes /ready every 0.5 s"],
+        ),
+        (
+            Deployment("d2", "ACTIVE", ("http://a",), max_concurrency=4, max_queued=7),
+            ["calls go to its replicas", "at most 4 calls in flight and 7 queued per replica and machine"],
+        ),
+    ],
+    ids=lambda one: one.status if isinstance(one, Deployment) else "",
+)
+def test_platform_slug_shows_what_becomes_of_its_calls(
+    tmp_path: Path, replica: PolicyReplica, deployment: Deployment, lines: list[str]
+) -> None:
+    publish_model(replica, ModelRow("m1", "ws", {"d2": deployment}, {"production": "d2"}))
+    shown = show(tmp_path, "--slug", "o/p")
+    assert all(line in shown for line in lines), shown
+
+
+def test_another_workspaces_model_serves_nothing(tmp_path: Path, replica: PolicyReplica) -> None:
+    publish_model(
+        replica, ModelRow("m1", "late", {"d2": Deployment("d2", "ACTIVE", ("http://a",))}, {"production": "d2"})
+    )
+    assert "no deployment serves production: calls are answered 404" in show(tmp_path, "--slug", "o/p")
+
+
+def publish_model(replica: PolicyReplica, model: ModelRow) -> None:
+    update = replica.begin_update(reset=False)
+    update.add([Row("model", model.id, 8, model.to_wire())])
+    update.commit(ReplicaVersion("e1", 8))
 
 
 @pytest.mark.usefixtures("replica")

@@ -36,6 +36,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._partial_line = b""
         self._unsent: list[bytes] = []
+        self._flushes_soon = False
 
     async def open(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -57,12 +58,22 @@ class Channel(asyncio.Protocol):
     def congested(self) -> bool:
         return self._transport is not None and self._transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
 
-    def send(self, message: Message) -> None:
-        """Send without waiting: one write for all messages of a tick. Does nothing once the other end has closed."""
-        if self._transport is not None:
-            if not self._unsent:
-                asyncio.get_running_loop().call_soon(self._flush)
-            self._unsent.append(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+    def send(self, message: Message, within_s: float = 0.0) -> None:
+        """Send without waiting: one write for all messages of a tick. Does nothing once the other end has closed.
+
+        `within_s`: how long the message may be held back, to leave with another one.
+        """
+        if self._transport is None:
+            return
+        self._unsent.append(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+        if self._flushes_soon:
+            return
+        loop = asyncio.get_running_loop()
+        if not within_s:
+            self._flushes_soon = True
+            loop.call_soon(self._flush)
+        elif len(self._unsent) == 1:
+            loop.call_later(within_s, self._flush)
 
     def close(self) -> None:
         self._flush()
@@ -70,7 +81,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self._flushes_soon = self._unsent, [], False
         if unsent and self._transport is not None:
             self._transport.write(b"".join(unsent))
 
@@ -143,8 +154,9 @@ class SupervisorLink:
     def counted(self, counts: Message) -> None:
         self._channel.send({"is": "counts", "counts": counts})
 
-    def send(self, message: Message) -> None:
-        self._channel.send(message)
+    def send(self, message: Message, within_s: float = 0.0) -> None:
+        """As `Channel.send`."""
+        self._channel.send(message, within_s)
 
     def close(self) -> None:
         self._channel.close()

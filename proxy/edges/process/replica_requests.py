@@ -19,6 +19,8 @@ from proxy.replicas.replica_calls import CallEnded, Wanted
 
 ANSWER_TIMEOUT_S = 5.0
 """How long the supervisor may take to say that a call has a replica, or waits for one. Then the answer is 503."""
+ANSWERED_WITHIN_S = 0.01
+"""How long the news of an answer may be held back. It only resets a circuit breaker; short calls end meanwhile."""
 REFUSALS: Mapping[str, type[Exception]] = {
     "no_model": NoSuchModelError,
     "no_replica": NoModelReplicaError,
@@ -34,7 +36,9 @@ class Line(Protocol):
     on_replicas: Callable[[Message], None]
     """Called with each message about replicas."""
 
-    def send(self, message: Message) -> None: ...
+    def send(self, message: Message, within_s: float = 0.0) -> None:
+        """`within_s`: how long the message may be held back, to leave with another one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class ReplicaRequests:
         self._waiting[number] = call
         self._line.send(message)
 
-    def tell(self, message: Message) -> None:
-        self._line.send(message)
+    def tell(self, message: Message, within_s: float = 0.0) -> None:
+        self._line.send(message, within_s)
 
     def no_longer_waits(self, number: int) -> None:
         del self._waiting[number]
@@ -128,7 +132,7 @@ class _RequestedReplica:
         return self._url
 
     def answered(self) -> None:
-        self._tell_outcome("answered")
+        self._tell_outcome("answered", ANSWERED_WITHIN_S)
 
     def reset(self) -> None:
         self._tell_outcome("reset")
@@ -203,8 +207,8 @@ class _RequestedReplica:
             self.waited_s += perf_counter() - self._waits_since
             self._waits_since = None
 
-    def _tell_outcome(self, event: str) -> None:
-        self._requests.tell({"is": "outcome", "number": self._number, "event": event})
+    def _tell_outcome(self, event: str, within_s: float = 0.0) -> None:
+        self._requests.tell({"is": "outcome", "number": self._number, "event": event}, within_s)
 
 
 def _message(kind: str, number: int, wanted: Wanted, **more: object) -> Message:

@@ -321,7 +321,8 @@ class Switchboard:
 
     def _report(self, deployment: DeploymentCalls, healthy: list[ReplicaState], now: float) -> None:
         id = deployment.policy.id
-        self._plan_wakeup(id, deployment.wakeup_after(now))
+        all_well = len(healthy) == len(deployment.replicas) and not deployment.retrying  # the usual case
+        self._plan_wakeup(id, None if all_well else deployment.wakeup_after(now))
         if deployment.deleted and deployment.idle:
             self._known.forget(deployment)
             self._plan_wakeup(id, None)

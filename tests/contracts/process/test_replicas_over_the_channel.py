@@ -330,5 +330,5 @@ class SilentLine:
         self.sent: list[Message] = []
         self.on_replicas = self.sent.append
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, within_s: float = 0.0) -> None:
         self.sent.append(message)

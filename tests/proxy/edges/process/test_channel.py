@@ -11,6 +11,7 @@ import pytest
 from proxy.edges.process import channel as module
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
 from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
+from tests.waiting import eventually
 
 
 class Supervisor:
@@ -79,6 +80,19 @@ async def test_messages_of_one_tick_are_one_write() -> None:
     channel.close()
     lines = [b'{"number":%d}\n' % number for number in range(4)]
     assert transport.writes == [b"".join(lines[:3]), lines[3], b"closed"]
+
+
+async def test_message_that_may_wait_leaves_with_the_next_one() -> None:
+    channel, transport = Channel(lambda message: None, lambda: None), CountingTransport()
+    channel.connection_made(transport)
+    channel.send({"number": 0}, within_s=60)
+    await asyncio.sleep(0.01)
+    assert transport.writes == []
+    channel.send({"number": 1})
+    await asyncio.sleep(0)
+    assert transport.writes == [b'{"number":0}\n{"number":1}\n']
+    channel.send({"number": 2}, within_s=0.01)
+    await eventually(lambda: transport.writes[1:] == [b'{"number":2}\n'])
 
 
 async def test_simultaneous_confirms_share_one_question() -> None:
