@@ -78,6 +78,14 @@ class Direct:
         path = f"/v1/models/{self.model}/deployments/{self.deployment}/replicas"
         return str((await self.stage.operator.call("PUT", path, {"replicas": urls}))["status"])
 
+    async def is_parked(self) -> bool:
+        """Whether a call waits, so that the proxy knows that there is no replica."""
+        try:
+            await self.http.post(f"{self.base}/production/predict", timeout=0.5)
+        except httpx.ReadTimeout:
+            return True
+        return False
+
 
 @pytest.fixture
 async def direct(
@@ -158,10 +166,9 @@ async def test_only_the_models_own_workspace_finds_it(direct: Direct, session: a
 
 async def test_call_of_a_sleeping_deployment_waits_for_a_replica(direct: Direct, replica: str) -> None:
     assert await direct.replicas() == "SCALED_TO_ZERO"
-    url = f"{direct.base}/production/predict"
-    parked = asyncio.ensure_future(direct.http.post(url, content=b"1"))
-    with pytest.raises(httpx.ReadTimeout):
-        await direct.http.post(url, content=b"2", timeout=1)
+    await direct.stage.until(direct.is_parked, "calls are parked")
+    parked = asyncio.ensure_future(direct.http.post(f"{direct.base}/production/predict", content=b"1"))
+    assert await direct.is_parked()
     assert not parked.done()
     await direct.replicas(replica)
     assert (await asyncio.wait_for(parked, 30)).content == b"1"
@@ -174,18 +181,17 @@ async def test_wake_asks_the_hook_once_and_a_call_goes_on_when_it_is_answered(di
     await stage.operator.call("PATCH", path, {"wake_url": f"{upstream.url}/wake/secret"})
     await direct.replicas()
 
-    async def sleeps() -> bool:
-        """Whether the proxy knows that there is no replica: it answers for its own copy of policy."""
+    async def is_asked() -> bool:
         woken = await direct.http.post(f"{direct.base}/production/wake")
         assert (woken.status_code, woken.json()) == (202, {})
         return bool(upstream.received)
 
-    await stage.until(sleeps, "the hook is asked")
+    await stage.until(is_asked, "the hook is asked")
     asked = upstream.received[0].json
     assert (asked["model_id"], asked["deployment_id"], asked["reason"]) == (direct.model, direct.deployment, "wake")
+    await stage.until(direct.is_parked, "calls are parked")
     parked = asyncio.ensure_future(direct.http.post(f"{direct.base}/production/predict", content=b"1"))
-    await asyncio.wait([parked], timeout=1)
-    assert not parked.done()
+    assert await direct.is_parked()
     assert len(upstream.received) == 1, "the need was told already"
     await direct.replicas(replica)
     assert (await asyncio.wait_for(parked, 30)).content == b"1"
