@@ -10,7 +10,7 @@ from typing import get_args
 import click
 import pytest
 
-from control.api.platform.deployment_schemas import Status
+from control.api.platform.deployment_schemas import HealthCheckRequestV1, Status, UpdateDeploymentRequestV1
 from control.api.protocol.errors import TABLE as DOMAIN_ERRORS
 from control.api.protocol.operations import Operation
 from control.app import OPERATIONS
@@ -172,6 +172,22 @@ def test_deployment_statuses_match_the_code() -> None:
     _serving, parked, refused = ({*re.findall("`([A-Z_]+)`", row[0])} for row in rows("inference", "Replicas"))
     assert parked == PARKING
     assert refused == NOT_SERVING
+
+
+def test_deployment_setting_tables_match_the_schema() -> None:
+    written = {plain(row[0]): row[1:] for row in rows("management-api", "Deployments")}
+    checked = 0
+    for schema in (UpdateDeploymentRequestV1, HealthCheckRequestV1):
+        for name, field in schema.model_json_schema()["properties"].items():
+            what, default = written[name]
+            kind = field["anyOf"][0]
+            if "minimum" in kind:
+                least, most = (str(kind[bound]).removesuffix(".0") for bound in ("minimum", "maximum"))
+                assert what.replace(" ", "").endswith(f",{least}to{most}"), name
+                checked += 1
+            if field.get("default") is not None:
+                assert plain(default) == str(field["default"]).removesuffix(".0"), name
+    assert checked == 6
 
 
 def test_status_table_matches_the_code() -> None:
