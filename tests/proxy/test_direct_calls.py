@@ -1,6 +1,7 @@
 """Direct calls to platform models through the whole pipeline, on fakes: who may, what goes out, what comes back."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -392,15 +393,66 @@ async def test_caller_who_leaves_while_parked_ends_the_call(rig: DirectRig) -> N
     assert rig.meters.level == 0
 
 
-async def test_caller_who_leaves_within_a_stream_cancels_it(rig: DirectRig) -> None:
+Scene = tuple[FakeIncoming, FakeOutgoing, asyncio.Event]
+"""A call, and what is set once it waits at a given await."""
+
+
+def while_the_body_comes(rig: DirectRig) -> Scene:
+    incoming = asking()
+    incoming.parts.append(asyncio.Event())
+    incoming.declared_bytes = None
+    return incoming, FakeOutgoing(), incoming.waiting
+
+
+def while_a_replica_is_asked(rig: DirectRig) -> Scene:
+    rig.upstream.will(asyncio.Event())
+    return asking(body=b"x" * 1000), FakeOutgoing(), rig.upstream.waiting
+
+
+def before_the_first_bytes(rig: DirectRig) -> Scene:
+    rig.upstream.will(stream := answer(pieces=[asyncio.Event()], headers=(("content-length", "9"),)))
+    return asking(), FakeOutgoing(), stream.waiting
+
+
+def within_a_stream(rig: DirectRig) -> Scene:
     rig.upstream.will(stream := answer(pieces=[b"data: 1\n\n", asyncio.Event()], headers=SSE))
-    task = asyncio.create_task(rig.serve(asking()))
-    await stream.waiting.wait()
+    return asking(), FakeOutgoing(), stream.waiting
+
+
+def while_the_caller_does_not_read(rig: DirectRig) -> Scene:
+    rig.upstream.will(answer(pieces=[b"1", b"2"], headers=SSE))
+    outgoing = FakeOutgoing()
+    outgoing.room_left.clear()
+    return asking(), outgoing, outgoing.waiting
+
+
+def within_an_error(rig: DirectRig) -> Scene:
+    rig.upstream.will(error := answer(status=500, pieces=[b"{", asyncio.Event()]))
+    return asking(), FakeOutgoing(), error.waiting
+
+
+SCENES = [
+    *(while_the_body_comes, while_a_replica_is_asked, before_the_first_bytes, within_a_stream),
+    *(while_the_caller_does_not_read, within_an_error),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_caller_who_leaves_at_any_await_leaves_nothing(
+    rig: DirectRig, scene: Callable[[DirectRig], Scene]
+) -> None:
+    incoming, outgoing, reached = scene(rig)
+    answers = [step for step in rig.upstream.script if isinstance(step, FakeAnswer)]
+    task = asyncio.create_task(rig.pipeline.handle(incoming, outgoing))
+    await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert stream.closed
-    assert rig.access_log.records[0].status == 499
+    assert all(given.closed for given in answers)
+    assert [call.status for call in rig.access_log.records] == [499]
+    assert [ended.status for call in rig.scripted.calls for ended in call.ends] == [499] * len(rig.scripted.calls)
+    assert rig.meters.capacity is not None
+    assert (rig.meters.level, rig.meters.capacity.held_bytes, rig.meters.capacity.workspaces) == (0, 0, {})
 
 
 async def test_write_to_a_caller_who_left_cancels_the_upstream(rig: DirectRig) -> None:
