@@ -14,6 +14,7 @@ from urllib.parse import quote
 from launcher.edges.control_client import ControlClient, ControlRefusedError, local_address
 from launcher.edges.health_probe import HealthProbe
 from launcher.edges.log_sender import LogSender
+from launcher.edges.process_guard import ProcessGuard
 from launcher.edges.wake_hook import WakeHook, base_url
 from launcher.fleet import Action, Fleet, Kill, Start, Terminate
 from launcher.options import PORT_PLACEHOLDER, Options
@@ -71,7 +72,8 @@ class Launcher:
         self._log = LogSender(self._control, say, (options.api_key, self.hook.secret))
 
     async def listen(self) -> None:
-        """Start the hook. LauncherError if its port is taken."""
+        """Start the guard and the hook. LauncherError if the hook's port is taken."""
+        self._guard = await ProcessGuard.start()
         try:
             await self.hook.start(self._host, self._options.port)
         except OSError as error:
@@ -90,7 +92,9 @@ class Launcher:
         except ControlRefusedError as refused:
             raise LauncherError(f"control refused: {refused}. {remedy(refused)}") from None
         health, log = self._registration.health, self._log
-        self._around = Surroundings(self._options, self._fleet, self._probe, health, log, self._say, self._change)
+        self._around = Surroundings(
+            self._options, self._fleet, self._probe, self._guard, health, log, self._say, self._change
+        )
         return has_begun
 
     async def serve(self, stop_requested: asyncio.Event) -> None:
@@ -115,6 +119,7 @@ class Launcher:
             )
 
     async def close(self) -> None:
+        await self._guard.close()
         await self.hook.close()
         await self._probe.close()
         await self._control.close()

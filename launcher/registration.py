@@ -89,7 +89,7 @@ class Registration:
             if self._told != self._fleet.wanted_list:
                 await self._tell_list(self._fleet.wanted_list)
             deployment = await self._control.read()
-            if deployment.get("wake_url") != self._wake_url:
+            if deployment["wake_url"] != self._wake_url:
                 raise SupersededError
             self._observe(deployment)
             if tuple(deployment["replicas"]) != self._shown:
@@ -123,14 +123,9 @@ class Registration:
                 self._fleet.has_told_failure = True
 
     def _observe(self, deployment: dict[str, Any]) -> None:
-        load = deployment.get("load") or {}
-        figures = {name: int(load.get(name) or 0) for name in ("in_flight", "queued", "parked")}
-        self._fleet.observe(
-            time.monotonic(),
-            str(deployment["status"]),
-            Load(**figures, last_request_at=load.get("last_request_at")),
-            deployment.get("max_concurrency"),
-        )
+        load = {name: deployment["load"].get(name) for name in Load.__slots__}
+        status, max_concurrency = str(deployment["status"]), deployment.get("max_concurrency")
+        self._fleet.observe(time.monotonic(), status, Load(**load), max_concurrency)
 
     def _tell_once(self, problem: str) -> None:
         """One line per outage, however many calls fail."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from launcher.edges.health_probe import Health, HealthProbe
 from launcher.edges.log_sender import LogSender
+from launcher.edges.process_guard import ProcessGuard
 from launcher.edges.replica_process import ReplicaProcess, environment_for
 from launcher.exits import how_it_ended
 from launcher.fleet import Fleet
@@ -31,6 +32,7 @@ class Surroundings:
     options: Options
     fleet: Fleet
     probe: HealthProbe
+    guard: ProcessGuard
     health: HealthCheck | None
     log: LogSender
     say: Callable[[str], None]
@@ -67,6 +69,7 @@ class ReplicaRunner:
         except OSError as error:
             self._end(f"could not be started: {error.strerror}. Check COMMAND")
             return
+        self._around.guard.watch(self._process.pid)
         self._say(f"started (pid {self._process.pid}); waiting until it is healthy")
         if self._signal:
             self._send(self._signal)
@@ -74,6 +77,7 @@ class ReplicaRunner:
             watch = group.create_task(self._watch())
             status = await self._process.wait()
             watch.cancel()
+        self._around.guard.forget(self._process.pid)
         self._receive_lines(self._cutter.flush())
         self._end(self._why or how_it_ended(status))
 
@@ -88,28 +92,29 @@ class ReplicaRunner:
         self._around.fleet.became_ready(self._number, time.monotonic())
         self._around.changed()
         if self._around.health is not None:
-            await self._until_hung(self._around.health)
-            self.kill(f"was killed: it failed {self._around.health.unhealthy_after} health checks in a row")
+            self.kill(await self._until_hung(self._around.health))
 
     async def _until_ready(self) -> None:
         began, told = time.monotonic(), 0.0
         while True:
-            health = await self._around.probe.ask(self._health_url, START_PROBE_TIMEOUT_S)
+            found = await self._around.probe.ask(self._health_url, START_PROBE_TIMEOUT_S)
             waited_s = time.monotonic() - began
-            if health is Health.GOOD or (health is Health.NO_PATH and self._around.health is None):
+            if found.health is Health.GOOD or (found.health is Health.NO_PATH and self._around.health is None):
                 self._say(f"healthy after {waited_s:.1f} s")
                 return
             if waited_s >= next_progress_s(told):
                 told = next_progress_s(told)
-                self._say(f"not healthy yet after {waited_s:.0f} s ({self._health_url}){self._last_line()}")
+                self._say(f"not healthy yet after {waited_s:.0f} s: {self._health_url} {found.what}{self._last_line()}")
             await asyncio.sleep(START_PROBE_INTERVAL_S)
 
-    async def _until_hung(self, health: HealthCheck) -> None:
-        failures = 0
+    async def _until_hung(self, health: HealthCheck) -> str:
+        """Returns why it is to be killed."""
+        failures, what = 0, ""
         while failures < health.unhealthy_after:
             await asyncio.sleep(health.interval_s)
             found = await self._around.probe.ask(self._health_url, health.timeout_s)
-            failures = 0 if found is Health.GOOD else failures + 1
+            what, failures = found.what, 0 if found.health is Health.GOOD else failures + 1
+        return f"was killed: it failed {failures} health checks in a row (the last time it {what})"
 
     @property
     def _health_url(self) -> str:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
@@ -93,13 +94,15 @@ def main() -> None:
     parser.add_argument("--health-path", default="/health")
     parser.add_argument("--exit-at-once", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
-    parser.add_argument("--with-child", action="store_true", help="start another process in the same group")
+    parser.add_argument("--child-file", help="start another process of the same group, and write its pid here")
     given = parser.parse_args()
     if given.exit_at_once:
         print("ERROR: model file not found: /models/none.gguf", file=sys.stderr, flush=True)
         sys.exit(7)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if given.ignore_sigterm else signal.SIG_DFL)
-    if given.with_child and os.fork() == 0:
+    if given.child_file and (child := os.fork()):
+        Path(given.child_file).write_text(str(child))
+    elif given.child_file:
         time.sleep(3600)
     print(f"model server: pid {os.getpid()}, secrets seen: {[n for n in os.environ if n.startswith('TOLLGATE_')]}")
     Server(given.port, time.monotonic() + given.slow_start_s, given.health_path).serve_forever()

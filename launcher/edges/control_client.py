@@ -44,17 +44,18 @@ class ControlClient:
         await self._session.close()
 
     async def read(self) -> dict[str, Any]:
-        return await self._ask("GET", "")
+        return _deployment(await self._ask("GET", ""))
 
     async def change(self, changes: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask("PATCH", "", changes)
+        return _deployment(await self._ask("PATCH", "", changes))
 
     async def list_replicas(self, urls: Sequence[str]) -> dict[str, Any]:
-        return await self._ask("PUT", "/replicas", {"replicas": list(urls)})
+        return _deployment(await self._ask("PUT", "/replicas", {"replicas": list(urls)}))
 
-    async def move(self, status: str, error_message: str | None) -> dict[str, Any]:
-        body = {"status": status} | ({"error_message": error_message} if error_message else {})
-        return await self._ask("PUT", "/status", body)
+    async def move(self, status: str, error_message: str | None) -> None:
+        await self._ask(
+            "PUT", "/status", {"status": status} | ({"error_message": error_message} if error_message else {})
+        )
 
     async def append(self, lines: Sequence[dict[str, Any]]) -> None:
         await self._ask("POST", "/logs/append", {"logs": list(lines)})
@@ -68,6 +69,13 @@ class ControlClient:
             raise ControlAwayError(str(error) or "no answer in time") from None
         except ValueError:
             raise ControlAwayError("the answer is not JSON; is --url the management API?") from None
+
+
+def _deployment(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, if it shows a deployment: a web server that answers every path with some JSON is not control."""
+    if missing := {"status", "replicas", "wake_url", "load"}.difference(answer):
+        raise ControlAwayError(f"the answer lacks {', '.join(sorted(missing))}; is --url the management API?")
+    return answer
 
 
 def _read(status: int, answer: Any) -> dict[str, Any]:

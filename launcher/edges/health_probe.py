@@ -1,5 +1,6 @@
 """Asks a replica whether it is healthy."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 import aiohttp
@@ -15,6 +16,14 @@ class Health(Enum):
     BAD = "bad"
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a probe found, and in words what the replica did."""
+
+    health: Health
+    what: str
+
+
 class HealthProbe:
     """Probes on a connection of their own each: a kept one would outlive the server's patience."""
 
@@ -25,13 +34,21 @@ class HealthProbe:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, url: str, timeout_s: float) -> Health:
+    async def ask(self, url: str, timeout_s: float) -> Found:
         """`GET url`; a 2xx within the time is good."""
         try:
             timeout = aiohttp.ClientTimeout(total=timeout_s)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
-                if answer.status in _NO_SUCH_PATH:
-                    return Health.NO_PATH
-                return Health.GOOD if 200 <= answer.status < 300 else Health.BAD
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return Health.BAD
+                return Found(_health_of(answer.status), f"answers {answer.status}")
+        except aiohttp.ClientConnectorError:
+            return Found(Health.BAD, "refuses connections")
+        except TimeoutError:
+            return Found(Health.BAD, f"does not answer within {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return Found(Health.BAD, f"breaks the connection ({type(error).__name__})")
+
+
+def _health_of(status: int) -> Health:
+    if status in _NO_SUCH_PATH:
+        return Health.NO_PATH
+    return Health.GOOD if 200 <= status < 300 else Health.BAD

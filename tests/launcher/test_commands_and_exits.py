@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.edges.process_guard import groups_left
 from launcher.edges.replica_process import environment_for
 from launcher.exits import how_it_ended
 from launcher.health_check import HealthCheck
@@ -63,3 +64,7 @@ def test_progress_is_told_less_and_less_often() -> None:
 def test_key_and_command_are_in_no_representation() -> None:
     shown = repr(Options("http://x", "tg_key.secret", "m", "d", ("server", "--token", "hf_secret")))
     assert "secret" not in shown
+
+
+def test_guard_kills_groups_that_were_not_forgotten() -> None:
+    assert groups_left(["+12\n", "+13\n", "-12\n", "+14\n", "+15"]) == {13, 14}

@@ -93,7 +93,9 @@ async def test_wake_hook_answers_only_posts_to_its_secret_path(launcher: Launche
 async def test_slow_start_shows_progress_and_waits_for_health(launcher: Launcher, control: ScriptedControl) -> None:
     await launcher.started("--health", "/healthy", server=(*SERVER, "--health-path", "/healthy", "--slow-start-s", "6"))
     await control.wake()
-    await launcher.until(lambda: "not healthy yet after 5 s" in launcher.said, "progress is shown")
+    await launcher.until(
+        lambda: "/healthy answers 503; its last line: model server" in launcher.said, "progress is shown"
+    )
     assert control.deployment["status"] == "LOADING_MODEL"
     assert control.replicas == []
     await launcher.replicas(1)
@@ -148,13 +150,16 @@ async def test_neither_key_nor_hook_secret_is_shown_anywhere(launcher: Launcher,
 
 
 async def test_replica_dies_with_a_killed_launcher_and_the_next_one_replaces_its_list(
-    make_launcher: MakeLauncher, control: ScriptedControl
+    make_launcher: MakeLauncher, control: ScriptedControl, tmp_path: Path
 ) -> None:
     first, second = await make_launcher(), await make_launcher()
-    await first.started()
+    await first.started(server=(*SERVER, "--child-file", str(tmp_path / "child")))
     pid = await first.pid_of(await first.woken())
+    child = int((tmp_path / "child").read_text())
+    assert is_running(child)
     await first.kill()
     await first.until(lambda: not is_running(pid), "the replica died with its launcher")
+    await first.until(lambda: not is_running(child), "and what the replica had started")
     assert control.replicas
     await second.started()
     assert control.replicas == []
