@@ -130,6 +130,43 @@ async def test_cold_call_is_parked_woken_and_answered_and_again_after_idleness(l
     assert (await launched.deployment())["wake_url"] is None
 
 
+async def test_wake_without_a_call_starts_a_replica_that_a_direct_call_reaches(
+    launched: LaunchedModel, stage: Stage
+) -> None:
+    await launched.register()
+    launched.started()
+    headers = {"Authorization": f"Bearer {stage.operator.api_key}"}
+    path = f"/models/{launched.model_id}/production"
+    assert (await stage.post(headers, b"", path + "/wake"))[0] == 202
+    (replica,) = (await launched.until_status("ACTIVE"))["replicas"]
+    status, answer = await stage.post(headers, b'{"prompt": "Hello"}', path + "/predict")
+    assert (status, answer["model"]) == (200, "m")
+    assert (await launched.until_logged(PID))["replica"] == replica
+
+
+async def test_deactivated_deployment_keeps_its_replica_until_it_is_idle(launched: LaunchedModel, stage: Stage) -> None:
+    await launched.register(health=PROBES)
+    launched.started("--idle-timeout-s", "4")
+    first = await launched.ask()
+    await stage.operator.call("POST", launched.path + "/deactivate")
+    await stage.until(lambda: refuses(launched), "calls are refused")
+    await stage.operator.call("POST", launched.path + "/activate")
+    assert await launched.ask() == first
+    await stage.operator.call("POST", launched.path + "/deactivate")
+    await launched.until_said("stopped")
+    assert (await launched.deployment())["status"] == "INACTIVE"
+    await stage.operator.call("POST", launched.path + "/activate")
+    assert await launched.ask() != first
+
+
+async def refuses(launched: LaunchedModel) -> bool:
+    try:
+        await launched.ask()
+    except openai.APIStatusError as refused:
+        return refused.status_code == 503
+    return False
+
+
 async def test_many_cold_calls_wake_one_replica(launched: LaunchedModel) -> None:
     await launched.register(max_concurrency=4)
     launched.started("--health", "/health", server=(*SERVER, "--slow-start-s", "1"))
