@@ -8,7 +8,7 @@ import pytest
 
 from policy.deployments import Deployment
 from policy.snapshot import ModelRow, Row, WorkspaceRow
-from proxy.edges.policy.supervisor.model_rows import ModelChange, ModelRows, WatchedReplica
+from proxy.edges.policy.supervisor.model_rows import SLICE, ModelChange, ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.refresher import Refresher, ReplicaVersion
@@ -69,6 +69,29 @@ async def test_only_models_that_changed_are_told_of(world: World) -> None:
     await world.publish(row(model("m1")), row(model("m2", "http://b")))
     await world.publish(Row("workspace", "ws", 1, WorkspaceRow("ws", "active", "basic", True).to_wire()))
     assert world.told[1:] == [[ModelChange("m2", model("m2"), model("m2", "http://b"))]]
+
+
+async def test_many_changes_are_told_of_in_slices_and_before_the_refresh_returns(world: World) -> None:
+    steps = 0
+
+    async def step() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await asyncio.sleep(0)
+
+    stepping = asyncio.create_task(step())
+    await world.publish(*(row(model(f"m{number}")) for number in range(3 * SLICE + 1)))
+    assert [len(changes) for changes in world.told] == [SLICE, SLICE, SLICE, 1]
+    assert steps > 3
+    stepping.cancel()
+
+
+async def test_models_that_could_not_be_read_are_none_after_a_rebuild_without_any(tmp_path: Path, world: World) -> None:
+    with pytest.raises(PolicyUnavailableError):
+        world.models.get("m1")
+    await world.publish(reset=True)
+    assert world.models.get("m1") is None
 
 
 async def test_deleted_model_is_gone(world: World) -> None:

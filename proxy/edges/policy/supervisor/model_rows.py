@@ -19,6 +19,8 @@ from proxy.edges.policy.replica_file import connect_readonly
 from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.refresher import ReplicaStore, ReplicaUpdate, ReplicaVersion
 
+SLICE = 32
+"""How many changes are applied at once."""
 _MODEL = RowKind.MODEL.value
 _SELECT = "SELECT id, body FROM rows WHERE kind = ?"
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ Listener = Callable[[Sequence[ModelChange]], None]
 
 
 class ModelRows:
-    """The machine's platform models. Listeners are called on the event loop, once for all changes of one refresh."""
+    """The machine's platform models. Listeners are called on the event loop, with a slice of the changes at a time."""
 
     def __init__(self) -> None:
         self._rows: dict[str, ModelRow] = {}
@@ -67,8 +69,15 @@ class ModelRows:
                 error,
             )
             return False
-        self.apply(self.changes(rows, reset=True))
+        await self.take(self.changes(rows, reset=True))
         return True
+
+    async def take(self, changes: Sequence[ModelChange]) -> None:
+        """Apply changes in slices of some milliseconds: thousands of them must not hold up the calls of the machine."""
+        self._loaded = True
+        for start in range(0, len(changes), SLICE):
+            self.apply(changes[start : start + SLICE])
+            await asyncio.sleep(0)
 
     def changes(self, bodies: dict[str, Wire | None], *, reset: bool) -> list[ModelChange]:
         """How these rows differ from the present ones. With `reset`, models that are not among them were deleted."""
@@ -109,9 +118,10 @@ class WatchedReplica:
         return WatchedUpdate(self, self._replica.begin_update(reset=reset), reset=reset)
 
     def committed(self, bodies: dict[str, Wire | None], *, reset: bool) -> None:
-        """Called in the refresher's thread. One refresh runs at a time, so no other change is on its way."""
-        if changes := self._models.changes(bodies, reset=reset):
-            self._loop.call_soon_threadsafe(self._models.apply, changes)
+        """Return when listeners know. Called in the refresher's thread, one refresh at a time: no change overtakes."""
+        if bodies or reset:
+            changes = self._models.changes(bodies, reset=reset)
+            asyncio.run_coroutine_threadsafe(self._models.take(changes), self._loop).result()
 
 
 class WatchedUpdate:
