@@ -222,6 +222,21 @@ async def test_newest_figures_are_sent_when_control_is_back(
     assert "again" in texts[1]
 
 
+async def test_change_of_health_that_control_missed_is_sent_again(
+    control: Control, loads: LoadReports, board: Board
+) -> None:
+    board.carried["d"] = IDLE
+    async with running(loads.run):
+        await eventually(lambda: control.taken)
+        control.status = 503
+        board.carried["d"] = replace(IDLE, healthy=(), unhealthy=("http://a", "http://b"))
+        loads.changed("d")
+        await control.refuses()
+        control.status = 200
+        await eventually(lambda: len(control.taken) == 2)
+    assert control.loads[1][0]["unhealthy"] == ["http://a", "http://b"]
+
+
 async def test_idle_deployments_are_told_of_again_now_and_then(
     control: Control, loads: LoadReports, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +360,16 @@ async def test_oldest_lines_are_dropped_and_counted_while_control_is_away(
     assert "lack 3 lines" in caplog.text
     await lines.send()
     assert caplog.text.count("lack") == 1
+
+
+async def test_lines_are_bounded_between_two_posts(
+    control: Control, lines: CallLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_log, "MAX_KEPT", 5)
+    for number in range(8):
+        lines.ended("d", None, replace(CALL, request_id=str(number)))
+    await lines.send()
+    assert [line["request_id"] for line in control.lines] == ["3", "4", "5", "6", "7"]
 
 
 async def test_lines_that_come_while_others_are_refused_do_not_exceed_the_bound(

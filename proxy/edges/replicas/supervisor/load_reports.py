@@ -20,6 +20,8 @@ REFRESH_INTERVAL_S = 10.0
 LONGEST_PAUSE_S = 5.0
 MAX_LOADS, MAX_URL_CHARS = 1000, 4_000_000
 """Most deployments, and about the most characters of replicas' base URLs, in one post."""
+SLICE = 100
+"""How many deployments are looked at in one turn of the event loop, which calls share."""
 log = logging.getLogger(__name__)
 
 
@@ -101,8 +103,8 @@ class LoadReports:
         ids = list(due)
         async with self._sending:
             while ids:
-                loads, taken = self._next_loads(ids)
                 try:
+                    loads, taken = await self._next_loads(ids)
                     await self._post(loads)
                 except BaseException:
                     for id in ids:
@@ -111,13 +113,15 @@ class LoadReports:
                     raise
                 del ids[:taken]
 
-    def _next_loads(self, ids: list[str]) -> tuple[list[dict[str, Any]], int]:
+    async def _next_loads(self, ids: list[str]) -> tuple[list[dict[str, Any]], int]:
         """The newest figures of the first deployments, as many as fit into a post, and how many these are."""
         loads: list[dict[str, Any]] = []
         taken = url_chars = 0
         while taken < min(len(ids), MAX_LOADS) and url_chars < MAX_URL_CHARS:
             id = ids[taken]
             taken += 1
+            if taken % SLICE == 0:
+                await asyncio.sleep(0)
             load = self._loads.load_of(id)
             self._changed.pop(id, None)
             self._busy.pop(id, None)
