@@ -36,6 +36,8 @@ YOUNG_OBJECTS = 10_000
 """New containers before the garbage collector runs: a few MiB. Ten calls make Python's default of 700."""
 UNKNOWN_PART = 10
 """At most this fraction (a tenth) of the calls in flight may wait for control to confirm an unknown key."""
+LAST_ANSWERS_S = 2.0
+"""How long before the drain timeout ends calls that still wait for a replica are answered. They may be thousands."""
 ROOM_BYTES = 16 << 20
 """Memory kept for reuse: eight prompts of 400 kB at once fit without returning a page to the system."""
 
@@ -58,16 +60,25 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         link.max_waiting = min(link.max_waiting, 1 + settings.capacity.max_in_flight // UNKNOWN_PART)
         await link.open(launch.channel)
         stack.callback(link.close)
-        pipeline = Pipeline(await _dependencies(settings, launch, link, stack))
+        replicas = ReplicaRequests(link, WaitingTimes(settings.parking_timeout_s, settings.request_timeout_s))
+        pipeline = Pipeline(await _dependencies(settings, launch, link, replicas, stack))
         server = HttpServer(pipeline.handle)
         await server.start(launch.listener)
-        stack.push_async_callback(server.drain, settings.drain_timeout_s - settings.ready_grace_s)
+        stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
         collect_garbage_less_often()
         keep_room()
         link.serving()
         await stop.wait()
         server.announce_close()
         await asyncio.sleep(settings.ready_grace_s)  # /readyz is 503 now, so load balancers use other machines
+
+
+async def _drain(server: HttpServer, replicas: ReplicaRequests, timeout_s: float) -> None:
+    """Let calls end. Those that wait for a replica are answered in time, rather than cut off."""
+    last_answers_s = min(LAST_ANSWERS_S, timeout_s / 2)
+    timer = asyncio.get_running_loop().call_later(timeout_s - last_answers_s, replicas.end_waits)
+    await server.drain(timeout_s)
+    timer.cancel()
 
 
 def collect_garbage_less_often() -> None:
@@ -97,7 +108,11 @@ def give_back() -> None:
 
 
 async def _dependencies(
-    settings: Settings, launch: WorkerLaunch, link: SupervisorLink, stack: contextlib.AsyncExitStack
+    settings: Settings,
+    launch: WorkerLaunch,
+    link: SupervisorLink,
+    replicas: ReplicaRequests,
+    stack: contextlib.AsyncExitStack,
 ) -> PipelineDependencies:
     """Build what the pipeline works with. The stack closes it in reverse order."""
     meters = WorkerMetrics(link)
@@ -126,7 +141,7 @@ async def _dependencies(
         counters=counters,
         journal=journal,
         upstream=upstream,
-        replicas=ReplicaRequests(link, WaitingTimes(settings.parking_timeout_s, settings.request_timeout_s)),
+        replicas=replicas,
         dialects=Dialects(monotonic),
         output_estimates=OutputEstimates(),
         meters=meters,

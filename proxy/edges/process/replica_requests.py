@@ -58,6 +58,8 @@ class ReplicaRequests:
         self._numbers = count(1)
         self._waiting: dict[int, _RequestedReplica] = {}
         self._wakes: dict[int, asyncio.Future[bool]] = {}
+        self.ends_waits = False
+        """Set by `end_waits`."""
         line.on_replicas = self._received
 
     def begin(self, wanted: Wanted, load: Load) -> "_RequestedReplica":
@@ -76,6 +78,12 @@ class ReplicaRequests:
             del self._wakes[number]
         if not woken:
             raise PolicyUnavailableError("control could not be told to wake the deployment")
+
+    def end_waits(self) -> None:
+        """This worker is about to stop: answer every call that waits for a replica, and each that would have to."""
+        self.ends_waits = True
+        for call in self._waiting.values():
+            call.end_wait()
 
     def ask(self, call: "_RequestedReplica", number: int, message: Message) -> None:
         self._waiting[number] = call
@@ -173,6 +181,12 @@ class _RequestedReplica:
         else:
             self._queued_until = self._queued_until or now + self._requests.times.queued_s
             self._set_timer(self._queued_until, ShedError())
+        if self._requests.ends_waits:
+            self.end_wait()
+
+    def end_wait(self) -> None:
+        """Give up as if the time to wait were over."""
+        self._give_up(NotRoutedError() if self._parked else ShedError())
 
     def _park(self) -> bool:
         """Count the call as parked until it has a replica. If the worker has no room for it, give up."""

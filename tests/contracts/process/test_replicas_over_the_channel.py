@@ -332,3 +332,28 @@ class SilentLine:
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
         self.sent.append(message)
+
+
+async def test_worker_that_is_about_to_stop_answers_all_who_wait(machine: Machine) -> None:
+    """Also those that begin to wait afterwards. Who has a replica keeps it."""
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1), Deployment("d2", "SCALED_TO_ZERO"))
+    worker = await machine.worker()
+    parking = Where(deployment_id="d2")
+    with worker.call() as running, worker.call() as queued, worker.call(where=parking) as parked:
+        assert await running.assigned() == A
+        waiting = [asyncio.ensure_future(call.assigned()) for call in (queued, parked)]
+        await machine.until(1, 1, 1)
+        worker.requests.end_waits()
+        shed, not_routed = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(shed, ShedError)
+        assert ("retry-after", "1") in shed.headers
+        assert isinstance(not_routed, NotRoutedError)
+        with worker.call() as late, pytest.raises(ShedError):
+            await late.assigned()
+        with worker.call(where=parking) as late, pytest.raises(NotRoutedError):
+            await late.assigned()
+        assert machine.figures()[0] == 1
+    await machine.until(0, 0, 0)
+    assert worker.capacity.parked == 0
+    with worker.call() as call:
+        assert await call.assigned() == A
