@@ -21,12 +21,19 @@ ANSWER_TIMEOUT_S = 5.0
 """How long the supervisor may take to say that a call has a replica, or waits for one. Then the answer is 503."""
 ANSWERED_WITHIN_S = 0.01
 """How long the news of an answer may be held back. It only resets a circuit breaker; short calls end meanwhile."""
+
+
+class SupervisorFailedError(Exception):
+    """The supervisor failed to find a replica; its log has the traceback. A bug of ours (502)."""
+
+
 REFUSALS: Mapping[str, type[Exception]] = {
     "no_model": NoSuchModelError,
     "no_replica": NoModelReplicaError,
     "not_routed": NotRoutedError,
     "full": ShedError,
     "no_policy": PolicyUnavailableError,
+    "bug": SupervisorFailedError,
 }
 
 

@@ -1,9 +1,12 @@
 """Workers ask for replicas over real sockets: both real ends of the channel, with a real switchboard behind them."""
 
 import asyncio
+import random
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,7 +15,7 @@ from policy.snapshot import ModelRow
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.edges.policy.supervisor.model_rows import ModelChange, ModelRows
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
-from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
+from proxy.edges.process.replica_requests import ReplicaRequests, SupervisorFailedError, WaitingTimes
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
 from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
 from proxy.exchange import PolicyUnavailableError
@@ -278,6 +281,80 @@ async def test_missing_policy_is_not_a_missing_model() -> None:
         worker = await machine.worker()
         with worker.call() as call, pytest.raises(PolicyUnavailableError):
             await call.assigned()
+
+
+async def test_bug_of_the_switchboard_fails_one_call(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await machine.worker()
+
+    def fail(id: object, wanted: object, avoid: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.answers.switchboard, "ask", fail)
+        with worker.call() as call, pytest.raises(SupervisorFailedError):
+            await call.assigned()
+    assert "ZeroDivisionError" in caplog.text
+    with worker.call() as call:
+        assert await call.assigned() == A
+
+
+@dataclass
+class Crowd:
+    """Many calls over several workers, and how many of them each replica has at once."""
+
+    machine: Machine
+    most: int
+    chance: random.Random
+    running: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    async def one(self, worker: Worker, turn: str) -> None:
+        with worker.call(turn) as call:
+            try:
+                while self.chance.random() < 0.2:
+                    await self._run(call)
+                    call.unreachable()
+                await self._run(call)
+                call.reset() if self.chance.random() < 0.1 else call.answered()
+                self.outcomes["served"] += 1
+            except (NoModelReplicaError, NotRoutedError, ShedError) as error:
+                self.outcomes[type(error).__name__] += 1
+
+    async def _run(self, call: ReplicaCall) -> None:
+        url = await call.assigned()
+        self.running[url] += 1
+        try:
+            assert self.running[url] <= self.most
+            await asyncio.sleep(self.chance.random() * 0.01)
+        finally:
+            self.running[url] -= 1
+
+
+async def test_bound_of_a_replica_holds_over_workers_that_come_and_go(machine: Machine) -> None:
+    crowd = Crowd(machine, 3, random.Random(7))
+    listed = Deployment("d1", "SCALED_TO_ZERO", (), max_concurrency=crowd.most, max_queued=400)
+    machine.deploy(listed)
+    workers = [await machine.worker() for _ in range(4)]
+    for worker in workers:
+        worker.capacity.limits = CapacityLimits()
+    calls = [asyncio.ensure_future(crowd.one(workers[n % 4], f"g{n % 7}")) for n in range(400)]
+    await machine.until(0, 0, 400)
+    for _ in range(12):
+        urls = tuple(f"http://{name}" for name in "abcde" if crowd.chance.random() < 0.7)
+        machine.deploy(replace(listed, status="ACTIVE" if urls else "SCALED_TO_ZERO", replicas=urls))
+        for call in crowd.chance.sample(calls, 5):
+            call.cancel()
+        await asyncio.sleep(0.01)
+    machine.deploy(replace(listed, status="ACTIVE", replicas=("http://a", "http://f", "http://g", "http://h")))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    left = sum(isinstance(result, asyncio.CancelledError) for result in results)
+    assert [result for result in results if isinstance(result, Exception)] == []
+    assert crowd.outcomes == {"served": 400 - left}, "who was parked is served, or leaves"
+    assert left > 0
+    await machine.until(0, 0, 0)
+    assert [(worker.capacity.parked, worker.capacity.in_flight) for worker in workers] == [(0, 0)] * 4
 
 
 async def test_silent_supervisor_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Arms the switchboard's timer. Waking goes to control through `waker`.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from random import SystemRandom
@@ -16,6 +17,8 @@ from proxy.exchange import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 from proxy.replicas.supervisor.platform_call import CallId, WaitsFor, Why
 from proxy.replicas.supervisor.switchboard import Clocks, Models, Switchboard
+
+log = logging.getLogger(__name__)
 
 
 class Waker(Protocol):
@@ -49,7 +52,14 @@ class ReplicaAnswers:
         self.switchboard.policy_changed([change.id for change in changes])
 
     def received(self, slot: int, message: Message) -> None:
-        """A worker's message about replicas."""
+        """A worker's message about replicas. A bug of ours fails one call, and not the channel with all that use it."""
+        try:
+            self._take(slot, message)
+        except Exception:
+            log.exception("A message of worker %d about replicas failed. Please report this bug.", slot)
+            self._send(slot, {"is": "refused", "number": message["number"], "why": "bug"})
+
+    def _take(self, slot: int, message: Message) -> None:
         id, board = (slot, message["number"]), self.switchboard
         match message["is"]:
             case "ask":
