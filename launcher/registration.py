@@ -17,6 +17,8 @@ from launcher.health_check import HealthCheck
 from launcher.statuses import FAILED, moves
 
 LOOK_INTERVAL_S = 1.0
+LOOK_INTERVAL_WITHOUT_REPLICAS_S = 5.0
+"""The wake hook tells of calls; looking only finds what a hook could not, and retries."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 _ILLEGAL_MOVE = 409
 Say = Callable[[str], None]
@@ -68,7 +70,8 @@ class Registration:
         while True:
             self.has_changed.clear()
             if await self._keep_in_step():
-                pause_s, wait_s = FIRST_PAUSE_S, LOOK_INTERVAL_S
+                wait_s = LOOK_INTERVAL_S if self._fleet.replicas else LOOK_INTERVAL_WITHOUT_REPLICAS_S
+                pause_s = FIRST_PAUSE_S
             else:
                 wait_s, pause_s = pause_s, min(pause_s * 2, LONGEST_PAUSE_S)
                 await asyncio.sleep(FIRST_PAUSE_S)  # a change does not shorten this one

@@ -32,6 +32,8 @@ class ScriptedKubernetes:
         self.scales: list[int] = []
         self.forbidden: list[str] = []
         self.is_away = False
+        self.pod_address = ""
+        """Of all pods; made up if empty."""
         self._number = 0
         self._runner: web.AppRunner | None = None
 
@@ -70,7 +72,8 @@ class ScriptedKubernetes:
         while len(self.pods) < replicas:
             self._number += 1
             name = f"model-{self._number}"
-            status = {"podIP": f"10.1.0.{self._number}", "conditions": [{"type": "Ready", "status": "False"}]}
+            address = self.pod_address or f"10.1.0.{self._number}"
+            status = {"podIP": address, "conditions": [{"type": "Ready", "status": "False"}]}
             self.pods[name] = {"metadata": {"name": name}, "status": status}
         for name in list(self.pods)[replicas:]:
             self.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-22T08:00:00Z"

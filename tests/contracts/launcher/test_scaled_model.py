@@ -1,8 +1,6 @@
 """deploy/kubernetes/scaled-model: the scaler at a scripted Kubernetes API, and whether the manifests fit together."""
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,63 +9,18 @@ import aiohttp
 import pytest
 import yaml
 
-from runtime.child_process import free_ports, tie_to_parent
+from tests.contracts.launcher.scaler_process import FOLDER, SECRET, ScalerProcess
 from tests.contracts.launcher.scripted_control import API_KEY, DEPLOYMENT, MODEL, ScriptedControl
 from tests.contracts.launcher.scripted_kubernetes import ScriptedKubernetes
 from tests.waiting import eventually
 
-FOLDER = Path(__file__).resolve().parents[3] / "deploy/kubernetes/scaled-model"
-SECRET = "0123456789abcdef" * 2
 
-
-class Scaler:
-    """`python scaler.py` as in its pod."""
+class Scaler(ScalerProcess):
+    """The scaler at a scripted control and a scripted Kubernetes."""
 
     def __init__(self, control: ScriptedControl, kubernetes: ScriptedKubernetes) -> None:
+        super().__init__(control.url, API_KEY, (MODEL, DEPLOYMENT), kubernetes)
         self.control, self.kubernetes = control, kubernetes
-        self.hook_port = free_ports("127.0.0.1", 1)[0]
-        self.said = ""
-        self.environment = {
-            "TOLLGATE_URL": control.url,
-            "TOLLGATE_API_KEY": API_KEY,
-            "MODEL_ID": MODEL,
-            "DEPLOYMENT_ID": DEPLOYMENT,
-            "WAKE_SECRET": SECRET,
-            "HOOK_URL": f"http://127.0.0.1:{self.hook_port}",
-            "HOOK_PORT": str(self.hook_port),
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(kubernetes.port),
-            "SERVICE_ACCOUNT": str(kubernetes.account),
-            "TARGET": "model",
-            "MAX_REPLICAS": "3",
-            "IDLE_TIMEOUT_S": "3",
-            "STUCK_S": "2",
-        }
-        self.process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-S", "-I", str(FOLDER / "scaler.py")),  # without what is installed here
-            env=self.environment,
-            stderr=asyncio.subprocess.PIPE,
-            preexec_fn=tie_to_parent(),
-        )
-        self._reading = asyncio.create_task(self._read(self.process))
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        async for line in process.stderr:
-            self.said += line.decode()
-
-    async def stop(self) -> int:
-        assert self.process is not None
-        assert self._reading is not None
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        status = await self.process.wait()
-        await self._reading
-        return status
 
     async def until(self, look: Any, what: str) -> None:
         await eventually(look, lambda: f"{what}\n{self.said}\n{self.control.history}", every_s=0.02)
@@ -90,8 +43,7 @@ async def scaler(tmp_path: Path) -> AsyncIterator[Scaler]:
     async with ScriptedControl() as control, ScriptedKubernetes(tmp_path) as kubernetes:
         scaler = Scaler(control, kubernetes)
         yield scaler
-        if scaler.process is not None:
-            await scaler.stop()
+        await scaler.stop()
 
 
 async def test_wake_starts_a_pod_that_is_listed_when_ready(scaler: Scaler) -> None:
