@@ -71,20 +71,21 @@ async def test_only_models_that_changed_are_told_of(world: World) -> None:
     assert world.told[1:] == [[ModelChange("m2", model("m2"), model("m2", "http://b"))]]
 
 
-async def test_many_changes_are_told_of_in_slices_and_before_the_refresh_returns(world: World) -> None:
-    steps = 0
+async def test_many_changes_are_told_of_in_slices_between_which_others_run(world: World) -> None:
+    turns, turn_of_slice = 0, list[int]()
 
-    async def step() -> None:
-        nonlocal steps
+    async def count_turns() -> None:
+        nonlocal turns
         while True:
-            steps += 1
+            turns += 1
             await asyncio.sleep(0)
 
-    stepping = asyncio.create_task(step())
+    world.models.listen(lambda changes: turn_of_slice.append(turns))
+    counting = asyncio.create_task(count_turns())
     await world.publish(*(row(model(f"m{number}")) for number in range(3 * SLICE + 1)))
-    assert [len(changes) for changes in world.told] == [SLICE, SLICE, SLICE, 1]
-    assert steps > 3
-    stepping.cancel()
+    counting.cancel()
+    assert [len(changes) for changes in world.told] == [SLICE, SLICE, SLICE, 1], "all before the refresh returned"
+    assert len(set(turn_of_slice)) == 4
 
 
 async def test_models_that_could_not_be_read_are_none_after_a_rebuild_without_any(tmp_path: Path, world: World) -> None:

@@ -223,8 +223,9 @@ async def test_newest_figures_are_sent_when_control_is_back(
 
 
 async def test_change_of_health_that_control_missed_is_sent_again(
-    control: Control, loads: LoadReports, board: Board
+    control: Control, loads: LoadReports, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(load_reports, "REFRESH_INTERVAL_S", 3600)
     board.carried["d"] = IDLE
     async with running(loads.run):
         await eventually(lambda: control.taken)
