@@ -11,12 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from policy.credentials import KeyKind, digest_of
 from policy.deployments import ACTIVE, LOADING_MODEL, Deployment, HealthCheck
 from policy.endpoints import Target
 from policy.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
-from policy.snapshot import EndpointRow, ModelRow, group_to_wire
-from tests.contracts.process.test_supervisor import ANSWER, World, a_world
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, group_to_wire
+from tests.contracts.process.test_supervisor import ANSWER, World, a_world, make_key
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.upstream import Behaviour, Exchange, answer, answer_json, silent
 from tests.waiting import eventually
@@ -175,6 +176,39 @@ async def test_killed_workers_calls_free_their_replica_at_once(world: World) -> 
     with pytest.raises(aiohttp.ClientError):
         await lost
     assert (await world.proxy.call(slug=SLUG))[0] == 200
+
+
+async def test_parked_calls_of_all_workers_start_in_turn_between_groups_and_within_the_bound(world: World) -> None:
+    modest_group = Group("g2", "ws", None, "modest", Enforcement.CASCADING, (SlugLimits(SLUG),))
+    world.control.put("group", "g2", group_to_wire(modest_group))
+    key = KeyRow(digest_of(make_key(2)), make_key(2).partition(".")[0], KeyKind.FEDERATED, "ws", "g2")
+    world.control.put("key", key.digest, key.to_wire())
+    running, most = 0, 0
+
+    async def behave(exchange: Exchange) -> None:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await asyncio.sleep(0.005)
+        running -= 1
+        await answer_json(200, ANSWER)(exchange)
+
+    world.upstream.default = behave
+    await deploy(world, status="SCALED_TO_ZERO", check=None)
+    await world.proxy.start(workers=2)
+    noisy = [asyncio.create_task(world.proxy.call(slug=SLUG)) for _ in range(80)]
+    await eventually(lambda: loads(world) and loads(world)[-1]["parked"] == 80)
+    modest = [asyncio.create_task(world.proxy.call(make_key(2), SLUG)) for _ in range(10)]
+    await eventually(lambda: loads(world)[-1]["parked"] == 90)
+    answered: list[str] = []
+    for name, tasks in (("noisy", noisy), ("modest", modest)):
+        for task in tasks:
+            task.add_done_callback(lambda _, name=name: answered.append(name))  # type: ignore[misc] # bound at once
+    bounded = Deployment("d", ACTIVE, (world.upstream.url,), max_concurrency=4, max_queued=5)
+    world.control.put("model", "m", ModelRow("m", "ws", {"d": bounded}, {"production": "d"}).to_wire())
+    await world.hint()
+    assert {status for status, _ in await asyncio.gather(*noisy, *modest)} == {200}
+    assert most <= 4
+    assert answered[40:].count("modest") == 0, "each second call was theirs, though they came last"
 
 
 async def test_outage_of_control_delays_no_parked_call_and_is_made_up_for(world: World) -> None:
