@@ -73,13 +73,17 @@ class DeploymentCalls:
         return cls(model.id, model.workspace_id, policy, {url: ReplicaState(url, good) for url in policy.replicas})
 
     def update(self, policy: Deployment) -> None:
-        """Follow a change of policy. A replica with a health check is unhealthy from its listing to its first probe."""
+        """Follow a change of policy.
+
+        A replica with a health check is unhealthy from its listing to its first good probe. So it is again after a
+        status that does not serve, because probes have ceased meanwhile.
+        """
         self.policy = policy
         good_when_listed = policy.health is None
         listed = set(policy.replicas)
         for url in policy.replicas:
             replica = self.replicas.setdefault(url, ReplicaState(url, good_when_listed))
-            if not replica.listed or good_when_listed:
+            if not replica.listed or good_when_listed or policy.status in NOT_SERVING:
                 replica.listed, replica.probed_good = True, good_when_listed
         for replica in [replica for url, replica in self.replicas.items() if url not in listed]:
             replica.listed = False

@@ -417,6 +417,16 @@ def test_replica_that_comes_back_must_be_probed_again(board: Board) -> None:
     assert board.healthy() == ()
 
 
+def test_deployment_that_is_switched_on_again_must_be_probed_again(board: Board) -> None:
+    board.deploy(probed("LOADING_MODEL", A))
+    board.switchboard.probed("d1", A, True)
+    board.deploy(probed("INACTIVE", A))
+    board.deploy(probed("LOADING_MODEL", A))
+    assert board.ask(1) == PARKED, "an hour may have passed without a probe"
+    board.switchboard.probed("d1", A, True)
+    assert board.last(1) == gets(A)
+
+
 def test_health_check_added_later_does_not_interrupt_service(board: Board) -> None:
     board.deploy(active(A))
     board.ask(1)
