@@ -134,10 +134,15 @@ class Launcher:
     async def _stop_on(self, stop_requested: asyncio.Event) -> None:
         await stop_requested.wait()
         self._stop("stopping")
+        stop_requested.clear()
+        await stop_requested.wait()
+        self._say("second signal: stopping replicas without draining")
+        self._fleet.stop(time.monotonic(), 0.0)
+        self._changed.set()
 
     def _stop(self, why: str) -> None:
         self._say(f"{why}: draining replicas (at most {self._options.drain_timeout_s:.0f} s)")
-        self._fleet.stop(time.monotonic())
+        self._fleet.stop(time.monotonic(), self._options.drain_timeout_s)
         self._change()
 
     async def _say_goodbye(self) -> None:

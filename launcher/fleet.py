@@ -137,9 +137,9 @@ class Fleet:
             self.attempts.serving_failed(now, now - replica.since)
         return replica.phase in (Phase.STARTING, Phase.SERVING)
 
-    def stop(self, now: float) -> None:
-        """The launcher is asked to end."""
-        self.is_stopping, self._stop_by = True, min(self._stop_by, now + self.options.drain_timeout_s)
+    def stop(self, now: float, drain_s: float) -> None:
+        """The launcher is asked to end, and to let calls end for at most so long."""
+        self.is_stopping, self._stop_by = True, min(self._stop_by, now + drain_s)
 
     # --- what to do ---------------------------------------------------------------------------------------------------
 

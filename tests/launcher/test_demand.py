@@ -32,7 +32,7 @@ def test_calls_of_every_kind_count() -> None:
     assert Load(in_flight=1, queued=2, parked=4).calls == 7
 
 
-@given(st.lists(st.tuples(st.floats(0.1, GAP_S), st.integers(0, 20)), min_size=1))
+@given(st.lists(st.tuples(st.floats(0.1, 0.9 * GAP_S), st.integers(0, 20)), min_size=1))
 def test_peak_is_the_highest_need_within_the_idle_timeout(looks: list[tuple[float, int]]) -> None:
     demand, now, seen = Demand(IDLE_S), 0.0, list[tuple[float, int]]()
     for pause_s, calls in looks:

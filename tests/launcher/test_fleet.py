@@ -233,7 +233,7 @@ def test_stop_drains_what_serves_and_ends_what_starts() -> None:
     fleet.ended(2, 0, "crashed")
     fleet.actions(FIRST_DELAY_S)
     now = FIRST_DELAY_S
-    fleet.stop(now)
+    fleet.stop(now, 25)
     assert fleet.actions(now) == [Terminate(3)]
     assert (fleet.wanted_list, fleet.wanted_status) == ((), None)
     assert fleet.actions(now + 24.9) == [Kill(3, "did not end within 10 s after SIGTERM")]
@@ -245,6 +245,14 @@ def test_stop_drains_what_serves_and_ends_what_starts() -> None:
     assert was_over == [False, False, True]
     fleet.wake(now + 30)
     assert fleet.actions(now + 30) == []
+
+
+def test_second_stop_ends_draining() -> None:
+    fleet = serving_fleet()
+    fleet.stop(0, 25)
+    assert fleet.actions(1) == []
+    fleet.stop(1, 0)
+    assert fleet.actions(1) == [Terminate(1)]
 
 
 class FleetMachine(RuleBasedStateMachine):
@@ -305,7 +313,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule()
     def stop(self) -> None:
-        self.fleet.stop(self.now)
+        self.fleet.stop(self.now, 25)
         self.is_stopping = True
 
     @invariant()

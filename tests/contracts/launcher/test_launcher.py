@@ -219,6 +219,19 @@ async def test_signal_while_control_is_away_ends_it_at_once(launcher: Launcher, 
     assert await launcher.stop() == 0
 
 
+async def test_second_signal_stops_without_draining(launcher: Launcher, control: ScriptedControl) -> None:
+    await launcher.started()
+    url = await launcher.woken()
+    control.load["in_flight"] = 1
+    calling = asyncio.create_task(call(url, "slow"))
+    await asyncio.sleep(0.1)
+    launcher.process.terminate()
+    await launcher.replicas(0)
+    assert await launcher.stop() == 0
+    assert await calling == (0, None)
+    assert "second signal" in launcher.said
+
+
 async def test_replica_that_ignores_sigterm_is_killed(launcher: Launcher, control: ScriptedControl) -> None:
     await launcher.started(server=(*SERVER, "--ignore-sigterm"))
     pid = await launcher.pid_of(await launcher.woken())
