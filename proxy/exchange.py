@@ -304,7 +304,7 @@ class RequestContext:
     """The replica's answer to a direct call. Its head has arrived."""
     replica_call: ReplicaCall | None = None
     deadline: float = 0.0
-    """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the first dispatch."""
+    """When the answer's last byte must have arrived: `time.perf_counter` seconds. Runs from the dispatch."""
     rate_limit_lines: str = ""
     """The `x-ratelimit-*` fields, encoded."""
     journaled: bool = False

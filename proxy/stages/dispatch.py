@@ -203,13 +203,16 @@ class Dispatch:
         outbound.url = asked.url_at(base_url)
 
     async def _send(self, context: RequestContext, admitted: Admitted, outbound: UpstreamCall) -> UpstreamAnswer:
-        """Journal the call if it is not journaled yet, and send it. The deadline runs from the first time."""
+        """Journal the call if it is not journaled yet, and send it.
+
+        The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
+        """
         parts = self._parts
         if not context.journaled:
             parts.journal.open(_open_call(admitted))
             context.journaled = True
         started = perf_counter()
-        if not outbound.deadline:
+        if not context.dispatched:
             context.deadline = outbound.deadline = started + parts.settings.request_timeout_s
         try:
             return await parts.upstream.send(outbound)

@@ -105,7 +105,7 @@ class Invoke:
 
         def send(base_url: str) -> Awaitable[UpstreamAnswer]:
             outbound.url = call.url = base_url.rstrip("/") + call.target
-            if not outbound.deadline:
+            if not outbound.written:  # nothing has reached a replica: it may have been parked again meanwhile
                 context.deadline = outbound.deadline = perf_counter() + parts.request_timeout_s
             return parts.upstream.send(outbound)
 

@@ -741,6 +741,8 @@ async def test_failed_connection_is_retried_once_at_each_other_replica(platform_
     assert (await platform_rig.serve(asking())).status == 200
     assert len({call.url for call in platform_rig.upstream.calls}) == 2
     assert len(platform_rig.journal.opened) == 1
+    first, second = (call.deadline for call in platform_rig.upstream.calls)
+    assert first < second, "the request timeout runs from the dispatch that reached a replica"
     platform_rig.upstream.will(UpstreamUnreachableError(), UpstreamUnreachableError())
     assert (await platform_rig.serve(asking())).status == 503
 
@@ -847,6 +849,7 @@ async def test_call_that_is_put_in_another_dialect_keeps_its_replica(platform_ri
         "http://a/v1/chat/completions",
     ]
     assert [message["is"] for message in platform_rig.replicas.said].count("ask") == 1
+    assert len({call.deadline for call in platform_rig.upstream.calls}) == 1, "one request timeout for both"
 
 
 async def test_empty_500_of_a_replica_names_the_model_code(platform_rig: PathRig) -> None:
