@@ -3,9 +3,11 @@
 Pure: the caller passes time and randomness. `switchboard.py` acts on what this says.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
+from math import inf
 
 from policy.deployments import ACTIVE, NOT_SERVING, PARKING, UPDATING, Deployment
 from policy.snapshot import ModelRow
@@ -55,16 +57,21 @@ class DeploymentCalls:
     replicas: dict[str, ReplicaState]
     waiting: WaitingCalls = field(default_factory=WaitingCalls)
     retrying: dict[CallId, PlatformCall] = field(default_factory=dict)
-    """Waiting calls that avoid some replica."""
+    """Waiting calls that avoid some replica and may be refused if there is no other."""
+    resting: dict[CallId, PlatformCall] = field(default_factory=dict)
+    """Parked calls that avoid some replica for a while, about in the order in which they may try it again."""
     in_flight: int = 0
     counts: dict[WaitsFor, int] = field(default_factory=lambda: dict.fromkeys(WaitsFor, 0))
     last_request_at_ms: int | None = None
     standing: Standing | None = None
-    """As of the last time that the waiting calls were looked at."""
+    """As of the last time that the waiting calls were looked at; `usable_then` likewise."""
+    usable_then: tuple[str, ...] = ()
     reported: object = None
     """What the last report to control was about."""
     deleted: bool = False
     """Policy no longer has it; it is forgotten when its last call has ended."""
+    _health: "_Health | None" = None
+    """As of the last look; None when something has changed since."""
 
     @classmethod
     def first_seen(cls, model: ModelRow, policy: Deployment) -> "DeploymentCalls":
@@ -79,6 +86,7 @@ class DeploymentCalls:
         status that does not serve, because probes have ceased meanwhile.
         """
         self.policy = policy
+        self.health_changed()
         good_when_listed = policy.health is None
         listed = set(policy.replicas)
         for url in policy.replicas:
@@ -94,19 +102,31 @@ class DeploymentCalls:
         if not replica.listed and not replica.in_flight:
             del self.replicas[replica.url]
 
+    def health_changed(self) -> None:
+        """Call it after every change of a probe's verdict, of a breaker's state or of the list."""
+        self._health = None
+
+    def trial_begins(self, replica: ReplicaState) -> None:
+        """A call tries a replica whose breaker was open: no other may until it is known how that went."""
+        if self._health is not None:
+            self._health = self._health.without(replica)
+
     @property
     def idle(self) -> bool:
         return not self.in_flight and not self.waiting
 
-    def healthy(self, now: float) -> list[ReplicaState]:
-        return [replica for replica in self.replicas.values() if replica.healthy(now)]
+    def health(self, now: float) -> "_Health":
+        """Which replicas are healthy. Looked up again only after a change: there may be hundreds."""
+        if self._health is None or now >= self._health.until:
+            self._health = _Health.of(self.replicas.values(), now)
+        return self._health
 
-    def usable(self, healthy: list[ReplicaState]) -> list[ReplicaState]:
-        """Those of the healthy ones that may get calls. While the status says to wait, only a probe's word counts."""
+    def usable(self, now: float) -> list[ReplicaState]:
+        """The healthy ones that may get calls. While the status says to wait, only a probe's word counts."""
         status = self.policy.status
         if status in NOT_SERVING or (self.policy.health is None and status in PARKING):
             return []
-        return healthy
+        return self.health(now).replicas
 
     def with_room(self, usable: list[ReplicaState]) -> list[ReplicaState]:
         most = self.policy.max_concurrency
@@ -137,18 +157,35 @@ class DeploymentCalls:
         return self.waiting.first_to_shed(newcomer)
 
     def take_forgiving(self, now: float) -> list[PlatformCall]:
-        """Remove from `retrying` the parked calls that may try any replica again."""
-        forgiving = [call for call in self.retrying.values() if call.was_parked and call.avoid_until <= now]
+        """Remove from `resting` the calls that may try any replica again."""
+        forgiving = list(takewhile(lambda call: call.avoid_until <= now, self.resting.values()))
         for call in forgiving:
             call.avoid = frozenset()
-            del self.retrying[call.id]
+            del self.resting[call.id]
         return forgiving
+
+    def avoids(self, call: PlatformCall) -> None:
+        """The waiting call avoids some replica."""
+        (self.resting if call.was_parked else self.retrying)[call.id] = call
+
+    def parked(self, call: PlatformCall) -> None:
+        """The waiting call is parked now: never refused for want of a replica, never shed by a full queue."""
+        self.waiting.park(call)
+        if self.retrying.pop(call.id, None) is not None:
+            self.resting[call.id] = call
+
+    def no_longer_waits(self, call: PlatformCall) -> None:
+        self.retrying.pop(call.id, None)
+        self.resting.pop(call.id, None)
+        if call.waits_for is not None:
+            self.counts[call.waits_for] -= 1
+            call.waits_for = None
 
     def wakeup_after(self, now: float) -> float | None:
         """When something next changes by the passing of time alone."""
-        times = [replica.paused_until for replica in self.replicas.values()]
-        times += [call.avoid_until for call in self.retrying.values()]
-        return min((at for at in times if at is not None and at > now), default=None)
+        first = next(iter(self.resting.values()), None)
+        at = min(self.health(now).until, inf if first is None else max(first.avoid_until, now))
+        return None if at == inf else at
 
     def load(self, now: float) -> DeploymentLoad:
         listed = [(replica.url, replica.healthy(now)) for replica in self.replicas.values() if replica.listed]
@@ -163,6 +200,25 @@ class DeploymentCalls:
             healthy=tuple(url for url, healthy in listed if healthy),
             unhealthy=tuple(url for url, healthy in listed if not healthy),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    """The healthy replicas until the time at which the first open breaker allows a trial."""
+
+    replicas: list[ReplicaState]
+    urls: tuple[str, ...]
+    until: float
+
+    @classmethod
+    def of(cls, replicas: Iterable[ReplicaState], now: float) -> "_Health":
+        healthy = [replica for replica in replicas if replica.healthy(now)]
+        paused = (at for replica in replicas if (at := replica.paused_until) is not None and at > now)
+        return cls(healthy, tuple(replica.url for replica in healthy), min(paused, default=inf))
+
+    def without(self, replica: ReplicaState) -> "_Health":
+        left = [one for one in self.replicas if one is not replica]
+        return _Health(left, tuple(one.url for one in left), self.until)
 
 
 def suits(call: PlatformCall, replicas: list[ReplicaState]) -> bool:

@@ -166,6 +166,7 @@ class Switchboard:
             return
         if replica.probed_good is not healthy:
             replica.probed_good = healthy
+            deployment.health_changed()
             self._settle(deployment)
 
     def woke_up(self) -> None:
@@ -213,7 +214,7 @@ class Switchboard:
         call.deployment_id = deployment.policy.id
         deployment.waiting.join(call)
         if call.avoid:
-            deployment.retrying[call.id] = call
+            deployment.avoids(call)
 
     def _withdraw(self, call: PlatformCall) -> DeploymentCalls | None:
         """Take the call out of its queue, or from its replica. The caller settles the deployment."""
@@ -228,18 +229,12 @@ class Switchboard:
 
     def _leave(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
         deployment.waiting.leave(call)
-        self._not_waiting(deployment, call)
-
-    def _not_waiting(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
-        deployment.retrying.pop(call.id, None)
-        if call.waits_for is not None:
-            deployment.counts[call.waits_for] -= 1
-            call.waits_for = None
+        deployment.no_longer_waits(call)
 
     def _release(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
         call.replica = None
         if not call.outcome_known:
-            replica.breaker.record(Event.ABANDONED, self._clocks.now())
+            self._record(deployment, replica, Event.ABANDONED)
         replica.in_flight -= 1
         deployment.in_flight -= 1
         deployment.forget_if_gone(replica)
@@ -249,36 +244,41 @@ class Switchboard:
         deployment = self._known.get(call.deployment_id) if call is not None else None
         if call is None or call.replica is None or deployment is None:
             return
-        breaker = call.replica.breaker
-        before = breaker.state
-        breaker.record(event, self._clocks.now())
+        changed = self._record(deployment, call.replica, event)
         call.outcome_known = True
         if gives_back:
             self._release(deployment, call, call.replica)
-        if gives_back or breaker.state is not before:
+        if gives_back or changed:
             self._settle(deployment)
+
+    def _record(self, deployment: DeploymentCalls, replica: ReplicaState, event: Event) -> bool:
+        """Record how a call went. Returns whether the breaker's state has changed."""
+        before = replica.breaker.state
+        replica.breaker.record(event, self._clocks.now())
+        if replica.breaker.state is before:
+            return False
+        deployment.health_changed()
+        return True
 
     def _settle(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
-        healthy = deployment.healthy(now)
         untold = [*newcomers, *deployment.take_forgiving(now)]
-        while deployment.waiting and (room := deployment.with_room(deployment.usable(healthy))):
+        while deployment.waiting and (room := deployment.with_room(deployment.usable(now))):
             call = deployment.waiting.take(partial(suits, replicas=room))
             if call is None:
                 break
-            self._not_waiting(deployment, call)
-            replica = less_loaded(
-                [one for one in room if one.url not in call.avoid] if call.avoid else room, self._choose
-            )
-            if replica.breaker.state is not State.CLOSED:
-                healthy = [one for one in healthy if one is not replica]  # one trial at a time
-            self._assign(deployment, call, replica)
+            deployment.no_longer_waits(call)
+            if call.avoid:
+                room = [one for one in room if one.url not in call.avoid]
+            self._assign(deployment, call, less_loaded(room, self._choose))
         if deployment.waiting:
-            self._tell_waiting(deployment, deployment.usable(healthy), untold)
-        self._report(deployment, healthy, now)
+            self._tell_waiting(deployment, deployment.usable(now), untold)
+        self._report(deployment, now)
 
     def _assign(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
+        if replica.breaker.state is not State.CLOSED:
+            deployment.trial_begins(replica)
         replica.breaker.begin()
         replica.in_flight += 1
         deployment.in_flight += 1
@@ -289,9 +289,11 @@ class Switchboard:
         self, deployment: DeploymentCalls, usable: list[ReplicaState], untold: list[PlatformCall]
     ) -> None:
         """Tell calls what they wait for. All are looked at only when the deployment's standing has changed."""
-        standing = deployment.standing_with(usable)
+        standing, urls = deployment.standing_with(usable), tuple(replica.url for replica in usable)
         changed, deployment.standing = standing is not deployment.standing, standing
-        for call in list(deployment.waiting) if changed else (*deployment.retrying.values(), *untold):
+        others, deployment.usable_then = urls != deployment.usable_then, urls
+        retrying = deployment.retrying.values() if others else ()
+        for call in list(deployment.waiting) if changed else (*retrying, *untold):
             if call in deployment.waiting:
                 self._tell(deployment, call, usable)
 
@@ -301,7 +303,7 @@ class Switchboard:
             self._refuse(deployment, call, prospects)
             return
         if prospects is WaitsFor.REPLICA:
-            deployment.waiting.park(call)
+            deployment.parked(call)
         elif call.waits_for is None and not call.asked_before and not call.was_parked:
             shed = deployment.first_to_shed(call, usable)
             if shed is not None:
@@ -319,15 +321,14 @@ class Switchboard:
         self._leave(deployment, call)
         self._answers.refused(call.id, why)
 
-    def _report(self, deployment: DeploymentCalls, healthy: list[ReplicaState], now: float) -> None:
+    def _report(self, deployment: DeploymentCalls, now: float) -> None:
         id = deployment.policy.id
-        all_well = len(healthy) == len(deployment.replicas) and not deployment.retrying  # the usual case
-        self._plan_wakeup(id, None if all_well else deployment.wakeup_after(now))
+        self._plan_wakeup(id, deployment.wakeup_after(now))
         if deployment.deleted and deployment.idle:
             self._known.forget(deployment)
             self._plan_wakeup(id, None)
         in_flight, counts = deployment.in_flight > 0, [count > 0 for count in deployment.counts.values()]
-        report = (in_flight, *counts, *(replica.url for replica in healthy))
+        report = (in_flight, *counts, deployment.health(now).urls)
         if report != deployment.reported:
             deployment.reported = report
             self.on_load(id)
