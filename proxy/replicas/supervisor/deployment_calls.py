@@ -3,10 +3,11 @@
 Pure: the caller passes time and randomness. `switchboard.py` acts on what this says.
 """
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import inf
 
 from policy.deployments import ACTIVE, NOT_SERVING, PARKING, UPDATING, Deployment
@@ -70,6 +71,14 @@ class DeploymentCalls:
     """What the last report to control was about."""
     deleted: bool = False
     """Policy no longer has it; it is forgotten when its last call has ended."""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """The model's, which the waiting calls have followed."""
+    to_follow: deque[PlatformCall] = field(default_factory=deque)
+    """Calls that may name another deployment now, if they still wait here."""
+    to_tell: deque[PlatformCall] = field(default_factory=deque)
+    """Calls that may have to be told where they stand, if they still wait here."""
+    unfinished: bool = False
+    """Whether there is more to do for its calls at once than may be done at a time."""
     _health: "_Health | None" = None
     """As of the last look; None when something has changed since."""
 
@@ -156,9 +165,9 @@ class DeploymentCalls:
             return None
         return self.waiting.first_to_shed(newcomer)
 
-    def take_forgiving(self, now: float) -> list[PlatformCall]:
+    def take_forgiving(self, now: float, most: int) -> list[PlatformCall]:
         """Remove from `resting` the calls that may try any replica again."""
-        forgiving = list(takewhile(lambda call: call.avoid_until <= now, self.resting.values()))
+        forgiving = list(takewhile(lambda call: call.avoid_until <= now, islice(self.resting.values(), most)))
         for call in forgiving:
             call.avoid = frozenset()
             del self.resting[call.id]
@@ -183,6 +192,8 @@ class DeploymentCalls:
 
     def wakeup_after(self, now: float) -> float | None:
         """When something next changes by the passing of time alone."""
+        if self.unfinished:
+            return now
         first = next(iter(self.resting.values()), None)
         at = min(self.health(now).until, inf if first is None else max(first.avoid_until, now))
         return None if at == inf else at

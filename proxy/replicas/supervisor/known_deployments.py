@@ -1,5 +1,6 @@
 """The deployments that this machine has calls for, has served, or probes."""
 
+from collections import deque
 from collections.abc import Iterator
 
 from policy.deployments import Deployment
@@ -28,19 +29,29 @@ class KnownDeployments:
             self._by_model.setdefault(model.id, {})[policy.id] = deployment
         elif deployment.policy is not policy:
             deployment.update(policy)
+        deployment.environments = deployment.environments if deployment.waiting else model.environments
         return deployment
 
     def follow(self, model_id: str, model: ModelRow | None) -> list[DeploymentCalls]:
-        """Bring the model's deployments in step with policy; return those that are known, the deleted ones included."""
+        """Bring the model's deployments in step with policy; return those to settle anew, the deleted ones included.
+
+        A model may have thousands, so those that did not change cost next to nothing.
+        """
         policies = model.deployments if model is not None else {}
+        environments = model.environments if model is not None else {}
         known = self._by_model.get(model_id, {})
+        touched = {}
         for id, policy in policies.items():
-            if model is not None and (id in known or policy.health is not None):
-                self.seen(model, policy)
-        known = self._by_model.get(model_id, {})
-        for id, deployment in known.items():
+            deployment = known.get(id)
+            if model is not None and (policy is not deployment.policy if deployment else policy.health is not None):
+                touched[id] = self.seen(model, policy)
+        for id, deployment in self._by_model.get(model_id, {}).items():
             deployment.deleted = id not in policies
-        return list(known.values())
+            if deployment.deleted or (deployment.waiting and deployment.environments is not environments):
+                deployment.environments = environments
+                deployment.to_follow = deque(deployment.waiting)
+                touched[id] = deployment
+        return list(touched.values())
 
     def forget(self, deployment: DeploymentCalls) -> None:
         del self._by_id[deployment.policy.id]

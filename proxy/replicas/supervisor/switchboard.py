@@ -7,7 +7,8 @@ workers by `worker_died`. `loads`, `on_load` and `on_ended` tell what happens he
 See docs/reference/inference.md#replicas.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -22,6 +23,8 @@ from proxy.replicas.supervisor.known_deployments import KnownDeployments
 from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
 from proxy.replicas.supervisor.replica_state import ReplicaState
 
+SLICE = 500
+"""How many calls are assigned, moved and told anew at a time. The rest follows when others had their turn."""
 PARKED_RETRY_S = 1.0
 """How long a parked call avoids a replica that was unreachable. Others are refused when there is no other replica."""
 
@@ -75,6 +78,8 @@ class Switchboard:
         self._known = KnownDeployments()
         self._wakeups: dict[str, float] = {}  # by deployment
         self._wakes_at: float | None = None
+        self._left = SLICE
+        """How many calls may still be dealt with in this slice."""
         self.on_load: Callable[[str], None] = lambda deployment_id: None
         self.on_ended: Callable[[str, str | None, CallEnded], None] = lambda deployment_id, replica, ended: None
 
@@ -82,6 +87,7 @@ class Switchboard:
 
     def ask(self, id: CallId, wanted: Wanted, avoid: Set[str] = frozenset()) -> None:
         """A call wants a replica, but none of `avoid`. It may ask again after `unreachable`."""
+        self._left = SLICE
         call = self._calls.get(id)
         if call is None:
             call = self._calls[id] = PlatformCall(id, wanted)
@@ -117,6 +123,7 @@ class Switchboard:
 
     def ended(self, id: CallId, ended: CallEnded) -> None:
         """The call is over, whether it waited, ran or was refused."""
+        self._left = SLICE
         call = self._calls.pop(id, None)
         if call is None or call.deployment_id is None:
             return
@@ -128,6 +135,7 @@ class Switchboard:
 
     def worker_died(self, slot: int) -> None:
         """All calls of this worker are over. Call it before another worker in the slot asks."""
+        self._left = SLICE
         dead = [call for call in self._calls.values() if call.id[0] == slot]
         touched = []
         for call in dead:
@@ -149,11 +157,10 @@ class Switchboard:
 
     def policy_changed(self, model_ids: Iterable[str]) -> None:
         """These models changed in the policy replica. Waiting calls follow their environments."""
+        self._left = SLICE
         for model_id in model_ids:
             for deployment in self._known.follow(model_id, self._models.get(model_id)):
-                for following, newcomers in self._follow_environments(deployment).items():
-                    self._settle(following, newcomers)
-                self._settle(deployment)
+                self._catch_up(deployment)
 
     def probed(self, deployment_id: str, url: str, healthy: bool) -> None:
         """What the probes of this machine say of a replica: their first verdict, and each change of it.
@@ -165,16 +172,20 @@ class Switchboard:
         if deployment is None or replica is None or deployment.policy.health is None or not replica.listed:
             return
         if replica.probed_good is not healthy:
+            self._left = SLICE
             replica.probed_good = healthy
             deployment.health_changed()
             self._settle(deployment)
 
     def woke_up(self) -> None:
         """The time that `wake_at` named has come: breakers allow a trial, parked calls try their replica again."""
-        now = self._clocks.now()
+        now, self._left = self._clocks.now(), SLICE
         for id in [id for id, at in self._wakeups.items() if at <= now]:
+            if self._left <= 0:
+                break
+            self._left -= 1
             if (deployment := self._known.get(id)) is not None:
-                self._settle(deployment)
+                self._catch_up(deployment)
         self._wakes_at = None
         self._announce_wakeup()
 
@@ -194,10 +205,15 @@ class Switchboard:
 
     # How calls move.
 
+    def _catch_up(self, deployment: DeploymentCalls) -> None:
+        for following, newcomers in self._follow_environments(deployment).items():
+            self._settle(following, newcomers)
+        self._settle(deployment)
+
     def _follow_environments(self, deployment: DeploymentCalls) -> Mapping[DeploymentCalls, list[PlatformCall]]:
         """Move waiting calls to the deployment that they name now; return who came where."""
         joined: dict[DeploymentCalls, list[PlatformCall]] = {}
-        for call in list(deployment.waiting):
+        for call in self._slice_of(deployment.to_follow, deployment):
             found = self.find(call.wanted)
             if found is not None and found[1].id == deployment.policy.id:
                 continue
@@ -209,6 +225,13 @@ class Switchboard:
                 self._join(following, call)
                 joined.setdefault(following, []).append(call)
         return joined
+
+    def _slice_of(self, calls: deque[PlatformCall], deployment: DeploymentCalls) -> Iterator[PlatformCall]:
+        """Take the next of these calls that still wait there, as many as this slice allows."""
+        while calls and self._left > 0:
+            self._left -= 1
+            if (call := calls.popleft()) in deployment.waiting:
+                yield call
 
     def _join(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
         call.deployment_id = deployment.policy.id
@@ -240,6 +263,7 @@ class Switchboard:
         deployment.forget_if_gone(replica)
 
     def _outcome(self, id: CallId, event: Event, *, gives_back: bool = False) -> None:
+        self._left = SLICE
         call = self._calls.get(id)
         deployment = self._known.get(call.deployment_id) if call is not None else None
         if call is None or call.replica is None or deployment is None:
@@ -263,8 +287,9 @@ class Switchboard:
     def _settle(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
-        untold = [*newcomers, *deployment.take_forgiving(now)]
-        while deployment.waiting and (room := deployment.with_room(deployment.usable(now))):
+        untold = [*newcomers, *deployment.take_forgiving(now, max(0, self._left))]
+        while deployment.waiting and self._left > 0 and (room := deployment.with_room(deployment.usable(now))):
+            self._left -= 1
             call = deployment.waiting.take(partial(suits, replicas=room))
             if call is None:
                 break
@@ -274,6 +299,11 @@ class Switchboard:
             self._assign(deployment, call, less_loaded(room, self._choose))
         if deployment.waiting:
             self._tell_waiting(deployment, deployment.usable(now), untold)
+        else:
+            deployment.to_follow.clear()
+            deployment.to_tell.clear()
+        more = deployment.to_follow or deployment.to_tell or self._left <= 0
+        deployment.unfinished = bool(deployment.waiting and more)
         self._report(deployment, now)
 
     def _assign(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
@@ -293,9 +323,13 @@ class Switchboard:
         changed, deployment.standing = standing is not deployment.standing, standing
         others, deployment.usable_then = urls != deployment.usable_then, urls
         retrying = deployment.retrying.values() if others else ()
-        for call in list(deployment.waiting) if changed else (*retrying, *untold):
+        for call in (*retrying, *untold):
             if call in deployment.waiting:
                 self._tell(deployment, call, usable)
+        if changed:
+            deployment.to_tell = deque(deployment.waiting)
+        for call in self._slice_of(deployment.to_tell, deployment):
+            self._tell(deployment, call, usable)
 
     def _tell(self, deployment: DeploymentCalls, call: PlatformCall, usable: list[ReplicaState]) -> None:
         prospects = deployment.prospects(call, usable)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ async def test_only_models_that_changed_are_told_of(world: World) -> None:
     await world.publish(row(model("m1")), row(model("m2", "http://b")))
     await world.publish(Row("workspace", "ws", 1, WorkspaceRow("ws", "active", "basic", True).to_wire()))
     assert world.told[1:] == [[ModelChange("m2", model("m2"), model("m2", "http://b"))]]
+
+
+async def test_what_did_not_change_of_a_changed_model_is_the_same_object(world: World) -> None:
+    """Listeners skip it by identity: a model may have thousands of deployments."""
+    one, two = model("m1").deployments["d"], Deployment("d2", "ACTIVE")
+    before = ModelRow("m1", "ws", {"d": one, "d2": two}, {"production": "d"})
+    await world.publish(row(before))
+    await world.publish(row(replace(before, deployments={"d": one, "d2": Deployment("d2", "INACTIVE")})))
+    (known,), (change,) = world.told
+    assert known.after is not None
+    assert change.after is not None
+    assert change.after.deployments["d"] is known.after.deployments["d"]
+    assert change.after.environments is known.after.environments
+    assert change.after.deployments["d2"] == Deployment("d2", "INACTIVE")
 
 
 async def test_many_changes_are_told_of_in_slices_between_which_others_run(world: World) -> None:

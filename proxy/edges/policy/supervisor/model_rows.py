@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -83,7 +83,7 @@ class ModelRows:
         """How these rows differ from the present ones. With `reset`, models that are not among them were deleted."""
         gone = {id: None for id in self._rows if id not in bodies} if reset else {}
         found = [(id, _compiled(id, body)) for id, body in (gone | bodies).items()]
-        changes = (ModelChange(id, self._rows.get(id), after) for id, after in found)
+        changes = (_change(id, self._rows.get(id), after) for id, after in found)
         return [change for change in changes if change.before != change.after]
 
     def apply(self, changes: Sequence[ModelChange]) -> None:
@@ -149,6 +149,16 @@ class WatchedUpdate:
 def _read_all(path: Path) -> dict[str, Wire | None]:
     with contextlib.closing(connect_readonly(path)) as conn:
         return {id: orjson.loads(body) for id, body in conn.execute(_SELECT, (_MODEL,))}
+
+
+def _change(id: str, before: ModelRow | None, after: ModelRow | None) -> ModelChange:
+    """What did not change is the same object as before, so that listeners skip it at no cost on the event loop."""
+    if before is not None and after is not None:
+        kept = before.deployments
+        deployments = {id: kept[id] if kept.get(id) == one else one for id, one in after.deployments.items()}
+        environments = before.environments if before.environments == after.environments else after.environments
+        after = replace(after, deployments=deployments, environments=environments)
+    return ModelChange(id, before, after)
 
 
 def _compiled(id: str, body: Wire | None) -> ModelRow | None:

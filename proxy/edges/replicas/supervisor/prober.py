@@ -104,7 +104,8 @@ class Prober:
             before = change.before.deployments if change.before else {}
             after = change.after.deployments if change.after else {}
             for id in before.keys() | after.keys():
-                self._follow(id, after.get(id))
+                if before.get(id) is not after.get(id):
+                    self._follow(id, after.get(id))
 
     def hurry(self, deployment_id: str, parked: bool) -> None:
         """Calls are parked for this deployment, or no longer: probe replicas that are not healthy more often."""
