@@ -1,5 +1,6 @@
 """Real model servers for a journey: starts them, makes them healthy, kills them, and reads which calls reached them."""
 
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -30,6 +31,17 @@ class ModelServerProcess:
     def received(self) -> list[str]:
         """The request ids of the calls that reached it, in order."""
         return self.log.read_text().split() if self.log.exists() else []
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def most_at_once(self) -> int:
+        """The most calls that it ever had at the same time."""
+        most = Path(f"{self.log}.most")
+        return int(most.read_text() or 0) if most.exists() else 0
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """A model server in a process of its own: `python -m tests.journeys.replicas.server LOG HEALTHY_FILE DELAY_S`.
 
 Prints its port. Before it answers a call it appends the call's request id to LOG, so that a call that may have run
-the model is known even if the server is killed. `/health` is 200 while HEALTHY_FILE exists.
+the model is known even if the server is killed. LOG.most holds the most calls that it ever had at once.
+`/health` is 200 while HEALTHY_FILE exists.
 """
 
 import asyncio
@@ -21,14 +22,23 @@ class ModelServer:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._healthy_file = healthy_file
         self._delay_s = delay_s
+        self._most_log = os.open(f"{log}.most", os.O_WRONLY | os.O_CREAT)
+        self._running = self._most = 0
 
     async def health(self, _request: web.Request) -> web.Response:
         return web.Response(status=200 if self._healthy_file.exists() else 503)
 
     async def answer(self, request: web.Request) -> web.Response:
         os.write(self._log, f"{request.headers['x-request-id']}\n".encode())
-        await request.read()
-        await asyncio.sleep(self._delay_s)
+        self._running += 1
+        if self._running > self._most:
+            self._most = self._running
+            os.pwrite(self._most_log, str(self._most).encode(), 0)
+        try:
+            await request.read()
+            await asyncio.sleep(self._delay_s)
+        finally:
+            self._running -= 1
         message = {"role": "assistant", "content": "Here."}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
@@ -38,7 +48,7 @@ class ModelServer:
 async def serve(server: ModelServer) -> None:
     app = web.Application()
     app.add_routes([web.get("/health", server.health), web.post("/{path:.*}", server.answer)])
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(runner.addresses[0][1], flush=True)
