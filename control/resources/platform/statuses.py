@@ -56,12 +56,10 @@ def with_replicas(record: DeploymentRecord, listed: tuple[str, ...], load: Load)
 
 
 def with_settings(record: DeploymentRecord, settings: Mapping[str, Any]) -> DeploymentRecord:
-    """The deployment with these fields. Replicas count as newly listed when probes begin, as healthy when they end."""
+    """The deployment with these fields. Replicas keep their standing until probes decide; they are healthy without."""
     changed = replace(record, **settings)
     if "wake_url" in settings:
         changed = rescheduled(changed)
-    if record.replicas and record.status in _SERVING and record.health is None and changed.health is not None:
-        return with_status(changed, LOADING_MODEL)
     if record.replicas and record.status in (LOADING_MODEL, UNHEALTHY) and record.health and changed.health is None:
         return with_status(changed, ACTIVE)
     return changed

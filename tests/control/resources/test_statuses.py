@@ -159,9 +159,9 @@ def test_a_report_that_does_not_mention_a_new_replica_says_nothing_of_it(status:
         assert statuses.status_after(deployment(status), load) == status
 
 
-def test_replicas_count_as_newly_listed_when_probes_begin_and_as_healthy_when_they_end() -> None:
+def test_replicas_serve_on_when_probes_begin_and_are_healthy_when_they_end() -> None:
     for status in (ACTIVE, UPDATING, UNHEALTHY):
-        assert statuses.with_settings(deployment(status, A), {"health": PROBED}).status == LOADING_MODEL
+        assert statuses.with_settings(deployment(status, A), {"health": PROBED}).status == status
         probed = deployment(status, A, health=PROBED)
         assert statuses.with_settings(probed, {"health": HealthCheck("/other")}).status == status
     for status in (LOADING_MODEL, UNHEALTHY):
