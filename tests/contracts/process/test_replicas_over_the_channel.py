@@ -388,6 +388,35 @@ class Waker:
         return self.ok
 
 
+class SlowWaker(Waker):
+    """Answers when `open` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+        self.open = asyncio.Event()
+
+    async def wake(self, model_id: str, deployment_id: str) -> bool:
+        await super().wake(model_id, deployment_id)
+        await self.open.wait()
+        return True
+
+
+async def test_wakes_of_one_deployment_share_a_report_that_is_under_way(machine: Machine) -> None:
+    """A tenant who wakes in a flood takes no more of the way to control than one who wakes once."""
+    machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "SCALED_TO_ZERO"))
+    worker, other = await machine.worker(), await machine.worker()
+    machine.answers.waker = waker = SlowWaker()
+    wanted = Wanted("w1", "m1", Where(), "g1")
+    waking = [asyncio.ensure_future(one.requests.wake(wanted)) for one in (worker, other) for _ in range(50)]
+    elsewhere = asyncio.ensure_future(worker.requests.wake(Wanted("w1", "m1", Where(deployment_id="d2"), "g2")))
+    await eventually(lambda: ("m1", "d2") in waker.woken)
+    waker.open.set()
+    await asyncio.gather(*waking, elsewhere)
+    assert sorted(waker.woken) == [("m1", "d1"), ("m1", "d2")]
+    await worker.requests.wake(wanted)
+    assert waker.woken[2:] == [("m1", "d1")], "a later one is told anew"
+
+
 async def test_wake_names_the_deployment_to_control(machine: Machine) -> None:
     worker = await machine.worker()
     machine.answers.waker = waker = Waker(True)

@@ -44,6 +44,8 @@ class ReplicaAnswers:
         self._send = send
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wakes: dict[str, asyncio.Task[bool]] = {}
+        """Being told to control, by deployment. Those who ask meanwhile share it: a flood of them is one report."""
         clocks = Clocks(time.monotonic, lambda: time.time_ns() // 1_000_000)
         self.switchboard = Switchboard(models, self, clocks, SystemRandom().randrange)
 
@@ -104,7 +106,12 @@ class ReplicaAnswers:
             self.refused(id, Why.NO_MODEL)
             return
         model, deployment = found
-        ok = await self.waker.wake(model.id, deployment.id)
+        telling = self._wakes.get(deployment.id)
+        if telling is None:
+            telling = asyncio.ensure_future(self.waker.wake(model.id, deployment.id))
+            self._wakes[deployment.id] = telling
+            telling.add_done_callback(lambda _: self._wakes.pop(deployment.id))
+        ok = await telling
         self._send(id[0], {"is": "woken", "number": id[1], "ok": ok})
 
 
