@@ -17,7 +17,7 @@ from policy.deployments import (
     Deployment,
     HealthCheck,
     Where,
-    deployment_of,
+    comparable_name,
 )
 from policy.endpoints import Target, VendorCConfig
 from policy.groups import Enforcement, Group
@@ -162,12 +162,21 @@ class ModelRow:
     workspace_id: str
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     environments: Mapping[str, str] = field(default_factory=dict)
+    _by_comparable_name: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The environments again: every call looks one up, and a model may have thousands."""
+
+    def __post_init__(self) -> None:
+        names: dict[str, str] = {}
+        for name, id in self.environments.items():
+            names.setdefault(comparable_name(name), id)
+        object.__setattr__(self, "_by_comparable_name", names)
 
     def deployment_at(self, where: Where) -> Deployment | None:
         """The deployment that `where` names, or None. Environments are matched without regard to case."""
         if where.deployment_id is not None:
             return self.deployments.get(where.deployment_id)
-        id = deployment_of(self.environments, where.environment or DEFAULT_ENVIRONMENT)
+        name = where.environment or DEFAULT_ENVIRONMENT
+        id = self.environments.get(name) or self._by_comparable_name.get(comparable_name(name))
         return None if id is None else self.deployments.get(id)
 
     def to_wire(self) -> Wire:

@@ -115,3 +115,21 @@ def test_deployment_settings_survive_the_wire_and_a_row_of_an_older_control_has_
     assert ModelRow.from_wire("m", model.to_wire()) == model
     older = {"workspace_id": "w", "deployments": [["d1", "ACTIVE", []]], "environments": {}}
     assert ModelRow.from_wire("m", older).deployments["d1"] == Deployment("d1", "ACTIVE")
+
+
+def test_finding_an_environment_does_not_go_through_all_of_them() -> None:
+    """Every call of a model does it, and one tenant's model may have thousands."""
+
+    class Environments(dict[str, str]):
+        gone_through = 0
+
+        def items(self) -> Any:
+            self.gone_through += 1
+            return super().items()
+
+    environments = Environments({"Staging": "d1"})
+    one = Deployment("d1", "ACTIVE")
+    model = ModelRow("m", "w", {"d1": one}, environments)
+    at_first = environments.gone_through
+    assert [model.deployment_at(Where(name)) for name in ("staging", "unknown")] == [one, None]
+    assert environments.gone_through == at_first
