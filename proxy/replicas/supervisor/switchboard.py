@@ -23,7 +23,7 @@ from proxy.replicas.supervisor.known_deployments import KnownDeployments
 from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
 from proxy.replicas.supervisor.replica_state import ReplicaState
 
-SLICE = 500
+SLICE = 100
 """How many calls are assigned, moved and told anew at a time. The rest follows when others had their turn."""
 PARKED_RETRY_S = 1.0
 """How long a parked call avoids a replica that was unreachable. Others are refused when there is no other replica."""
