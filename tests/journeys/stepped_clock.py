@@ -7,6 +7,7 @@ import mmap
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 _SOURCE = r"""
@@ -55,6 +56,7 @@ time_t time(time_t *out) {
     return at.tv_sec;
 }
 """
+DAY_S = 86_400
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 MISSING = "no C compiler for the stepped clock (Debian: apt-get install gcc libc6-dev)"
 
@@ -70,6 +72,12 @@ class SteppedClock:
         self._file.write_bytes(bytes(mmap.PAGESIZE))
         self.offset_s = 0
         self.environment = {"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(self._file)}
+
+    def keep_from_midnight(self, for_s: int) -> None:
+        """If the UTC day ends within this time, begin the next one: a day's counters end with it."""
+        left_s = DAY_S - int(time.time() + self.offset_s) % DAY_S
+        if left_s <= for_s:
+            self.step(left_s)
 
     def step(self, seconds: int) -> None:
         self.offset_s += seconds

@@ -186,7 +186,8 @@ def _is_away_sqlstate(sqlstate: str | None) -> bool:
 
 
 def is_retryable(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed if it is retried from its start."""
-    if getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES:
-        return True
-    return isinstance(error, OperationalError) and "database is locked" in str(error.orig)
+    """Whether the same transaction may succeed if it is retried from its start.
+
+    Never on SQLite: a writer has waited for the lock, and meanwhile all others of this process wait behind it.
+    """
+    return getattr(error.orig, "sqlstate", None) in _RETRYABLE_SQLSTATES
