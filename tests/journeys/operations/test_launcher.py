@@ -187,7 +187,11 @@ async def test_many_cold_calls_wake_one_replica(launched: LaunchedModel) -> None
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("crash", "ended with status 3"), ("killed", "was killed (signal 9); possibly out of memory")],
+    [
+        ("crash", "ended with status 3"),
+        ("killed", "was killed (signal 9); possibly out of memory"),
+        ("memory", "ended with status 1"),
+    ],
 )
 async def test_crash_in_mid_request_is_a_502_and_the_next_call_is_answered(
     launched: LaunchedModel, content: str, reason: str
