@@ -35,6 +35,10 @@ SIZES = ((1, 3), (10, 2))
 """Size in MB and number of measurements. The soak also measures the largest sizes allowed."""
 
 
+ARENA_BYTES = 1 << 20
+"""Python takes memory from the system in arenas of this size, so a peak may lie this far above what was in use."""
+
+
 @dataclass
 class Meter:
     """The process that measures long content."""
@@ -122,7 +126,7 @@ def test_stream_cost_is_linear_in_its_length(meter: Meter, direction: str, name:
     size = 0.05 if name.startswith("tiny") else 0.25
     shorter, longer = meter.figures(f"{direction}: {name}", size, 3), meter.figures(f"{direction}: {name}", 4 * size, 3)
     assert longer["cpu_s"] < 2 * 4 * shorter["cpu_s"]
-    assert longer["memory_bytes"] < 16 * MB
+    assert longer["memory_bytes"] < 16 * MB + ARENA_BYTES
 
 
 @pytest.mark.parametrize(
