@@ -27,6 +27,7 @@ from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import VENDOR_B, PathRig, now_ms
 from tests.fakes.upstream_client import SSE, FakeAnswer, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.waiting import eventually
 
 ANSWER_TOKENS = 1
 """Tokens of an answer's text, which is a word or a letter."""
@@ -828,7 +829,7 @@ async def test_deployment_learns_how_each_call_ended(platform_rig: PathRig) -> N
     platform_rig.replicas.switchboard.on_ended = lambda *told: ended.append(told)
     platform_rig.upstream.will(answer(completion()), UpstreamResetError(), UpstreamUnreachableError(), answer(b"", 500))
     outgoing = [await platform_rig.serve(asking()) for _ in range(4)]
-    await asyncio.sleep(0)
+    await eventually(lambda: len(ended) == 4)
     assert [told.status for _, _, told in ended] == [each.status for each in outgoing] == [200, 502, 503, 500]
     assert [told.request_id for _, _, told in ended] == [each.header("x-request-id") for each in outgoing]
     assert {(told.method, told.path) for _, _, told in ended} == {("POST", "/v1/chat/completions")}

@@ -161,7 +161,9 @@ class _RequestedReplica:
     def end(self, ended: CallEnded) -> None:
         if self._asked and not self._ended:
             self._ended = True
-            self._requests.tell({"is": "ended", "number": self._number, "call": asdict(ended)})
+            message = {"is": "ended", "number": self._number, "call": asdict(ended)}
+            # A connection that was given up closes in the next turn of the loop: not before is the replica free.
+            asyncio.get_running_loop().call_soon(self._requests.tell, message)
 
     def received(self, message: Message) -> None:
         """An answer of the supervisor, while the call waits for one."""
@@ -192,8 +194,9 @@ class _RequestedReplica:
             self.end_wait()
 
     def end_wait(self) -> None:
-        """Give up as if the time to wait were over."""
-        self._give_up(NotRoutedError() if self._parked else ShedError())
+        """Give up as if the time to wait were over; later, if the supervisor has not yet said what this waits for."""
+        if self._waits_since is not None:
+            self._give_up(NotRoutedError() if self._parked else ShedError())
 
     def _park(self) -> bool:
         """Count the call as parked until it has a replica. If the worker has no room for it, give up."""

@@ -363,9 +363,28 @@ async def test_silent_supervisor_is_a_503(monkeypatch: pytest.MonkeyPatch) -> No
     worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
     with worker.call() as call, pytest.raises(NoModelReplicaError):
         await call.assigned()
+    await asyncio.sleep(0)
     with pytest.raises(PolicyUnavailableError):
         await worker.requests.wake(Wanted("w1", "m1", Where(), "g1"))
     assert [message["is"] for message in line.sent] == ["ask", "ended", "wake"]
+
+
+async def test_replica_is_free_only_after_the_connection_to_it_is_closed() -> None:
+    """`Transport.abort` closes in the next turn of the loop. Until then the model server sees a running call."""
+    line, (ours, theirs) = SilentLine(), socket.socketpair()
+    worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
+    transport, _ = await asyncio.get_running_loop().create_unix_connection(asyncio.Protocol, sock=ours)
+    with theirs:
+        theirs.setblocking(False)
+        with worker.call() as call:
+            asking = asyncio.ensure_future(call.assigned())
+            await eventually(lambda: line.sent)
+            line.on_replicas({"is": "replica", "number": 1, "url": A})
+            await asking
+            transport.abort()
+        while line.sent[-1]["is"] != "ended":
+            await asyncio.sleep(0)
+        assert theirs.recv(1) == b""
 
 
 async def test_call_that_never_asked_says_nothing() -> None:
@@ -438,6 +457,19 @@ class SilentLine:
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
         self.sent.append(message)
+
+
+async def test_call_whose_standing_is_unknown_is_answered_when_it_is_told() -> None:
+    """The worker is about to stop, and cannot know yet whether this call is parked (500) or waits its turn (529)."""
+    line = SilentLine()
+    worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
+    with worker.call() as call:
+        asking = asyncio.ensure_future(call.assigned())
+        await eventually(lambda: line.sent)
+        worker.requests.end_waits()
+        line.on_replicas({"is": "waits", "number": 1, "for": "replica"})
+        with pytest.raises(NotRoutedError):
+            await asking
 
 
 async def test_worker_that_is_about_to_stop_answers_all_who_wait(machine: Machine) -> None:
