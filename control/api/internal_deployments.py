@@ -18,16 +18,15 @@ from control.api.protocol.errors import ProblemError, bad_request
 from control.dependencies import Dependencies
 from control.resources.errors import InvalidFieldError
 from control.resources.platform.deployment_logs import LEVELS
-from control.resources.platform.load_reports import MachineLoad
 from control.resources.records import LogLine
 from control.time_slices import each, pause
+from policy.deployment_load import DeploymentLoad
 
 T = TypeVar("T")
 Json = dict[str, Any]
 MAX_ITEMS = 1000
 _MAX_URLS = 1000
-_MAX_COUNT = 2**31 - 1
-_MAX_MS = 2**53 - 1
+_MOST = {"in_flight": 2**31 - 1, "queued": 2**31 - 1, "parked": 2**31 - 1, "last_request_at_ms": 2**53 - 1}
 _MAX_TEXT = 128
 _MAX_URL = 2048
 _MAX_MESSAGE = 65_536
@@ -87,24 +86,29 @@ async def _items(body: Json, name: str, read: Callable[[Json], T]) -> list[T]:
             if not isinstance(wire, dict):
                 raise ValueError("must be an object")
             return read(wire)
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InvalidFieldError(f"{name}.{index}", f"malformed: {error}") from None
 
     return await each(enumerate(found), item)
 
 
-def _load(wire: Json) -> MachineLoad:
-    is_called = wire.get("last_request_at_ms") is not None
-    return MachineLoad(
-        model_id=_text(wire, "model_id"),
-        deployment_id=_text(wire, "deployment_id"),
-        in_flight=_count(wire, "in_flight"),
-        queued=_count(wire, "queued"),
-        parked=_count(wire, "parked"),
-        last_request_at_ms=_count(wire, "last_request_at_ms", _MAX_MS) if is_called else None,
-        healthy=_urls(wire, "healthy"),
-        unhealthy=_urls(wire, "unhealthy"),
-    )
+def _load(wire: Json) -> DeploymentLoad:
+    load = DeploymentLoad.from_wire(wire)
+    _check(load)
+    return load
+
+
+def _check(load: DeploymentLoad) -> None:
+    """Refuse what no column can hold: in the database it would look like an outage. `from_wire` has checked types."""
+    for name in ("model_id", "deployment_id"):
+        _check_text(name, getattr(load, name), _MAX_TEXT)
+    for name, most in _MOST.items():
+        if (getattr(load, name) or 0) > most:
+            raise ValueError(f"{name} must be at most {most}")
+    for name in ("healthy", "unhealthy"):
+        urls = getattr(load, name)
+        if len(urls) > _MAX_URLS or any(len(url) > _MAX_URL for url in urls):
+            raise ValueError(f"{name} must be at most {_MAX_URLS} URLs of at most {_MAX_URL} characters")
 
 
 def _line(wire: Json) -> tuple[str, LogLine]:
@@ -123,27 +127,16 @@ def _line(wire: Json) -> tuple[str, LogLine]:
 
 
 def _text(wire: Json, name: str, longest: int = _MAX_TEXT, least: int = 1) -> str:
-    """Refuses what no column can hold: in the database it would look like an outage."""
     text = wire.get(name)
-    if not isinstance(text, str) or not least <= len(text) <= longest or "\0" in text:
-        raise ValueError(f"{name} must be text of {least} to {longest} characters")
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be text")
+    _check_text(name, text, longest, least)
     return text
 
 
-def _count(wire: Json, name: str, most: int = _MAX_COUNT) -> int:
-    count = wire.get(name)
-    if type(count) is not int or not 0 <= count <= most:
-        raise ValueError(f"{name} must be a whole number from 0 to {most}")
-    return count
-
-
-def _urls(wire: Json, name: str) -> tuple[str, ...]:
-    urls = wire.get(name)
-    if not isinstance(urls, list) or len(urls) > _MAX_URLS:
-        raise ValueError(f"{name} must be an array of at most {_MAX_URLS} URLs")
-    if not all(isinstance(url, str) and len(url) <= _MAX_URL for url in urls):
-        raise ValueError(f"{name} must hold texts of at most {_MAX_URL} characters")
-    return tuple(urls)
+def _check_text(name: str, text: str, longest: int, least: int = 1) -> None:
+    if not least <= len(text) <= longest or "\0" in text:
+        raise ValueError(f"{name} must be text of {least} to {longest} characters")
 
 
 ROUTES = [

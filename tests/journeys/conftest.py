@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,16 @@ class Workspace:
         self.product = product
         self.made = product.command("workspace", "create", "acme", "--prefix", "acme")
         self.api_key: str = self.made["api_key"]
+
+
+@contextmanager
+def started(product: Product) -> Iterator[Workspace]:
+    """Run the product, with a workspace, and kill it in the end."""
+    try:
+        product.start()
+        yield Workspace(product)
+    finally:
+        product.kill()
 
 
 @dataclass
@@ -106,12 +117,9 @@ class Stage:
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     product = Product(tmp_path_factory.mktemp("product") / "data")
-    try:
-        product.start()
-        yield Workspace(product)
+    with started(product) as workspace:
+        yield workspace
         assert product.stop() == 0, product.log_tail()
-    finally:
-        product.kill()
 
 
 @pytest.fixture

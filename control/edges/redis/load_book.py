@@ -14,9 +14,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.edges.telemetry.log_lines import OutageLog
-from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, MachineLoad, sum_of
+from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, sum_of
 from control.resources.platform.loads import Load
 from control.time_slices import each, pause
+from policy.deployment_load import DeploymentLoad
 
 _MACHINES = "tg:load:machines"
 """Hash: when each machine was last heard, in Redis' milliseconds."""
@@ -41,10 +42,10 @@ class LocalLoadBook:
     def __init__(self, now_ms: Callable[[], float] = _monotonic_ms) -> None:
         self._now_ms = now_ms
         self._machines: dict[str, float] = {}
-        self._loads: dict[str, dict[str, tuple[MachineLoad, float]]] = {}
+        self._loads: dict[str, dict[str, tuple[DeploymentLoad, float]]] = {}
         self._swept_ms = now_ms()
 
-    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+    async def report(self, machine: str, loads: Sequence[DeploymentLoad]) -> None:
         now_ms = self._now_ms()
         self._machines[machine] = now_ms
         for load in loads:
@@ -85,7 +86,7 @@ class RedisLoadBook:
         self._pause_until_s = float("-inf")
         self._outage = OutageLog(log)
 
-    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+    async def report(self, machine: str, loads: Sequence[DeploymentLoad]) -> None:
         await self._local.report(machine, loads)
         await self._try(lambda: self._write(machine, loads))
 
@@ -117,7 +118,7 @@ class RedisLoadBook:
         self._outage.ends("Deployments' loads are shared again.")
         return result
 
-    async def _write(self, machine: str, loads: Sequence[MachineLoad]) -> None:
+    async def _write(self, machine: str, loads: Sequence[DeploymentLoad]) -> None:
         now_ms = await self._time_ms()
         for start in range(0, max(len(loads), 1), _BATCH):
             await pause()
@@ -189,12 +190,12 @@ def _items(sources: Iterable[ByMachine]) -> Iterable[tuple[str, Heard]]:
     return (item for source in sources for item in source.items())
 
 
-def _encoded(load: MachineLoad, now_ms: int) -> bytes:
+def _encoded(load: DeploymentLoad, now_ms: int) -> bytes:
     figures = (load.in_flight, load.queued, load.parked, load.last_request_at_ms)
     return orjson.dumps([now_ms, load.model_id, *figures, load.healthy, load.unhealthy])
 
 
 def _decoded(deployment_id: str, text: bytes, now_ms: int, machine_ms: int) -> Heard:
     at_ms, model_id, in_flight, queued, parked, last_ms, healthy, unhealthy = orjson.loads(text)
-    load = MachineLoad(model_id, deployment_id, in_flight, queued, parked, last_ms, tuple(healthy), tuple(unhealthy))
+    load = DeploymentLoad(model_id, deployment_id, in_flight, queued, parked, last_ms, tuple(healthy), tuple(unhealthy))
     return Heard(load, now_ms - at_ms, now_ms - max(machine_ms, at_ms))

@@ -21,6 +21,7 @@ from control.resources.platform.loads import Load
 from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
 from control.resources.records import ReportedDeployment
 from control.time_slices import pause
+from policy.deployment_load import DeploymentLoad
 
 FIGURES_LAST_MS = 3_000
 """A machine that has not reported a deployment for so long carries no call of it."""
@@ -32,24 +33,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class MachineLoad:
-    """One machine's figures of one deployment."""
-
-    model_id: str
-    deployment_id: str
-    in_flight: int
-    queued: int
-    parked: int
-    last_request_at_ms: int | None
-    healthy: tuple[str, ...]
-    unhealthy: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Heard:
     """A machine's latest figures of a deployment. `machine_age_ms`: since the machine reported anything."""
 
-    load: MachineLoad
+    load: DeploymentLoad
     age_ms: float
     machine_age_ms: float
 
@@ -57,7 +44,7 @@ class Heard:
 class LoadBook(Protocol):
     """The latest figures of all machines, in Redis or in this process. Never raises for an outage of Redis."""
 
-    async def report(self, machine: str, loads: Sequence[MachineLoad]) -> None: ...
+    async def report(self, machine: str, loads: Sequence[DeploymentLoad]) -> None: ...
 
     async def loads(self, deployment_ids: Sequence[str]) -> Mapping[str, Load]: ...
 
@@ -95,7 +82,7 @@ class LoadReports:
         self._last_requests: dict[str, int] = {}
         """Epoch milliseconds by deployment, to be written."""
 
-    async def take(self, machine: str, reported: Sequence[MachineLoad]) -> None:
+    async def take(self, machine: str, reported: Sequence[DeploymentLoad]) -> None:
         """Deployments that do not exist are ignored."""
         await self._book.report(machine, reported)
         by_id = {load.deployment_id: load for load in reported}

@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import islice, takewhile
 from math import inf
 
+from policy.deployment_load import DeploymentLoad
 from policy.deployments import ACTIVE, NOT_SERVING, PARKING, UPDATING, Deployment
 from policy.snapshot import ModelRow
 from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
@@ -31,21 +32,6 @@ class Standing(Enum):
     LACKS_REPLICAS = "lacks replicas"
     """None is healthy, and the status says that one should be."""
     REFUSES = "refuses"
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentLoad:
-    """What this machine carries of a deployment. `healthy` and `unhealthy` are the listed replicas' base URLs."""
-
-    model_id: str
-    deployment_id: str
-    workspace_id: str
-    in_flight: int
-    queued: int
-    parked: int
-    last_request_at_ms: int | None
-    healthy: tuple[str, ...]
-    unhealthy: tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +189,6 @@ class DeploymentCalls:
         return DeploymentLoad(
             model_id=self.model_id,
             deployment_id=self.policy.id,
-            workspace_id=self.workspace_id,
             in_flight=self.in_flight,
             queued=self.counts[WaitsFor.TURN],
             parked=self.counts[WaitsFor.REPLICA],

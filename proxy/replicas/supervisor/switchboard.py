@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from policy.deployment_load import DeploymentLoad
 from policy.deployments import Deployment
 from policy.snapshot import ModelRow
 from proxy.exchange import PolicyUnavailableError
 from proxy.replicas.replica_calls import CallEnded, Wanted
 from proxy.replicas.supervisor.circuit_breaker import Event, State
-from proxy.replicas.supervisor.deployment_calls import Choose, DeploymentCalls, DeploymentLoad, less_loaded, suits
+from proxy.replicas.supervisor.deployment_calls import Choose, DeploymentCalls, less_loaded, suits
 from proxy.replicas.supervisor.known_deployments import KnownDeployments
 from proxy.replicas.supervisor.platform_call import CallId, PlatformCall, WaitsFor, Why
 from proxy.replicas.supervisor.replica_state import ReplicaState
@@ -198,6 +199,11 @@ class Switchboard:
         """The same for one deployment. None if it is not known here."""
         deployment = self._known.get(deployment_id)
         return deployment.load(self._clocks.now()) if deployment is not None else None
+
+    def workspace_of(self, deployment_id: str) -> str | None:
+        """Whose deployment it is. None if it is not known here."""
+        deployment = self._known.get(deployment_id)
+        return deployment.workspace_id if deployment is not None else None
 
     def deployment_ids(self) -> list[str]:
         """All deployments that `loads` tells of."""

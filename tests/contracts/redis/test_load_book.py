@@ -12,12 +12,13 @@ from redis.backoff import NoBackoff
 
 from control.edges.redis import load_book
 from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
-from control.resources.platform.load_reports import FIGURES_LAST_MS, HEALTH_LASTS_MS, LoadBook, MachineLoad
+from control.resources.platform.load_reports import FIGURES_LAST_MS, HEALTH_LASTS_MS, LoadBook
 from control.resources.platform.loads import Load
+from policy.deployment_load import DeploymentLoad
 from tests.redis_server import RedisServer, private_redis
 
 ONE, TWO = "a" * 16, "b" * 16
-BUSY = MachineLoad("mdl", "dep", 3, 2, 1, 1_000, ("http://r:1",), ("http://r:2",))
+BUSY = DeploymentLoad("mdl", "dep", 3, 2, 1, 1_000, ("http://r:1",), ("http://r:2",))
 IDLE = replace(BUSY, in_flight=0, queued=0, parked=0)
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from policy.deployment_load import DeploymentLoad
 from proxy.edges.replicas.supervisor import call_log, load_reports
 from proxy.edges.replicas.supervisor.call_log import CallLog
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError
 from proxy.edges.replicas.supervisor.load_reports import BUSY_INTERVAL_S, LoadReports
 from proxy.replicas.replica_calls import CallEnded
-from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
 from runtime.child_process import free_ports
 from tests.fakes.control_plane import TOKEN
 from tests.waiting import eventually
 
 MACHINE = "0123456789abcdef"
-IDLE = DeploymentLoad("m", "d", "ws", 0, 0, 0, None, ("http://a",), ("http://b",))
+IDLE = DeploymentLoad("m", "d", 0, 0, 0, None, ("http://a",), ("http://b",))
 PARKED = replace(IDLE, parked=3, last_request_at_ms=1_700_000_000_000)
 CALL = CallEnded(1_700_000_000_123, "req-1", "POST", "/v1/chat/completions", 200, 0.01234)
 

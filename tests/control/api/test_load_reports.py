@@ -204,6 +204,7 @@ GOOD_LINE: Json = {"deployment_id": "d", "timestamp": "1", "level": "INFO", "mes
             ("loads", {"machine": ONE, "loads": [{**GOOD_LOAD, name: value}]}, name)
             for name, value in (
                 ("model_id", None),
+                ("model_id", ["m"]),
                 ("deployment_id", ""),
                 ("deployment_id", "d\0"),
                 ("deployment_id", "d" * 129),
@@ -213,12 +214,19 @@ GOOD_LINE: Json = {"deployment_id": "d", "timestamp": "1", "level": "INFO", "mes
                 ("parked", 2**31),
                 ("parked", 10**30),
                 ("last_request_at_ms", "1"),
+                ("last_request_at_ms", ""),
+                ("last_request_at_ms", False),
+                ("last_request_at_ms", 2**53),
                 ("last_request_at_ms", 2**63),
                 ("healthy", "http://r"),
                 ("healthy", [None]),
                 ("unhealthy", ["x" * 2049]),
                 ("unhealthy", ["x"] * 1001),
             )
+        ),
+        *(
+            ("loads", {"machine": ONE, "loads": [{key: GOOD_LOAD[key] for key in GOOD_LOAD if key != name}]}, name)
+            for name in GOOD_LOAD
         ),
         ("wake", {"model_id": "m"}, "deployment_id"),
         ("wake", {"model_id": ["m"], "deployment_id": "d"}, "model_id"),

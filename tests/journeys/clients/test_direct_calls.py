@@ -18,7 +18,7 @@ import openai
 import pytest
 
 from runtime.child_process import tie_to_parent
-from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.model_server import MODEL
 from tests.journeys.product import OperatorClient, Product, ready_line
 from tests.upstream import ScriptedUpstream, answer
@@ -31,11 +31,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """A product whose models have hosts of their own."""
     settings = {"TOLLGATE_MODEL_HOST_SUFFIX": SUFFIX}
     product = Product(tmp_path_factory.mktemp("direct") / "data", settings=settings)
-    try:
-        product.start()
-        yield Workspace(product)
-    finally:
-        product.kill()
+    with started(product) as workspace:
+        yield workspace
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product
 from tests.upstream import Received, ScriptedUpstream, in_thread
 from tests.upstream.vendors import (
@@ -65,11 +65,8 @@ def billed_calls() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def vendors_workspace(vendors: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     product = Product(tmp_path_factory.mktemp("vendors") / "data", workers=1, settings=vendor_settings(vendors.url))
-    try:
-        product.start()
-        yield Workspace(product)
-    finally:
-        product.kill()
+    with started(product) as workspace:
+        yield workspace
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product, kill, models
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
@@ -94,11 +94,8 @@ class Load:
 
 def product_with_mode(directory: Path, mode: str) -> Iterator[Workspace]:
     product = Product(directory / "data", settings={"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode})
-    try:
-        product.start()
-        yield Workspace(product)
-    finally:
-        product.kill()
+    with started(product) as workspace:
+        yield workspace
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from tests.journeys.conftest import Stage, Workspace, stage_of
+from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import OperatorClient, Product
 from tests.upstream import ScriptedUpstream
 
@@ -19,11 +19,8 @@ SETTINGS = {"TOLLGATE_MAX_IN_FLIGHT": "100", "TOLLGATE_MAX_PARKED": "20"}
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """A product of one worker with room for 100 calls."""
     product = Product(tmp_path_factory.mktemp("small") / "data", workers=1, settings=SETTINGS)
-    try:
-        product.start()
-        yield Workspace(product)
-    finally:
-        product.kill()
+    with started(product) as workspace:
+        yield workspace
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ class DeploymentServices:
         self._prober = Prober(probes, board.probed)
         self._loads = LoadReports(reports, board, machine=secrets.token_hex(8))
         self._calls = CallLog(reports)
-        self.metrics = DeploymentMetrics(board.load_of, self._prober.outcomes, max_labels)
+        self.metrics = DeploymentMetrics(board, self._prober.outcomes, max_labels)
         board.on_load = self._load_changed
         board.on_ended = self._calls.ended
 
@@ -54,5 +54,5 @@ class DeploymentServices:
         load = self._board.load_of(deployment_id)
         self._prober.hurry(deployment_id, load is not None and load.parked > 0)
         self._loads.changed(deployment_id)
-        if load is not None and (load.in_flight or load.queued or load.parked):
+        if load is not None and load.has_calls:
             self.metrics.called(deployment_id)

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from policy.deployment_load import DeploymentLoad
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
-from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
 
 GATHER_S = 0.04
 """Time between two posts, so that changes which come together are sent together."""
@@ -128,10 +128,10 @@ class LoadReports:
             if load is None:
                 self._told.pop(id, None)
                 continue
-            loads.append(_to_wire(load))
+            loads.append(load.to_wire())
             url_chars += sum(map(len, (*load.healthy, *load.unhealthy)))
             self._told[id] = _outline(load)
-            if load.in_flight or load.queued or load.parked:
+            if load.has_calls:
                 self._busy[id] = None
         return loads, taken
 
@@ -156,16 +156,3 @@ class LoadReports:
 def _outline(load: DeploymentLoad | None) -> object:
     """What control learns of at once."""
     return load and (load.in_flight > 0, load.queued > 0, load.parked > 0, load.healthy, load.unhealthy)
-
-
-def _to_wire(load: DeploymentLoad) -> dict[str, Any]:
-    return {
-        "model_id": load.model_id,
-        "deployment_id": load.deployment_id,
-        "in_flight": load.in_flight,
-        "queued": load.queued,
-        "parked": load.parked,
-        "last_request_at_ms": load.last_request_at_ms,
-        "healthy": load.healthy,
-        "unhealthy": load.unhealthy,
-    }

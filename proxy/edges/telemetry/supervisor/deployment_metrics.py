@@ -8,12 +8,13 @@ See docs/reference/metrics.md.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from policy.deployment_load import DeploymentLoad
 from proxy.edges.telemetry.supervisor.bounded_labels import OTHER, BoundedLabels
-from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
 
 QUIET_S = 300.0
 """How long a deployment without calls keeps its series: longer than any scrape interval."""
@@ -25,17 +26,25 @@ _GAUGES = (
 _LABELS = ("workspace", "model_id", "deployment_id")
 
 
+class Carried(Protocol):
+    """What this machine carries: the switchboard. Both answer None for a deployment that is not known here."""
+
+    def load_of(self, deployment_id: str) -> DeploymentLoad | None: ...
+
+    def workspace_of(self, deployment_id: str) -> str | None: ...
+
+
 class DeploymentMetrics(Collector):
     """`read` takes the figures on the event loop; `collect` renders the last ones, in a thread."""
 
     def __init__(
         self,
-        load_of: Callable[[str], DeploymentLoad | None],
+        carried: Carried,
         probe_outcomes: Mapping[str, int],
         max_deployments: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._load_of = load_of
+        self._carried = carried
         self._probe_outcomes = probe_outcomes
         self._clock = clock
         self._labels = BoundedLabels(max_deployments)
@@ -50,18 +59,22 @@ class DeploymentMetrics(Collector):
     def read(self) -> None:
         """Take the figures of all deployments that had calls lately."""
         now_s = self._clock()
-        loads = [load for id in self._called_at_s if (load := self._load_of(id)) is not None]
+        loads = [load for id in self._called_at_s if (load := self._carried.load_of(id)) is not None]
         for load in loads:
-            if load.in_flight or load.queued or load.parked:
+            if load.has_calls:
                 self._called_at_s[load.deployment_id] = now_s
-        kept = [load for load in loads if now_s - self._called_at_s[load.deployment_id] <= QUIET_S]
-        self._called_at_s = {load.deployment_id: self._called_at_s[load.deployment_id] for load in kept}
+        kept = [
+            (self._carried.workspace_of(load.deployment_id) or "", load)
+            for load in loads
+            if now_s - self._called_at_s[load.deployment_id] <= QUIET_S
+        ]
+        self._called_at_s = {load.deployment_id: self._called_at_s[load.deployment_id] for _, load in kept}
         known = {labels[2] for labels in self._figures}
-        self._labels.keep((load.workspace_id, load.deployment_id) for load in kept if load.deployment_id in known)
+        self._labels.keep((workspace, load.deployment_id) for workspace, load in kept if load.deployment_id in known)
         figures: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for load in kept:
-            id = self._labels.bounded(load.workspace_id, load.deployment_id)
-            sums = figures[load.workspace_id, OTHER if id == OTHER else load.model_id, id]
+        for workspace, load in kept:
+            id = self._labels.bounded(workspace, load.deployment_id)
+            sums = figures[workspace, OTHER if id == OTHER else load.model_id, id]
             sums[:] = map(int.__add__, sums, (load.in_flight, load.queued, load.parked))
         self._figures, self._probes = figures, Counter(self._probe_outcomes)
 

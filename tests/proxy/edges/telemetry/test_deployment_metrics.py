@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from policy.deployment_load import DeploymentLoad
 from proxy.edges.telemetry.supervisor.deployment_metrics import QUIET_S, DeploymentMetrics
-from proxy.replicas.supervisor.deployment_calls import DeploymentLoad
 
 
 class World:
@@ -19,14 +19,20 @@ class World:
         self.now_s = 0.0
         self.loads: dict[str, DeploymentLoad] = {}
         self.outcomes: Counter[str] = Counter()
-        self.metrics = DeploymentMetrics(self.loads.get, self.outcomes, most, lambda: self.now_s)
+        self.metrics = DeploymentMetrics(self, self.outcomes, most, lambda: self.now_s)
         self.registry = CollectorRegistry()
         self.registry.register(self.metrics)
 
     def carry(self, id: str, in_flight: int, queued: int = 0, parked: int = 0) -> None:
-        self.loads[id] = DeploymentLoad(f"m-{id}", id, "ws", in_flight, queued, parked, None, (), ())
+        self.loads[id] = DeploymentLoad(f"m-{id}", id, in_flight, queued, parked, None, (), ())
         if in_flight or queued or parked:
             self.metrics.called(id)
+
+    def load_of(self, deployment_id: str) -> DeploymentLoad | None:
+        return self.loads.get(deployment_id)
+
+    def workspace_of(self, deployment_id: str) -> str | None:
+        return "ws" if deployment_id in self.loads else None
 
     def scrape(self) -> dict[str, float]:
         self.metrics.read()

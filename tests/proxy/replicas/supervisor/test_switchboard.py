@@ -446,7 +446,8 @@ def test_verdicts_on_unlisted_and_unprobed_replicas_are_ignored(board: Board) ->
 def test_probed_deployment_is_known_before_its_first_call(board: Board) -> None:
     board.deploy(probed("LOADING_MODEL", A), active(B, id="d2"))
     [load] = board.switchboard.loads()
-    assert (load.model_id, load.deployment_id, load.workspace_id) == ("m1", "d1", "w1")
+    assert (load.model_id, load.deployment_id) == ("m1", "d1")
+    assert [board.switchboard.workspace_of(id) for id in ("d1", "d9")] == ["w1", None]
     assert (load.healthy, load.unhealthy, load.last_request_at_ms) == ((), (A,), None)
     board.switchboard.probed("d1", A, True)
     assert board.healthy() == (A,)
