@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 import aiohttp
@@ -78,23 +78,49 @@ def _resolved(host: str, address: Address, port: int) -> ResolveResult:
     )
 
 
-class EgressClient:
-    """Posts to URLs whose text the caller has checked. `agent`: the User-Agent."""
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """How a POST ended. `status` is None without an answer; `error` is for customers, and empty after a 2xx."""
 
-    def __init__(self, egress: Egress, agent: str) -> None:
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+class EgressClient:
+    """Posts to URLs whose text `check_url` allows, within `timeout_s`. `agent`: the User-Agent."""
+
+    def __init__(
+        self, egress: Egress, agent: str, check_url: Callable[[str, EgressRules], object], timeout_s: float
+    ) -> None:
         self._egress = egress
         self._agent = agent
+        self._check_url = check_url
+        self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
         if egress.ca_file is not None:
             self._tls.load_verify_locations(egress.ca_file)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Mapping[str, str]]:
-        """The status and the headers of the answer. Raises aiohttp's errors and `OSError`: see `describe`."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
+        """Make one attempt. Raises nothing, whatever the receiver does."""
+        try:
+            self._check_url(url, self._egress.rules)
+            async with asyncio.timeout(self._timeout_s):
+                return await self._send(url, headers, body)
+        except HostRuleError:
+            return Posted(error="the URL may not be called")
+        except TimeoutError:
+            return Posted(error="no answer in time")
+        except (aiohttp.ClientError, OSError) as failure:
+            return Posted(error=_describe(failure))
+
+    async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         sent_url = URL(url, encoded=True)  # exactly the text that was checked
         async with self._open().post(sent_url, headers=headers, data=body, allow_redirects=False) as answer:
             await answer.content.read(_READ_BYTES)  # the rest is not read; the connection is closed
-            return answer.status, answer.headers
+        error = "" if 200 <= answer.status < 300 else f"answered {answer.status}"
+        return Posted(answer.status, answer.headers, error)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -121,7 +147,7 @@ class EgressClient:
         return self._session
 
 
-def describe(failure: BaseException) -> str:
+def _describe(failure: BaseException) -> str:
     """The failure as a customer reads it: its kind, never its text."""
     chain: BaseException | None = failure
     while chain is not None:

@@ -3,12 +3,8 @@
 See docs/reference/management-api.md#egress-rules.
 """
 
-import asyncio
-
-import aiohttp
-
-from control.edges.egress import Egress, EgressClient, Resolve, describe, resolve_host
-from policy.hosts import EgressRules, HostRuleError, Reach, check_wake_url
+from control.edges.egress import Egress, EgressClient, Resolve, resolve_host
+from policy.hosts import EgressRules, Reach, check_wake_url
 
 TIMEOUT_S = 10.0
 _HEADERS = {"Content-Type": "application/json"}
@@ -24,25 +20,13 @@ class WakeClient:
         resolve: Resolve = resolve_host,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._rules = rules
-        self._timeout_s = timeout_s
         # Calls are rare: a kept connection would be found closed, and a POST is not sent twice.
         egress = Egress(rules, Reach.REPLICA, ca_file, resolve, reuse=False)
-        self._client = EgressClient(egress, "Tollgate-Wake/1")
+        self._client = EgressClient(egress, "Tollgate-Wake/1", check_wake_url, timeout_s)
 
     async def post(self, url: str, body: bytes) -> str:
         """What went wrong, without URL and address; "" after a 2xx. Never raises; takes at most `timeout_s`."""
-        try:
-            check_wake_url(url, self._rules)
-            async with asyncio.timeout(self._timeout_s):
-                status, _headers = await self._client.post(url, _HEADERS, body)
-        except HostRuleError:
-            return "the URL may not be called"
-        except TimeoutError:
-            return "no answer in time"
-        except (aiohttp.ClientError, OSError) as failure:
-            return describe(failure)
-        return "" if 200 <= status < 300 else f"answered {status}"
+        return (await self._client.post(url, _HEADERS, body)).error
 
     async def close(self) -> None:
         await self._client.close()
