@@ -14,8 +14,13 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
 CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
 
+# One more than the smallest machine of CI has cores: journeys wait most of the time.
+TEST_PROCESSES ?= 3
+# Set in many containers. Without bytecode each of the hundreds of processes that the tests start compiles our sources.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install check test clients demo bench bench-quick bench-limits soak lock clients-lock
+.PHONY: help install check check-python test clients demo bench bench-quick bench-limits soak lock clients-lock
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -27,7 +32,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "building $(VENV) from requirements.lock …"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
-	$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	flock requirements.lock $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .  # one at a time: each writes tollgate.egg-info
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)
@@ -41,10 +46,14 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, paths and c
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
+	$(CHECK_PYTHON)
+
+CHECK_PYTHON = $(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
+check-python: $(STAMP)  ## the part of `make check` that can differ on another Python: the installation, and the tests
+	$(CHECK_PYTHON)
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
-	$(BIN)/pytest -rs -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
 	$(BIN)/python -m tests.clients.llama_cpp.build

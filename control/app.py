@@ -20,7 +20,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models
+from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
 from control.api.protocol.cursors import CursorSigner
@@ -56,9 +56,9 @@ from control.resources.platform.load_reports import LoadReports
 from control.resources.webhook_messages import outbox
 from control.retention import delete_old_records
 from control.settings import Settings
-from control.stopping import cancelled
 from control.throttle import Throttle
 from control.time_slices import collect_when_idle
+from runtime.background import cancelled
 from runtime.http_server import FrontLimits
 
 _HOUSEKEEPING_S = 3600.0
@@ -83,6 +83,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *deployment_actions.OPERATIONS,
     *deployment_logs.OPERATIONS,
     *environments.OPERATIONS,
+    *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *webhooks.OPERATIONS,

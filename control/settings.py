@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from policy.hosts import EgressRules
+from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
@@ -46,9 +45,7 @@ class Settings:
 
         See docs/reference/management-api.md#egress-rules.
         """
-        hosts = [host.strip() for host in self.platform_hosts.split(",") if host.strip()]
-        model_api = urlsplit(self.model_api_base_url).hostname
-        return EgressRules.parse(self.egress_allow, [*hosts, *([model_api] if model_api else [])])
+        return EgressRules.parse(self.egress_allow, platform_hosts(self.platform_hosts, self.model_api_base_url))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":

@@ -1,10 +1,8 @@
-"""Stops a start that is still waiting, and background tasks."""
+"""Stops a start that is still waiting."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
-
-_AGAIN_S = 0.1
 
 
 async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -18,10 +16,3 @@ async def done_unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> b
         return False
     working.result()
     return True
-
-
-async def cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task, repeatedly, until it ends: redis-py may swallow a cancellation while it reads a reply."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=_AGAIN_S)

@@ -4,7 +4,6 @@ The decisions are in `fleet`, what control is told in `registration`.
 """
 
 import asyncio
-import contextlib
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -20,6 +19,7 @@ from launcher.fleet import Action, Fleet, Kill, Start, Terminate
 from launcher.options import PORT_PLACEHOLDER, Options
 from launcher.registration import Registration, SupersededError, remedy
 from launcher.replica_runner import ReplicaRunner, Surroundings
+from runtime.background import is_set_within
 from runtime.child_process import free_ports
 
 TICK_S = 0.25
@@ -107,7 +107,7 @@ class Launcher:
             ]
             while not self._fleet.is_over:
                 self._act()
-                await _is_set_within(self._changed, TICK_S)
+                await is_set_within(self._changed, TICK_S)
                 self._changed.clear()
             for task in helping:
                 task.cancel()
@@ -203,7 +203,7 @@ async def _route_to_control(url: str, say: Say, stop_requested: asyncio.Event) -
             if not has_told:
                 say(f"No route to control ({error}). Check --url and the network. Retrying.")
             has_told = True
-        await _is_set_within(stop_requested, ROUTE_INTERVAL_S)
+        await is_set_within(stop_requested, ROUTE_INTERVAL_S)
     return None
 
 
@@ -225,10 +225,3 @@ async def _unless(stop_requested: asyncio.Event, work: Coroutine[Any, Any, None]
     if is_done and isinstance(results[0], Exception):
         raise results[0]
     return is_done
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so long."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

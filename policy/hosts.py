@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
 from policy.endpoints import EndpointRuleError
 
@@ -63,6 +64,12 @@ class EgressRules:
             else:
                 networks.append(_network(entry))
         return cls(tuple(networks), links, frozenset(host.lower() for host in platform_hosts))
+
+
+def platform_hosts(text: str, model_api_base_url: str | None) -> list[str]:
+    """Our own public hosts: those of TOLLGATE_PLATFORM_HOSTS, and that of the model API."""
+    model_api = urlsplit(model_api_base_url or "").hostname
+    return [*filter(None, map(str.strip, text.split(","))), *([model_api] if model_api else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +206,17 @@ _WILDCARD_DNS = frozenset(
 )
 
 
-def check_base_url(url: str, rules: EgressRules | None = None) -> ParsedBase:
-    """Raise `HostRuleError` unless `url` may be the `base_url` of a VENDOR_B_COMPATIBLE target.
+def check_base_url(url: str, rules: EgressRules | None = None, field: str = "base_url") -> ParsedBase:
+    """Raise `HostRuleError` unless `url` may be the `base_url` of a VENDOR_B_COMPATIBLE target, or a receiver.
 
     The caller then checks what the name resolves to (`check_addresses`), unless the name is in `rules.links`.
     """
     rules = rules or EgressRules()
-    parsed = _Reader("base_url", url).read(schemes=("https",), with_port=False)
+    parsed = _Reader(field, url).read(schemes=("https",), with_port=False)
     if parsed.address is not None:
-        check_addresses((parsed.address,), Reach.CUSTOMER, rules)
+        check_addresses((parsed.address,), Reach.CUSTOMER, rules, field)
     elif parsed.host not in rules.links:
-        _check_public_name(parsed.host, rules)
+        _check_public_name(parsed.host, rules, field)
     return parsed
 
 
@@ -249,7 +256,7 @@ def is_internal_name(host: str) -> bool:
     return len(labels) == 1 or labels[-1] in _INTERNAL_SUFFIXES
 
 
-def _check_public_name(host: str, rules: EgressRules, field: str = "base_url") -> None:
+def _check_public_name(host: str, rules: EgressRules, field: str) -> None:
     _check_not_metadata(host, field)
     if is_internal_name(host):
         raise HostRuleError(field, f"{field}: internal and local host names may not be used")

@@ -82,6 +82,25 @@ class SnapshotPage:
 
 
 @dataclass(frozen=True, slots=True)
+class SigningSecrets:
+    """The secrets that sign the results of asynchronous requests, encrypted by `policy/sealing.py`.
+
+    Until `previous_until_ms` (milliseconds since 1970) the previous one signs as well: receivers can change over.
+    """
+
+    current: str
+    previous: str | None = None
+    previous_until_ms: int = 0
+
+    def to_wire(self) -> list[Any]:
+        return [self.current, self.previous, self.previous_until_ms]
+
+    @classmethod
+    def from_wire(cls, body: list[Any]) -> "SigningSecrets":
+        return cls(*body[:3])
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceRow:
     """The tenant. `billing`: `active` or `suspended` (402). `tier`: selects the model API's limits."""
 
@@ -89,13 +108,30 @@ class WorkspaceRow:
     billing: str
     tier: str
     onboarded: bool
+    async_max_body_bytes: int | None = None
+    """Of an asynchronous request; None: the operator's default for all workspaces."""
+    signing_secrets: SigningSecrets | None = None
+    """None until somebody has asked for the secret."""
 
     def to_wire(self) -> Wire:
-        return {"billing": self.billing, "tier": self.tier, "onboarded": self.onboarded}
+        wire: Wire = {"billing": self.billing, "tier": self.tier, "onboarded": self.onboarded}
+        if self.async_max_body_bytes is not None:
+            wire["async_max_body_bytes"] = self.async_max_body_bytes
+        if self.signing_secrets is not None:
+            wire["signing_secrets"] = self.signing_secrets.to_wire()
+        return wire
 
     @classmethod
     def from_wire(cls, id: str, body: Wire) -> "WorkspaceRow":
-        return cls(id, body["billing"], body["tier"], body["onboarded"])
+        secrets = body.get("signing_secrets")
+        return cls(
+            id,
+            body["billing"],
+            body["tier"],
+            body["onboarded"],
+            body.get("async_max_body_bytes"),
+            None if secrets is None else SigningSecrets.from_wire(secrets),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""The request's path: seven steps on one screen, and the shorter way of a direct call. `settle` runs in any case.
+"""The request's path: seven steps on one screen, and the shorter ways of direct and asynchronous calls.
 
 The HTTP server calls `Pipeline.handle` once per request, in a task that it cancels when the caller disconnects.
-Every admitted call is journaled as ended before its last byte leaves, and logged and counted after that.
+`settle` runs in any case. Every admitted call is journaled as ended before its last byte leaves, and logged and counted
+after that.
 """
 
 import logging
@@ -19,9 +20,10 @@ from proxy.answer_head import begin
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.exchange import Answered, Answering, CallerGoneError, Identified, Incoming, Outgoing, Purpose, RequestContext
 from proxy.http_rules.cors import CorsRules
+from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
 from proxy.refusals import BUG, render, row_of
 from proxy.replicas.replica_calls import CallEnded, Replicas
-from proxy.stages import admit, authenticate, count_tokens, dispatch, invoke, relay, route, settle
+from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.time_slices import Slices
 
@@ -34,7 +36,7 @@ class Directory(authenticate.Directory, route.Directory, dispatch.Directory, inv
     """The policy replica, as all stages together use it."""
 
 
-class Counters(admit.Counters, settle.Counters, Protocol):
+class Counters(admit.Counters, settle.Counters, async_requests.Counters, Protocol):
     """The limits' counters."""
 
 
@@ -79,6 +81,8 @@ class PipelineDependencies:
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
+    async_queueing: async_requests.AsyncQueueing | None = None
+    """None: asynchronous requests are not set up."""
 
 
 class Pipeline:
@@ -96,6 +100,7 @@ class Pipeline:
         self._dispatch = dispatch.Dispatch(_dispatch_dependencies(given), slices)
         self._relay = relay.Relay(given.journal, given.dialects, slices, given.max_reported_tokens)
         self._invoke = invoke.Invoke(_invoke_dependencies(given))
+        self._async_requests = async_requests.AsyncRequests(_async_dependencies(given, ulids, slices))
         self._settle = settle.Settle(_settle_dependencies(given))
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
@@ -132,12 +137,28 @@ class Pipeline:
 
     async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:
         """A direct call to a platform model, with a workspace key: no limits, no journal, no event."""
-        context.direct = call = self._invoke.route(context.head, identified)  # 400 404 405
+        path = self._invoke.path(context.head)  # 400 404 405
+        if path.action in ASYNC_ACTIONS:
+            return await self._async_steps(context, identified, path)
+        context.direct = call = self._invoke.route(identified, path)  # 404
         if not call.target:
             return await self._invoke.wake(call)  # 404 503
         call.body = await self._receive.whole(context)  # 400 408 413 529
         context.direct_answer = answer = await self._invoke.send(context, call)  # 404 500 502 503 504 529
         return await self._invoke.relay(context, call, answer)  # 499 502 504
+
+    async def _async_steps(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
+        """A call about asynchronous requests. Other processes run them, and tell their results to webhooks."""
+        requests, is_get = self._async_requests, context.head.incoming.method in ("GET", "HEAD")
+        requests.check_set_up()  # 503
+        if path.action is Action.ASYNC_REQUEST:
+            return await (requests.state if is_get else requests.cancel)(context, identified, path)  # 404 429 503
+        context.direct = call = self._invoke.route(identified, path)  # 404
+        if path.action is Action.ASYNC_QUEUE_STATUS:
+            return await requests.figures(context, call)  # 429 503
+        max_bytes = requests.max_body_bytes(identified.workspace)
+        call.body = await self._receive.submission(context, max_bytes)  # 400 408 413 415 529
+        return await requests.submit(context, call)  # 400 429 503
 
     async def _answer(self, context: RequestContext) -> None:
         """Take the steps, journal the call's end, then send the last bytes."""
@@ -219,6 +240,14 @@ def _invoke_dependencies(given: PipelineDependencies) -> invoke.InvokeDependenci
         upstream=given.upstream,
         request_timeout_s=given.dispatch.request_timeout_s,
         stream_idle_timeout_s=given.dispatch.stream_idle_timeout_s,
+    )
+
+
+def _async_dependencies(
+    given: PipelineDependencies, ulids: Ulids, slices: Slices
+) -> async_requests.AsyncRequestDependencies:
+    return async_requests.AsyncRequestDependencies(
+        queueing=given.async_queueing, counters=given.counters, meters=given.meters, ulids=ulids, slices=slices
     )
 
 

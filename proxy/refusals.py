@@ -97,7 +97,33 @@ class EncodedBodyError(RefusalError):
 
 
 class LimitExceededError(RefusalError):
-    """A limit of the caller's group, or of a group above it, is reached."""
+    """A limit of the caller's group, or of a group above it, is reached; or one of its workspace."""
+
+
+class NoSuchAsyncRequestError(RefusalError):
+    """The asynchronous request does not exist, is another workspace's or model's, or ended more than an hour ago."""
+
+
+class CapacityExceededError(RefusalError):
+    """An earlier asynchronous request of the deployment is parked for a replica."""
+
+    def __init__(self) -> None:
+        super().__init__(headers=(("retry-after", "5"),))
+
+
+class AsyncQueueFullError(RefusalError):
+    """The workspace's queued payloads exceed the memory threshold."""
+
+    def __init__(self) -> None:
+        super().__init__(headers=(("retry-after", "1"),))
+
+
+class AsyncNotSetUpError(RefusalError):
+    """Asynchronous requests are switched off on this proxy."""
+
+
+class AsyncUnavailableError(RefusalError):
+    """The queue of asynchronous requests does not answer; the message says what that means for the request."""
 
 
 class ModelRaisedError(RefusalError):
@@ -160,11 +186,20 @@ TABLE: Mapping[type[Exception], Refusal] = {
     NoSuchPathError: Refusal(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),
     NoSuchSlugError: Refusal(404, "MODEL_NOT_FOUND", "no_such_slug"),
     NoSuchModelError: Refusal(404, "MODEL_NOT_FOUND", "no_such_model", "The model or deployment does not exist"),
+    NoSuchAsyncRequestError: Refusal(
+        404, "REQUEST_NOT_FOUND", "no_such_async_request", "The asynchronous request does not exist"
+    ),
     WrongMethodError: Refusal(405, "METHOD_NOT_ALLOWED", "wrong_method"),
     SlowBodyError: Refusal(408, "REQUEST_TIMEOUT", "slow_body", "The request did not arrive in time"),
     BodyTooLargeError: Refusal(413, "PAYLOAD_TOO_LARGE", "too_large"),
     EncodedBodyError: Refusal(415, "UNSUPPORTED_ENCODING", "encoded_body", "content-encoding must be identity"),
     LimitExceededError: Refusal(429, "RATE_LIMITED", "limit"),
+    CapacityExceededError: Refusal(
+        429, "CAPACITY_EXCEEDED", "async_parked", "An earlier request of the deployment is parked for a replica"
+    ),
+    AsyncQueueFullError: Refusal(
+        429, "ASYNC_QUEUE_FULL", "async_queue_full", "The workspace's queued requests exceed the memory threshold"
+    ),
     CallerGoneError: Refusal(499, "CLIENT_CLOSED_REQUEST", "caller_gone", "Client closed connection"),
     ModelRaisedError: Refusal(500, "MODEL_ERROR", "model_raised", "Internal Server Error (in model/chainlet)."),
     NotRoutedError: Refusal(500, "NOT_ROUTED", "parking_timeout", "Failed to route request"),
@@ -184,6 +219,8 @@ TABLE: Mapping[type[Exception], Refusal] = {
     JournalUnavailableError: Refusal(
         503, "METERING_UNAVAILABLE", "no_journal", "The call cannot be recorded right now"
     ),
+    AsyncNotSetUpError: Refusal(503, "ASYNC_NOT_SET_UP", "async_off", "Asynchronous requests are not set up here"),
+    AsyncUnavailableError: Refusal(503, "ASYNC_UNAVAILABLE", "async_unavailable"),
     UpstreamTimeoutError: Refusal(504, "UPSTREAM_TIMEOUT", "timeout", "The prediction exceeded the request timeout"),
     ShedError: Refusal(529, "CAPACITY_EXHAUSTED", "shed", "Capacity exhausted, try again later"),
 }

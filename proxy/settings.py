@@ -6,10 +6,11 @@ runs; the policy snapshot does. A `SettingsError` names the setting, but never r
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from policy.billing import MAX_REPORTED_TOKENS
-from policy.hosts import EgressRules
+from policy.hosts import EgressRules, platform_hosts
 from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
 from proxy.capacity.worker_capacity import CapacityLimits
@@ -37,10 +38,33 @@ class VendorUrls:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncSettings:
+    """How asynchronous requests are served; the names follow `TOLLGATE_ASYNC_*`."""
+
+    enabled: bool
+    """`TOLLGATE_ASYNC`. Otherwise their paths answer 503, and no worker runs them."""
+    redis_url: str = field(repr=False)
+    workers: int
+    """Processes of this machine that run requests. With 0 it only accepts them."""
+    max_body_bytes: int
+    """Of a request, where its workspace has no bound of its own."""
+    max_running: int
+    """Attempts at once, per worker process."""
+    max_queued_bytes: int
+    """Payloads of one workspace that have not begun; above it 429."""
+    max_answer_bytes: int
+    """Answers of one workspace that wait for their webhooks; above it no further request of it begins."""
+    timeout_s: float
+    """From the start of the first attempt to the end of the last one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The proxy's settings; the names follow `TOLLGATE_*`."""
 
     redis_url: str = field(repr=False)
+    redis_timeout_s: float
+    """How long a check of limits waits for Redis."""
     control_url: str
     internal_token: str = field(repr=False)
     secret_keys: tuple[bytes, ...] = field(repr=False)
@@ -53,7 +77,7 @@ class Settings:
     ready_grace_s: float
     """Part of the drain timeout, and shorter: `/readyz` is 503 for this long before the listeners close."""
     max_body_bytes: int
-    async_max_body_bytes: int
+    async_requests: AsyncSettings
     max_reported_tokens: int
     limits_on_redis_loss: str
     vendors: VendorUrls
@@ -78,8 +102,10 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
     read = Environment(environ)
     data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
     drain_timeout_s = read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25)
+    vendors = _vendors(read)
     return Settings(
         redis_url=read.parsed("TOLLGATE_REDIS_URL", redis_url),
+        redis_timeout_s=read.parsed("TOLLGATE_REDIS_TIMEOUT_S", _redis_timeout_s, "0.05"),
         control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
         internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
         secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
@@ -91,12 +117,12 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         drain_timeout_s=drain_timeout_s,
         ready_grace_s=_ready_grace_s(read, drain_timeout_s),
         max_body_bytes=read.count("TOLLGATE_MAX_BODY_BYTES", MAX_BODY_BYTES),
-        async_max_body_bytes=read.count("TOLLGATE_ASYNC_MAX_BODY_BYTES", 262_144),
+        async_requests=_async_requests(read),
         max_reported_tokens=read.count("TOLLGATE_MAX_REPORTED_TOKENS", MAX_REPORTED_TOKENS),
         limits_on_redis_loss=read.parsed("TOLLGATE_LIMITS_ON_REDIS_LOSS", _closed_or_local, "closed"),
-        vendors=_vendors(read),
+        vendors=vendors,
         tiers=read.parsed("TOLLGATE_MODEL_API_TIERS", parse_tiers, ""),
-        egress=read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, ""),
+        egress=_egress(read, vendors.model_api),
         egress_ca_file=read.text("TOLLGATE_EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("TOLLGATE_METRICS_MAX_ENTITIES", 10_000),
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
@@ -110,6 +136,20 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
         shipped_max_bytes=read.count("TOLLGATE_SHIPPED_MAX_BYTES", 8 * 1024**3),
+    )
+
+
+def _async_requests(read: Environment) -> AsyncSettings:
+    default_url = read.parsed("TOLLGATE_REDIS_URL", redis_url)
+    return AsyncSettings(
+        enabled=read.parsed("TOLLGATE_ASYNC", _on_or_off, "on"),
+        redis_url=read.parsed("TOLLGATE_ASYNC_REDIS_URL", redis_url, default_url),
+        workers=read.parsed("TOLLGATE_ASYNC_WORKERS", _worker_count, "1"),
+        max_body_bytes=read.count("TOLLGATE_ASYNC_MAX_BODY_BYTES", 262_144),
+        max_running=read.count("TOLLGATE_ASYNC_MAX_RUNNING", 200),
+        max_queued_bytes=read.count("TOLLGATE_ASYNC_MAX_QUEUED_BYTES", 256 << 20),
+        max_answer_bytes=read.count("TOLLGATE_ASYNC_MAX_ANSWER_BYTES", 256 << 20),
+        timeout_s=read.seconds("TOLLGATE_ASYNC_TIMEOUT_S", 3600),
     )
 
 
@@ -140,6 +180,11 @@ def _vendors(read: Environment) -> VendorUrls:
         if read.has("TOLLGATE_MODEL_API_BASE_URL")
         else None,
     )
+
+
+def _egress(read: Environment, model_api_base_url: str | None) -> EgressRules:
+    hosts = platform_hosts(read.text("TOLLGATE_PLATFORM_HOSTS", ""), model_api_base_url)
+    return read.parsed("TOLLGATE_EGRESS_ALLOW", lambda text: EgressRules.parse(text, hosts), "")
 
 
 def _ready_grace_s(read: Environment, drain_timeout_s: float) -> float:
@@ -173,14 +218,32 @@ def _not_negative(text: str) -> float:
     return float(value)
 
 
-def _share(text: str) -> float:
-    value = number(float, text, "a number from 0.01 to 0.99")
-    if not 0.01 <= value <= 0.99:
-        raise ValueError("expected a number from 0.01 to 0.99")
-    return float(value)
+def _between(least: float, most: float, what: str, text: str) -> float:
+    expected = f"{what} from {least:g} to {most:g}"
+    value = float(number(float, text, expected))
+    if not least <= value <= most:
+        raise ValueError(f"expected {expected}")
+    return value
+
+
+_redis_timeout_s = partial(_between, 0.01, 1, "a number of seconds")
+_share = partial(_between, 0.01, 0.99, "a number")
 
 
 def _closed_or_local(text: str) -> str:
     if text not in ("closed", "local"):
         raise ValueError("expected closed or local")
     return text
+
+
+def _on_or_off(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError("expected on or off")
+    return text == "on"
+
+
+def _worker_count(text: str) -> int:
+    value = int(number(int, text, "a whole number from 0 to 64"))
+    if not 0 <= value <= 64:
+        raise ValueError("expected a whole number from 0 to 64")
+    return value

@@ -122,7 +122,8 @@ async def answers_ok(url: str) -> bool:
 async def accepts(host: str, port: int) -> bool:
     """Whether a TCP connection is accepted within a second."""
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 1)
+        async with asyncio.timeout(1):
+            _, writer = await asyncio.open_connection(host, port)
     except (TimeoutError, OSError):
         return False
     writer.close()
@@ -132,12 +133,14 @@ async def accepts(host: str, port: int) -> bool:
 async def replies_with(path: Path, command: bytes, reply: bytes) -> bool:
     """Whether a unix socket replies to `command` with `reply`. An empty `reply` means that the peer closes."""
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(str(path)), 1)
+        async with asyncio.timeout(1):
+            reader, writer = await asyncio.open_unix_connection(str(path))
     except (TimeoutError, OSError):
         return False
     try:
         writer.write(command)
-        return await asyncio.wait_for(reader.read(len(reply) or 1), 5) == reply
+        async with asyncio.timeout(5):
+            return await reader.read(len(reply) or 1) == reply
     except (TimeoutError, OSError):
         return False
     finally:

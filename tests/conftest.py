@@ -1,7 +1,8 @@
-"""Rules for all tests: with TOLLGATE_NO_SKIPS=1, as in CI, a skipped test fails."""
+"""Rules for all tests: journeys run first, and with TOLLGATE_NO_SKIPS=1, as in CI, a skipped test fails."""
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +10,20 @@ from hypothesis import HealthCheck, settings
 # An example's duration depends on the machine's load, so it must not fail a test.
 settings.register_profile("tollgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tollgate")
+
+ROOT = Path(__file__).parent
+WAITING = ("journeys", "contracts", "control")
+"""The folders whose tests wait for other processes, the longest waits first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait: a file that waits for minutes must not be the last one, with idle cores."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(ROOT).parts[0]
+    return WAITING.index(folder) if folder in WAITING else len(WAITING)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Reads from /proc whether a process still runs."""
+"""Reads from /proc whether a process still runs, and what it is."""
 
 from pathlib import Path
 
@@ -14,3 +14,11 @@ def is_running(pid: int) -> bool:
         return state != "Z" or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def command_line(pid: int) -> str:
+    """Its words, separated by spaces; "" if it does not run."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -72,7 +72,13 @@ CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
 # Modules that do I/O, and where they may be imported besides the edges.
 EDGES = ("proxy.edges.", "control.edges.", "launcher.edges.", "runtime.")
 PROXY_EDGES = ("proxy.edges.", "control.edges.")
-PROXY_ROOTS = ("proxy.__main__", "proxy.worker.", "proxy.supervisor.app")
+PROXY_ROOTS = (
+    "proxy.__main__",
+    "proxy.worker.",
+    "proxy.async_worker.app",
+    "proxy.async_worker.__main__",
+    "proxy.supervisor.app",
+)
 CONTROL_ROOTS = ("control.__main__", "control.app", "control.operator.cli", "control.operator.stack", "control.demo.")
 LAUNCHER_ROOTS = ("launcher.app", "launcher.command")
 ROOTS = PROXY_ROOTS + CONTROL_ROOTS + LAUNCHER_ROOTS
@@ -122,6 +128,7 @@ PURE = (
     "launcher.statuses",
     "policy.",
     "proxy.accounting.",
+    "proxy.async_requests.",
     "proxy.capacity.",
     "proxy.dialects.",
     "proxy.exchange",
@@ -151,6 +158,38 @@ class Module:
         return ast.parse(self.text, self.path)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree. Most rules look at all of them."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def defined_names(self) -> set[str]:
+        """Functions, classes, assigned names, slots, and what methods assign to `self`. Assigning to any other object
+        defines no name."""
+        found: set[str] = set()
+        for node in self.nodes:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+                    continue
+                case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                    found.add(name)
+        for node in self.classes:
+            slots = [
+                one.value
+                for one in node.body
+                if isinstance(one, ast.Assign) and "__slots__" in ast.unparse(one.targets[0])
+            ]
+            found |= {str(text.value) for one in slots for text in ast.walk(one) if isinstance(text, ast.Constant)}
+        return found
+
+    @cached_property
     def lines(self) -> int:
         return len(self.text.splitlines())
 
@@ -162,7 +201,7 @@ class Module:
     def imports(self) -> tuple[tuple[int, str], ...]:
         """(line, dotted name) of everything imported anywhere in the file; `from a import b` gives `a.b`."""
         found: list[tuple[int, str]] = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [(node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -210,7 +249,7 @@ def internal_imports(module: Module, sources: Sources) -> Iterator[tuple[int, st
 
 
 def functions(module: Module) -> Iterator[Function]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -285,7 +324,7 @@ def only_rows_publish(sources: Sources) -> list[str]:
         module.at(node, f"{node.func.attr} outside control/edges/sql")
         for module in sources.values()
         if not within(module.name, ("control.edges.sql.",))
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if isinstance(node.func.value, ast.Name) and node.func.value.id == "tx"
         if node.func.attr in ("publish", "publish_text", "publish_tombstones")
@@ -337,7 +376,7 @@ def only_edges_do_disk_io(sources: Sources) -> list[str]:
     for module in sources.values():
         if within(module.name, allowed):
             continue
-        for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+        for call in (node for node in module.nodes if isinstance(node, ast.Call)):
             match call.func:
                 case ast.Name(id="open") | ast.Attribute(value=ast.Name(id="os" | "io"), attr="open" | "write"):
                     problems.append(module.at(call, "opens or writes a file outside the edges"))
@@ -381,7 +420,7 @@ def private_uses(module: Module, own: set[str]) -> Iterator[str]:
     for line, name in module.imports:
         if any(is_private(part) for part in name.split(".")) and name.split(".")[0] not in PACKAGES:
             yield module.at(line, f"{name} is private")
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Attribute(attr=name) if is_foreign(name, own) and ast.unparse(node) not in DOCUMENTED:
                 yield module.at(node, f"{ast.unparse(node)} is not ours")
@@ -401,38 +440,13 @@ def is_foreign(name: str, own: set[str]) -> bool:
 
 def own_names(module: Module, sources: Sources) -> set[str]:
     """Names defined in the module, and in the modules of this repository whose classes it extends."""
-    bases = {ast.unparse(base).rpartition(".")[2] for node in classes(module) for base in node.bases}
+    bases = {ast.unparse(base).rpartition(".")[2] for node in module.classes for base in node.bases}
     extended = [
         other
         for line, target in internal_imports(module, sources)
-        if (other := sources.get(target)) and bases & {node.name for node in classes(other)}
+        if (other := sources.get(target)) and bases & {node.name for node in other.classes}
     ]
-    return set[str]().union(*(defined_names(one) for one in (module, *extended)))
-
-
-def classes(module: Module) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
-
-
-def defined_names(module: Module) -> set[str]:
-    """Functions, classes, assigned names, slots, and what methods assign to `self`. Assigning to any other object
-    defines no name."""
-    found: set[str] = set()
-    for node in ast.walk(module.tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
-                continue
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
-                found.add(name)
-    for node in classes(module):
-        slots = [
-            one.value for one in node.body if isinstance(one, ast.Assign) and "__slots__" in ast.unparse(one.targets[0])
-        ]
-        found |= {str(text.value) for one in slots for text in ast.walk(one) if isinstance(text, ast.Constant)}
-    return found
+    return set[str]().union(*(one.defined_names for one in (module, *extended)))
 
 
 # --- sizes and forms ------------------------------------------------------------------------------------------------
@@ -524,7 +538,7 @@ def no_globals(sources: Sources) -> list[str]:
     return [
         module.at(node, f"global {', '.join(node.names)}")
         for module in sources.values()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Global)
     ]
 
@@ -534,7 +548,7 @@ def policy_dataclasses_are_frozen(sources: Sources) -> list[str]:
     for module in sources.values():
         if not module.name.startswith("policy"):
             continue
-        for node in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+        for node in module.classes:
             for decorator in (ast.unparse(decorator) for decorator in node.decorator_list):
                 if "dataclass" in decorator and not ("frozen=True" in decorator and "slots=True" in decorator):
                     problems.append(module.at(node, f"{node.name}: dataclasses of policy are frozen and slotted"))
@@ -545,7 +559,7 @@ def errors_are_named_so(sources: Sources) -> list[str]:
     """A class that descends from an error ends in `Error` and says in its docstring what happened."""
     problems: list[str] = []
     for module in sources.values():
-        for node in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+        for node in module.classes:
             bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
             if not any(base.endswith(("Error", "Exception")) for base in bases):
                 continue
@@ -575,7 +589,7 @@ def only_admit_constructs_admitted(sources: Sources) -> list[str]:
         if module.name == ADMIT:
             continue
         harmless = {id(node) for allowed in harmless_uses(module) for node in ast.walk(allowed)}
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
             if name == "Admitted" and id(node) not in harmless:
                 problems.append(module.at(node, "only admit constructs Admitted"))
@@ -589,7 +603,7 @@ def only_admit_constructs_admitted(sources: Sources) -> list[str]:
 
 def harmless_uses(module: Module) -> Iterator[ast.AST]:
     """Annotations, and the types that `isinstance` compares with."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
             yield node.annotation
         elif isinstance(node, Function) and node.returns is not None:
@@ -602,7 +616,7 @@ def records_about_money_are_made_with_keywords(sources: Sources) -> list[str]:
     """Two swapped strings or numbers would be a wrong bill."""
     problems: list[str] = []
     for module in sources.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             name = ast.unparse(node.func).rpartition(".")[2]
@@ -786,10 +800,15 @@ def test_names_defined_in_this_repository_are_allowed(tmp_path: Path) -> None:
     assert no_private_names_of_libraries(read_sources(tmp_path)) == []
 
 
-def test_bench_and_tests_use_no_private_name_of_a_library(repository_sources: Sources) -> None:
+@pytest.fixture(scope="module")
+def others() -> Sources:
+    """The sources that no plane runs."""
+    return read_sources(ROOT, ("bench", "tests"))
+
+
+def test_bench_and_tests_use_no_private_name_of_a_library(repository_sources: Sources, others: Sources) -> None:
     """They may use private names of this repository."""
-    others = read_sources(ROOT, ("bench", "tests"))
-    own = set[str]().union(*(defined_names(module) for module in (*repository_sources.values(), *others.values())))
+    own = set[str]().union(*(module.defined_names for module in (*repository_sources.values(), *others.values())))
     problems = [problem for module in others.values() for problem in private_uses(module, own)]
     assert not problems, "\n" + "\n".join(problems)
 
@@ -802,8 +821,8 @@ def test_admit_and_annotations_may_name_admitted(tmp_path: Path) -> None:
     assert not only_admit_constructs_admitted(read_sources(tmp_path))
 
 
-def test_bench_and_tests_construct_billing_records_with_keywords() -> None:
-    assert not records_about_money_are_made_with_keywords(read_sources(ROOT, ("bench", "tests")))
+def test_bench_and_tests_construct_billing_records_with_keywords(others: Sources) -> None:
+    assert not records_about_money_are_made_with_keywords(others)
 
 
 def main() -> int:

@@ -15,6 +15,9 @@ from standardwebhooks import WebhookVerificationError
 from control.resources.webhook_messages import signed_headers
 from control.resources.webhooks import new_secret
 from policy.billing import EVENT_TYPE
+from proxy.async_requests.deliveries import ResultBody, SignedHeaders
+from proxy.async_requests.requests import Delivery, DeploymentRef, Succeeded
+from proxy.async_requests.states import Status
 from runtime.setting_names import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +28,12 @@ def test_setting_names_lists_every_setting_that_the_code_reads() -> None:
     sources = [path for plane in ("proxy", "control", "launcher") for path in (ROOT / plane).rglob("*.py")]
     read = {name for path in sources for name in SETTING.findall(path.read_text())}
     assert read == NAMES, "add it to runtime/setting_names.py, or take it out there"
+
+
+DEPLOYMENT = DeploymentRef("ws_1", "mdl_1", "dep_1")
+RESULT = Delivery(
+    DEPLOYMENT, "req_1", "https://hooks.example.com/", 1, "w", Status.SUCCEEDED, 1_795_000_000_000, (), Succeeded(14, 1)
+)
 
 
 def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:
@@ -38,3 +47,27 @@ def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:
     assert receiver["take"](headers, body, secret, seen) == []
     with pytest.raises(WebhookVerificationError):
         receiver["take"](headers, body + b" ", secret, seen)
+
+
+def test_documented_receiver_of_results_verifies_and_deduplicates() -> None:
+    text = (ROOT / "docs/reference/events-and-webhooks.md").read_text().partition("## Results of")[2]
+    (code,) = re.findall("```python\n(.*?)```", text, re.DOTALL)
+    receiver: dict[str, Any] = {}
+    exec(code, receiver)
+    secret, results, body = new_secret(), dict[str, Any](), ResultBody(RESULT)
+    told = b"".join((body.begin(), *body.parts(b'{"score": 0.9}'), body.end()))
+    signed = SignedHeaders(RESULT.request_id, int(time.time()), [new_secret(), secret])
+    signed.add(told)
+    for _ in range(2):
+        receiver["take"](signed.headers(), told, secret, results)
+    assert [(id, result["data"]) for id, result in results.items()] == [("req_1", {"score": 0.9})]
+    with pytest.raises(WebhookVerificationError):
+        receiver["take"](signed.headers(), told + b" ", secret, results)
+
+
+def test_documented_result_has_the_members_of_a_real_one() -> None:
+    text = (ROOT / "docs/reference/events-and-webhooks.md").read_text().partition("## Results of")[2]
+    shown = text.partition("\n\n{")[2].partition("}\n```")[0].replace("{…}", "0")
+    body = ResultBody(RESULT)
+    told = json.loads(b"".join((body.begin(), *body.parts(b"0"), body.end())))
+    assert list(json.loads("{" + shown + "}")) == list(told)

@@ -32,6 +32,8 @@ from policy.deployments import (
     HealthCheck,
 )
 from policy.endpoints import PROVIDERS
+from policy.limits.async_limits import LOOK_UPS, SUBMISSIONS
+from policy.limits.limit import Unit
 from policy.limits.tiers import DEFAULT_TIERS
 from proxy.http_rules.guarded_members import check_members
 from proxy.http_rules.headers import DIRECT_FORWARDED_FIELDS, DIRECT_RETURNED_FIELDS, FORWARDED_FIELDS, RETURNED_FIELDS
@@ -119,6 +121,7 @@ def test_settings_table_shows_the_default_values() -> None:
     proxy, control = settings_from(REQUIRED), ControlSettings.from_environ(REQUIRED)
     defaults = {**{name: getattr(control, name) for name in control.__slots__}}
     defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
+    defaults |= {f"async_{name}": value for name, value in asdict(proxy.async_requests).items()}
     checked = 0
     for name, _readers, default, *_rest in rows("settings", "All settings"):
         if (number := re.match(r"[\d.]+\b", default)) is not None:
@@ -160,6 +163,12 @@ def test_tier_table_shows_the_default_values() -> None:
     assert {
         name: (str(tier.requests_per_minute), str(tier.tokens_per_minute)) for name, tier in DEFAULT_TIERS.items()
     } == {name: figures for name, figures in written.items() if not name.startswith("custom")}
+
+
+def test_limits_of_asynchronous_requests_match_the_code() -> None:
+    units = {Unit.SECOND: "any second", Unit.MINUTE: "any minute"}
+    written = [bound for _calls, bound in rows("limits", "Asynchronous requests")]
+    assert written == [f"{limit.threshold} in {units[limit.unit]}" for limit in (SUBMISSIONS, LOOK_UPS)]
 
 
 def test_provider_table_matches_the_code() -> None:

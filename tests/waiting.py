@@ -25,3 +25,12 @@ async def eventually(
             return found
         assert time.monotonic() < give_up_at, f"never happened: {what() if callable(what) else what}"
         await asyncio.sleep(every_s)
+
+
+async def until_still(look: Callable[[], Any], turns: int = 50) -> None:
+    """Wait until `look` returns the same for `turns` turns of the event loop: a stalled machine takes none."""
+    seen, left = look(), turns
+    while left:
+        await asyncio.sleep(0.005)
+        found = look()
+        left, seen = (left - 1 if found == seen else turns), found

@@ -32,6 +32,7 @@ class Gateway:
     PARTS: ClassVar[Mapping[str, str]] = {
         "worker": "proxy.worker",
         "supervisor": "-m proxy ",
+        "async worker": "proxy.async_worker",
         "redis": "redis-server",
         "control": "-m control ",
     }
@@ -52,8 +53,13 @@ class Gateway:
         return Api(f"http://127.0.0.1:{self.control_port}", self.api_key)
 
 
-def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gateway:
-    """Start, wait for `ready`, create the policy, and pin the proxy to its core and everything else to the other."""
+def start_gateway(
+    upstream_port: int, scratch: Path, workers: int = 1, settings: Mapping[str, str] | None = None
+) -> Gateway:
+    """Start, wait for `ready`, create the policy, and pin the proxy to its core and everything else to the other.
+
+    No async worker runs, unless `settings` say so.
+    """
     names = ("proxy", "control", "admin")
     ports = dict(zip(names, free_ports("127.0.0.1", len(names)), strict=True))
     data = scratch / "tollgate"
@@ -62,12 +68,14 @@ def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gatewa
     env = {
         "TOLLGATE_VENDOR_B_BASE_URL": f"http://127.0.0.1:{upstream_port}",
         "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # for replicas
+        "TOLLGATE_ASYNC_WORKERS": "0",
+        **(settings or {}),
     }
     log = scratch / "tollgate.log"
     program = start("tollgate", argv, OTHER_CORE, log, env)
     try:
         wait_until(lambda: any(line.startswith("ready") for line in log.read_text().splitlines()), "tollgate")
-        api_key = _workspace(data)
+        api_key = make_workspace(data, "bench")
         keys = _set_up(Api(f"http://127.0.0.1:{ports['control']}", api_key))
     except (BenchError, OSError, subprocess.SubprocessError) as error:
         program.stop()
@@ -83,8 +91,9 @@ def start_gateway(upstream_port: int, scratch: Path, workers: int = 1) -> Gatewa
     return gateway
 
 
-def _workspace(data: Path) -> str:
-    argv = [_TOLLGATE, "workspace", "create", "bench", "--prefix", "bench", "--data", str(data)]
+def make_workspace(data: Path, name: str) -> str:
+    """Create a workspace. Returns its key."""
+    argv = [_TOLLGATE, "workspace", "create", name, "--prefix", name, "--data", str(data)]
     made = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(os.environ))
     return str(json.loads(made.stdout)["api_key"])
 

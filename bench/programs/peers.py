@@ -8,11 +8,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.load import Call
-from bench.programs.processes import PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
+from bench.programs.processes import (
+    OTHER_CORE,
+    PROXY_CORE,
+    BenchError,
+    Program,
+    answers,
+    free_port,
+    start,
+    wait_until,
+)
 
 HOME = Path(".bench")
 PIP = Path(".venv/bin/pip")
@@ -104,6 +114,34 @@ def start_portkey(upstream_port: int, scratch: Path) -> Peer:
     return Peer(
         "portkey", _version(["node", "-e", read_version]), program, Call(port, CHAT, chat_body("bench"), headers)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePeer:
+    """A running arq queue: who accepts, who runs, and its Redis."""
+
+    url: str
+    web: Program
+    worker: Program
+    redis: Program
+
+
+def start_arq(stack: ExitStack, replica: str, ca_file: Path, scratch: Path) -> QueuePeer:
+    """arq as its documentation shows it, with a Redis like the one of `tollgate up`."""
+    python = _python_home("arq", ["--require-hashes", "-r", "bench/programs/arq.lock"])
+    redis = shutil.which("redis-server") or _missing("redis-server")
+    socket, port, program = scratch / "arq.sock", free_port(), str(Path(__file__).with_name("arq_peer.py"))
+    argv = [redis, "--port", "0", "--unixsocket", str(socket), "--dir", str(scratch), "--save", ""]
+    server = start("arq's redis", [*argv, "--appendonly", "yes"], OTHER_CORE, scratch / "arq-redis.log")
+    stack.callback(server.stop)
+    wait_until(socket.exists, "arq's redis")
+    env = {"ARQ_REDIS": str(socket), "ARQ_REPLICA": replica, "ARQ_CA": str(ca_file)}
+    worker = start("arq worker", [str(python), program, "worker"], PROXY_CORE, scratch / "arq-worker.log", env)
+    stack.callback(worker.stop)
+    web = start("arq web", [str(python), program, "web", str(port)], PROXY_CORE, scratch / "arq-web.log", env)
+    stack.callback(web.stop)
+    _await_port(port, web)
+    return QueuePeer(f"http://127.0.0.1:{port}/async_predict", web, worker, server)
 
 
 PEERS: dict[str, Callable[[int, Path], Peer]] = {

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from control.demo.caller import ask
-from control.demo.scene import Scene, expect, until
+from control.demo.scene import Scene, expect, ms_since, until
 
 SLUG = "acme/sleeper"
 SERVER = (sys.executable, "-P", "-m", "control.demo.upstream", "sleeper", "{port}")
@@ -48,13 +48,14 @@ async def cold_start(scene: Scene) -> list[str]:
 
         await until(parked, "the call was never parked")
         expect(not call.done(), "the call was answered although no replica was listed")
-        seen.append(f"{_ms(began)} parked; the deployment is {await _status(scene)}")
-        answer = await asyncio.wait_for(call, 30)
+        seen.append(f"{ms_since(began)} parked; the deployment is {await _status(scene)}")
+        async with asyncio.timeout(30):
+            answer = await call
     finally:
         call.cancel()
     text = answer["choices"][0]["message"]["content"]
     expect(text == "This is sleeper.", f"the answer was {text!r}")
-    seen.append(f"{_ms(began)} answered: {text!r}")
+    seen.append(f"{ms_since(began)} answered: {text!r}")
 
     async def active() -> bool:
         return await _status(scene) == "ACTIVE"
@@ -78,7 +79,3 @@ async def _until_logged(scene: Scene) -> list[Any]:
 
 async def _status(scene: Scene) -> str:
     return str((await scene.operator.call("GET", scene.sleeper))["status"])
-
-
-def _ms(began: float) -> str:
-    return f"{(time.monotonic() - began) * 1000:5.0f} ms"

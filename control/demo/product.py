@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,7 @@ import aiohttp
 from runtime.child_process import tie_to_parent
 
 TOLLGATE = (sys.executable, "-P", "-c", "from control.operator.cli import main; main()")
-_SETTINGS = {
-    "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # the demo's upstreams are on this machine
-    "TOLLGATE_EVENT_HOLDBACK_S": "2",  # events can be listed after seconds, not after a minute
-}
+_SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": "2"}  # events can be listed after seconds, not after a minute
 READY_TIMEOUT_S = 60
 
 
@@ -30,14 +28,14 @@ class ProductError(Exception):
 class Product:
     """`tollgate up` on free ports, with its own data directory."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, settings: Mapping[str, str]) -> None:
         self.data = data
         self.log = data / "up.log"
         self.proxy = self.control = self.admin = ""
         self._process: Process | None = None
         self._launcher: Process | None = None
         ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
-        self._environment = ours | _SETTINGS
+        self._environment = {**ours, **_SETTINGS, **settings}
 
     async def start(self) -> str:
         """Start it and return its `ready` line."""
@@ -45,7 +43,8 @@ class Product:
         with self.log.open("wb") as log:
             self._process = await self._spawn("up", *ports, "--data", str(self.data), stderr=log.fileno())
         assert self._process.stdout is not None
-        line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode().strip()
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            line = (await self._process.stdout.readline()).decode().strip()
         if not line.startswith("ready "):
             raise ProductError("`tollgate up` did not become ready")
         urls = dict(word.split("=", 1) for word in line.split()[1:])
@@ -59,7 +58,8 @@ class Product:
                 "launcher", "--url", self.control, *arguments, stderr=log.fileno(), api_key=api_key
             )
         assert self._launcher.stdout is not None
-        line = (await asyncio.wait_for(self._launcher.stdout.readline(), READY_TIMEOUT_S)).decode().strip()
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            line = (await self._launcher.stdout.readline()).decode().strip()
         if not line.startswith("ready"):
             raise ProductError("`tollgate launcher` did not become ready")
         return line

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.demo.product import ManagementClient, Product
+from control.demo.result_receiver import ResultReceiver
 from control.demo.upstream import ScriptedUpstream
 
 PATIENCE_S = 15.0
@@ -25,6 +26,7 @@ class Scene:
 
     product: Product
     upstreams: list[ScriptedUpstream]
+    receiver: ResultReceiver
     desk: ManagementClient | None = None
     models: list[str] = field(default_factory=list)
     endpoint_id: str = ""
@@ -50,6 +52,11 @@ Step = Callable[[Scene], Awaitable[list[str]]]
 def expect(held: bool, otherwise: str) -> None:
     if not held:
         raise StepFailedError(otherwise)
+
+
+def ms_since(began: float) -> str:
+    """The time since `began`, of `time.monotonic`."""
+    return f"{(time.monotonic() - began) * 1000:5.0f} ms"
 
 
 async def until(look: Callable[[], Awaitable[Any]], otherwise: str) -> Any:

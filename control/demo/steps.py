@@ -6,6 +6,7 @@ A step raises `StepFailedError` if the product does not do what it promises.
 import time
 from typing import Any
 
+from control.demo.async_result import result_delivered
 from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
 from control.demo.product import ManagementClient
@@ -282,5 +283,6 @@ STEPS: tuple[Step, ...] = (
     key_revoked,
     launcher_started,
     cold_start,
+    result_delivered,
     product_down,
 )

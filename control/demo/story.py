@@ -11,9 +11,11 @@ import aiohttp
 
 from control.demo.caller import RefusedError
 from control.demo.product import Product, ProductError
+from control.demo.result_receiver import ResultReceiver
 from control.demo.scene import Scene, Step, StepFailedError
 from control.demo.steps import STEPS
 from control.demo.upstream import ScriptedUpstream
+from runtime.child_process import free_ports
 
 Print = Callable[[str], None]
 _FAILURES = (StepFailedError, ProductError, RefusedError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
@@ -23,7 +25,14 @@ async def run_demo(out: Print, *, keep: bool) -> int:
     """Run the demo; returns the exit status, 0 if every step held."""
     began = time.monotonic()
     data = Path(tempfile.mkdtemp(prefix="tollgate-demo-"))
-    scene = Scene(Product(data), [ScriptedUpstream("alpha", 0.05), ScriptedUpstream("beta")])
+    receiver = ResultReceiver(data, free_ports("127.0.0.1", 1)[0])
+    receiver.make_certificates()
+    settings = {
+        "TOLLGATE_EGRESS_ALLOW": f"127.0.0.0/8,{receiver.link}",  # the demo's upstreams are on this machine
+        "TOLLGATE_EGRESS_CA_FILE": str(receiver.ca_file),
+    }
+    upstreams = [ScriptedUpstream("alpha", 0.05), ScriptedUpstream("beta")]
+    scene = Scene(Product(data, settings), upstreams, receiver)
     try:
         held = await _run_steps(scene, out)
     finally:

@@ -35,6 +35,7 @@ class ScriptedUpstream:
     async def start(self, port: int = 0) -> None:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/predict", self._predict)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
@@ -54,6 +55,11 @@ class ScriptedUpstream:
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()
+
+    async def _predict(self, request: web.Request) -> web.Response:
+        wanted = await request.json()
+        await asyncio.sleep(wanted["takes_s"])
+        return web.json_response({"summary": "".join(self.words), "pages": wanted["pages"]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

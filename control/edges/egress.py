@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from ipaddress import ip_address
 
 import aiohttp
@@ -87,6 +88,15 @@ class Posted:
     error: str = ""
 
 
+@cache
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    """One for all clients of the process: reading the system's authorities takes 20 ms."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
+
+
 class EgressClient:
     """Posts to URLs whose text `check_url` allows, within `timeout_s`. `agent`: the User-Agent."""
 
@@ -97,9 +107,7 @@ class EgressClient:
         self._agent = agent
         self._check_url = check_url
         self._timeout_s = timeout_s
-        self._tls = ssl.create_default_context()
-        if egress.ca_file is not None:
-            self._tls.load_verify_locations(egress.ca_file)
+        self._tls = _tls(egress.ca_file)
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:

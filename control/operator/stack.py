@@ -17,8 +17,8 @@ from pathlib import Path
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.redis_binary import choose, set_stray_file_aside
-from control.edges.sql import database_url
 from control.stopping import done_unless
+from runtime.background import is_set_within
 from runtime.child_process import Child, Launch, accepts, answers_ok, can_bind, free_ports
 from runtime.setting_names import is_unknown, warnings_of
 
@@ -111,6 +111,8 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
     stop_requested = _stop_event(say, options.drain_timeout_s)
     if options.database_url:
+        from control.edges.sql import database_url  # it imports SQLAlchemy; without a URL only control needs that
+
         database_url.parse(options.database_url)
     for warning in warnings_of(options.environment):
         say(warning)
@@ -178,8 +180,10 @@ class PartRunner:
             return
         self._say(f"stopping {part.name}")
         try:
-            await asyncio.wait_for(part.stop(child), part.grace_s)
-            await asyncio.wait_for(child.wait(), part.grace_s)
+            async with asyncio.timeout(part.grace_s):
+                await part.stop(child)
+            async with asyncio.timeout(part.grace_s):
+                await child.wait()
         except TimeoutError:
             self._say(f"{part.name} did not stop within {part.grace_s:.0f} s: killed")
             child.kill()
@@ -197,7 +201,7 @@ class PartRunner:
             if time.monotonic() - began > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
             self._say(f"{self._part.name} {_how_it_ended(status)}; restarting it in {delay_s:.1f} s")
-            if await _is_set_within(self._is_stopping, delay_s):
+            if await is_set_within(self._is_stopping, delay_s):
                 return
             delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
             async with self._spawning:  # a concurrent stop waits, so that it sees the new child
@@ -317,14 +321,6 @@ def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, request_stop, number.name)
     return event
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _how_it_ended(status: int) -> str:

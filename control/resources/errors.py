@@ -172,6 +172,10 @@ class DatabaseUnavailableError(DomainError):
         self.reason = reason
 
 
+class SecretUnreadableError(DomainError):
+    """The stored secret cannot be opened: the operator must add its key to TOLLGATE_SECRET_KEY"""
+
+
 class IngestTooSlowError(DomainError):
     """The transaction took longer than a quarter of the holdback; its timestamps could have been overtaken."""
 

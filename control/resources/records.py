@@ -18,7 +18,7 @@ EventPosition = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRecord:
-    """One tenant."""
+    """One tenant. Its signing secrets, for results of asynchronous requests, are sealed."""
 
     id: str
     name: str
@@ -26,6 +26,11 @@ class WorkspaceRecord:
     billing: str
     onboarded: bool
     created_at_ms: int
+    async_max_body_bytes: int | None = None
+    """None: the proxies' setting."""
+    signing_secret: str | None = field(default=None, repr=False)
+    previous_signing_secret: str | None = field(default=None, repr=False)
+    previous_signing_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

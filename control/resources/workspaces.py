@@ -15,10 +15,16 @@ from control.resources import secrets, webhooks
 from control.resources.errors import DomainError
 from control.resources.ids import new_id
 from control.resources.keys import KeyOwner, add_key
+from control.resources.platform import signing_secrets
 from control.resources.records import WorkspaceRecord
 from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.limits.tiers import check_tier, parse_tiers
+
+_CHANGEABLE = ("tier", "billing", "onboarded", "async_max_body_bytes")
+MAX_ASYNC_BODY_BYTES = 100_000_000
+DEFAULT = "default"
+"""Returns `async_max_body_bytes` to the proxies' setting."""
 
 
 class WorkspaceError(DomainError):
@@ -58,13 +64,15 @@ async def create_workspace(
 
 
 async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, Any]:
-    """Change `tier`, `billing` or `onboarded`; None leaves a field as it is."""
+    """Change `tier`, `billing`, `onboarded` or `async_max_body_bytes`; None leaves a field as it is."""
     wanted = {field: value for field, value in changes.items() if value is not None}
-    unknown = wanted.keys() - {"tier", "billing", "onboarded"}
+    unknown = wanted.keys() - set(_CHANGEABLE)
     if unknown or not wanted:
-        raise WorkspaceError("give at least one of tier, billing, onboarded")
+        raise WorkspaceError(f"give at least one of {', '.join(_CHANGEABLE)}")
     if wanted.get("billing", "active") not in ("active", "suspended"):
         raise WorkspaceError("billing is active or suspended")
+    if "async_max_body_bytes" in wanted:
+        wanted["async_max_body_bytes"] = _body_bytes(wanted["async_max_body_bytes"])
 
     async def work(tx: WriteTx) -> dict[str, Any]:
         record = await workspace_rows.update_workspace(tx, name, wanted)
@@ -97,11 +105,12 @@ async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.
 
 
 async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
-    """Seal every secret, including those of webhooks, again under `keys[0]`: all, or none when one cannot be opened."""
+    """Seal every secret, also those that sign messages, again under `keys[0]`: all, or none if one cannot be opened."""
 
     async def work(tx: WriteTx) -> dict[str, Any]:
         count = await secrets.reencrypt_secrets(tx, keys)
         await webhooks.reencrypt_webhooks(tx, keys)
+        await signing_secrets.reencrypt(tx, keys)
         return {"reencrypted": count}
 
     return await store.transact(work)
@@ -115,7 +124,17 @@ def _shown(record: WorkspaceRecord, prefixes: Sequence[str]) -> dict[str, Any]:
         "tier": record.tier,
         "billing": record.billing,
         "onboarded": record.onboarded,
+        "async_max_body_bytes": record.async_max_body_bytes,
     }
+
+
+def _body_bytes(wanted: object) -> int | None:
+    """The column's value for what the operator gave: a number, or `DEFAULT`."""
+    if wanted == DEFAULT:
+        return None
+    if isinstance(wanted, int) and 1 <= wanted <= MAX_ASYNC_BODY_BYTES:
+        return wanted
+    raise WorkspaceError(f"async_max_body_bytes is 1 to {MAX_ASYNC_BODY_BYTES}, or {DEFAULT!r}")
 
 
 def _check(name: str, prefixes: Sequence[str], tier: str) -> None:

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from policy.limits.effective import Bound
 from policy.limits.settlement import Reservation
 
+LONGEST_GUESS_MS = 60_001
+"""Longest `retry-after` for tokens that are only reserved. A day's reservation may last for the request timeout (20
+minutes), but usually settles much earlier, so no caller is told to wait longer than a rate limit's window."""
+
 
 @dataclass(slots=True)
 class LimitStatus:
@@ -45,3 +49,9 @@ class LimitHit:
     tokens: LimitStatus | None = None
     counted_retry_after_ms: int = 0
     hard_retry_after_ms: int = 0
+
+    @property
+    def retry_after_s(self) -> int:
+        """What callers are told to wait: whole seconds, at least one."""
+        wait_ms = max(self.counted_retry_after_ms, min(self.retry_after_ms, LONGEST_GUESS_MS))
+        return max(1, -(-wait_ms // 1000))

@@ -1,7 +1,8 @@
-"""The paths of direct calls to platform models, and the hosts that name a model. Pure.
+"""The paths of direct calls to platform models and of asynchronous requests, and the hosts that name a model. Pure.
 
-`/models/{model_id}/{where}/…`, or `/{where}/…` on the host `model-{model_id}.<suffix>`. Only the literal spelling of a
-path is served: an escape in a fixed part of it names nothing. What follows `sync/` goes on as it was written.
+`/models/{model_id}/{where}/…`, or `/{where}/…` on the host `model-{model_id}.<suffix>`; `/async_request/{request_id}`
+also without a model. Only the literal spelling of a path is served: an escape in a fixed part of it names nothing. What
+follows `sync/` goes on as it was written.
 
 See docs/reference/inference.md#direct-calls.
 """
@@ -16,6 +17,7 @@ from policy.deployments import Where
 from proxy.refusals import MalformedRequestError, NoSuchPathError, UpgradeError
 
 PREFIX = "/models/"
+ASYNC_REQUEST_PREFIX = "/async_request/"
 MOST_DECODINGS = 4
 """How often a path is decoded in search of `..`; more layers of escapes are refused."""
 _HOST = re.compile(r"(?P<name>[^:/?#@\[\]\\\s]+?)\.?(?::[0-9]*)?")
@@ -29,31 +31,44 @@ _PARENT = re.compile(rb"(?:\A|[/\\])\s*\.\.\s*(?:[/\\;\0]|\Z)")
 _WHERE = re.compile(
     r"/(?:(?P<named>production|development)|environments/(?P<environment>[^/]+)|deployment/(?P<deployment>[^/]+))(?=/)"
 )
+_ASYNC_REQUEST = re.compile(rf"{ASYNC_REQUEST_PREFIX}(?P<id>[^/]+)")
 
 
 class Action(Enum):
-    """What a direct call asks for."""
+    """What a direct call, or a call about asynchronous requests, asks for."""
 
     PREDICT = "predict"
     SYNC = "sync"
     WAKE = "wake"
+    ASYNC_PREDICT = "async_predict"
+    ASYNC_QUEUE_STATUS = "async_queue_status"
+    ASYNC_REQUEST = "async_request"
 
 
 METHODS: Mapping[Action, tuple[str, ...]] = {
     Action.PREDICT: ("POST",),
     Action.SYNC: ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"),
     Action.WAKE: ("POST",),
+    Action.ASYNC_PREDICT: ("POST",),
+    Action.ASYNC_QUEUE_STATUS: ("GET", "HEAD"),
+    Action.ASYNC_REQUEST: ("GET", "HEAD", "DELETE"),
 }
+ASYNC_ACTIONS = frozenset((Action.ASYNC_PREDICT, Action.ASYNC_QUEUE_STATUS, Action.ASYNC_REQUEST))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPath:
-    """What a path names. `target`: path and query at the replica; "" if no replica is asked."""
+    """What a path names. `target`: path and query at the replica; "" if no replica is asked.
 
-    model_id: str
+    With `Action.ASYNC_REQUEST`, `where` names nothing, and `model_id` is None if the path names no model.
+    """
+
+    model_id: str | None
     where: Where
     action: Action
     target: str
+    request_id: str = ""
+    """Of the asynchronous request that the path names, as it was written."""
 
 
 def parse_host_suffix(text: str) -> str:
@@ -84,6 +99,8 @@ def model_path(target: str, host_model: str | None) -> ModelPath:
     model_id, rest = (host_model, path) if host_model is not None else _split_model(path)
     if _NOT_SENDABLE.search(target) or _BAD_ESCAPE.search(target):
         raise MalformedRequestError("the request target holds a character that must be percent-encoded")
+    if (request := _ASYNC_REQUEST.fullmatch(rest)) is not None:
+        return ModelPath(model_id, Where(), Action.ASYNC_REQUEST, "", request["id"])
     match = _WHERE.match(rest)
     if match is None:
         raise NoSuchPathError
@@ -116,7 +133,9 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def _split_model(path: str) -> tuple[str, str]:
+def _split_model(path: str) -> tuple[str | None, str]:
+    if path.startswith(ASYNC_REQUEST_PREFIX):
+        return None, path
     model_id, slash, rest = path.removeprefix(PREFIX).partition("/")
     if not path.startswith(PREFIX) or not model_id:
         raise NoSuchPathError
@@ -130,6 +149,10 @@ def _action(rest: str) -> tuple[Action, str]:
             return Action.PREDICT, "/predict"
         case "/wake":
             return Action.WAKE, ""
+        case "/async_predict":
+            return Action.ASYNC_PREDICT, ""
+        case "/async_queue_status":
+            return Action.ASYNC_QUEUE_STATUS, ""
         case "/websocket":
             raise UpgradeError
     if rest.startswith("/sync/"):

@@ -12,6 +12,7 @@ import orjson
 
 from proxy.json_text.json_bounds import MAX_MEMBERS, TooManyValuesError, ValueCounter
 from proxy.json_text.large_json import Outline, is_plain, parse_with_placeholders
+from proxy.json_text.string_cuts import first_unescaped_quote, safe_cut
 
 AT_ONCE_BYTES = 512 << 10
 """Texts up to this size are parsed in one step: the worst one within the bounds takes orjson ten milliseconds."""
@@ -25,9 +26,7 @@ STRINGS_PER_SLICE = 64
 
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
-_ALL_BACKSLASHES = b"\\" * PIECE_BYTES
 _KEEPS_DEPTH = frozenset((b",", b":", b", ", b": "))
-_HIGH_SURROGATES = frozenset((b"d8", b"d9", b"da", b"db"))
 
 ParsedText = tuple[Any, Outline | None]
 Work = Generator[None, None, None]
@@ -145,7 +144,7 @@ class _Scan:
         """Raise `orjson.JSONDecodeError` unless `raw[start:end]` is the inside of a valid string."""
         raw, view, plain = self._raw, memoryview(self._raw), True
         while start < end:
-            stop = end if end - start <= PIECE_BYTES else _safe_cut(raw, start, start + PIECE_BYTES)
+            stop = end if end - start <= PIECE_BYTES else safe_cut(raw, start, start + PIECE_BYTES)
             plain = plain and is_plain(view[start:stop])
             if not plain:  # prose stays prose: do not try the plain check again
                 orjson.loads(b'"%b"' % raw[start:stop])
@@ -156,10 +155,10 @@ class _Scan:
         """Return the offset of the quote that closes a string with escaped quotes. Validates the inside as well."""
         raw, size, total = self._raw, PROBE_BYTES, len(self._raw)
         while start < total:
-            stop = total if total - start <= size else _safe_cut(raw, start, start + size)
+            stop = total if total - start <= size else safe_cut(raw, start, start + size)
             piece = raw[start:stop]
             if size == PROBE_BYTES or not _is_string_inside(piece):
-                at = _first_unescaped_quote(piece)
+                at = first_unescaped_quote(piece)
                 orjson.loads(b'"%b"' % (piece if at < 0 else piece[:at]))
                 if at >= 0:
                     self._checked = True
@@ -183,48 +182,6 @@ def _is_string_inside(piece: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _first_unescaped_quote(piece: bytes) -> int:
-    """Offset of the first quote without a backslash that escapes it; -1 if none. No escape may straddle the start."""
-    if _QUOTE not in piece:
-        return -1
-    return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__").find(_QUOTE)
-
-
-def _safe_cut(raw: bytes, start: int, at: int) -> int:
-    """An offset near `at` and after `start` that splits no character, no escape and no pair of surrogates.
-
-    `start` must be such an offset, at least a hundred bytes before `at`. The result may lie a few bytes after the end
-    of the text.
-    """
-    while at > start + 8 and raw[at] & 0xC0 == 0x80:  # a UTF-8 continuation byte
-        at -= 1
-    slash = raw.rfind(b"\\", at - 6, at)
-    if slash < 0:
-        return at
-    if _trailing_backslashes(raw[start : slash + 1]) % 2 == 0:  # the last of them is itself escaped
-        return at
-    if raw[slash + 1 : slash + 2] != b"u":
-        return max(at, slash + 2)
-    return slash if raw[slash + 2 : slash + 4].lower() in _HIGH_SURROGATES else max(at, slash + 6)
-
-
-def _trailing_backslashes(piece: bytes) -> int:
-    """How many backslashes end the piece. Gallops, then bisects: a comparison is ten times as fast as `rstrip`."""
-    if piece == _ALL_BACKSLASHES[: len(piece)]:
-        return len(piece)
-    high = 1
-    while high < len(piece) and piece.endswith(_ALL_BACKSLASHES[:high]):
-        high *= 2
-    low, high = 0, min(high, len(piece))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if piece.endswith(_ALL_BACKSLASHES[:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _unterminated_string() -> orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""A call to a platform model itself, with a workspace key: no limit binds it, and it leaves no event."""
+"""A call to a platform model itself, with a workspace key: it leaves no event."""
 
 from dataclasses import dataclass
 
+from policy.deployments import Deployment
 from proxy.replicas.replica_calls import Wanted
 
 
@@ -12,6 +13,8 @@ class DirectCall:
     wanted: Wanted
     target: str
     """Path and query at the replica; "" if no replica is asked."""
+    deployment: Deployment
+    """What it names, as the call found it."""
     body: bytes = b""
     url: str = ""
     """Where the request was sent. Its host is never passed on."""

@@ -18,6 +18,11 @@ class Wanted:
     model_id: str
     where: Where
     turn: str
+    background: bool = False
+    """Nobody waits for its answer: it gets a replica after all other calls, and waits for one whatever the status is.
+
+    It takes no room of theirs in the queue. Once it has tried a replica it no longer waits for want of one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,14 @@ class ReplicaCall(Protocol):
 
     def end(self, ended: CallEnded) -> None:
         """The call has ended, however it did. Idempotent; never raises."""
+        ...
+
+
+class BackgroundCall(ReplicaCall, Protocol):
+    """A call that nobody waits for."""
+
+    def withdraw(self) -> None:
+        """End the call before anything was sent: its deployment's log does not tell of it. As `end` otherwise."""
         ...
 
 

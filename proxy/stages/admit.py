@@ -14,14 +14,11 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.exchange import Admitted, CountersUnavailableError, Purpose, RequestContext, Routed
 from proxy.http_rules.headers import rate_limit_lines
-from proxy.refusals import LimitExceededError
+from proxy.http_rules.limit_refusal import limit_refusal
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 OUTPUT_CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 BYTES_PER_TOKEN = 4
-LONGEST_GUESS_MS = 60_001
-"""Longest `retry-after` for tokens that are only reserved. A day's reservation may last for the request timeout (20
-minutes), but usually settles much earlier, so no caller is told to wait longer than a rate limit's window."""
 MODEL_API = "PLATFORM_MODEL_API"
 MAX_TIER_PLANS = 10_000
 
@@ -100,21 +97,12 @@ class Admit:
             raise
         context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
         if isinstance(answer, LimitHit):
-            raise self._refusal(routed, answer)
+            limit = answer.bound.limit
+            self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
+            raise limit_refusal(plan, answer)
         self._meters.limit_decision("admitted", "", "")
         estimate = Tokens(input=asked, output=reserved - asked)
         return Admitted(routed=routed, taken=answer, event_key=self._ulids(), estimate=estimate)
-
-    def _refusal(self, routed: Routed, hit: LimitHit) -> LimitExceededError:
-        """Name type, unit, threshold and slug, but no group: the limit may belong to another's group."""
-        limit = hit.bound.limit
-        self._meters.limit_decision("refused", limit.type.value, limit.unit.value)
-        per = f"{limit.threshold} {limit.type.value} per {limit.unit.value}"
-        wait_ms = max(hit.counted_retry_after_ms, min(hit.retry_after_ms, LONGEST_GUESS_MS))
-        seconds = max(1, -(-wait_ms // 1000))
-        kind = "Rate limit" if limit.is_rate else "Usage limit"
-        message = f"{kind} exceeded for {routed.plan.slug}: {per}"
-        return LimitExceededError(message, (("retry-after", str(seconds)),))
 
 
 def output_cap(json: dict[str, Any]) -> int | None:

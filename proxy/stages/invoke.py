@@ -25,7 +25,7 @@ from proxy.http_rules.headers import (
     is_encoded,
     returned_headers,
 )
-from proxy.http_rules.model_paths import METHODS
+from proxy.http_rules.model_paths import METHODS, ModelPath
 from proxy.http_rules.upstream_errors import discreet, error_for_caller, host_of, raise_target_fault, without_secrets
 from proxy.refusals import NoSuchModelError, UpgradeError, WrongMethodError
 from proxy.replicas.direct_call import DirectCall
@@ -69,8 +69,8 @@ class Invoke:
     def __init__(self, parts: InvokeDependencies) -> None:
         self._parts = parts
 
-    def route(self, head: RequestHead, identified: Identified) -> DirectCall:
-        """What the request asks of which model. A model of another workspace is answered like one that is not."""
+    def path(self, head: RequestHead) -> ModelPath:
+        """What the request asks for, by path, host and method."""
         incoming = head.incoming
         path = model_paths.model_path(incoming.target, head.host_model)
         if "websocket" in (incoming.header("upgrade") or "").lower():
@@ -79,10 +79,16 @@ class Invoke:
         if incoming.method not in methods:
             allowed = ", ".join(methods)
             raise WrongMethodError(f"this path takes {allowed}", (("allow", allowed),))
+        return path
+
+    def route(self, identified: Identified, path: ModelPath) -> DirectCall:
+        """What the request asks of which model. A model of another workspace is answered like one that is not."""
+        assert path.model_id is not None  # only a path to an asynchronous request names none
         model, workspace_id = self._parts.directory.model(path.model_id), identified.key.workspace_id
-        if model is None or model.workspace_id != workspace_id or model.deployment_at(path.where) is None:
+        deployment = model.deployment_at(path.where) if model is not None else None
+        if model is None or deployment is None or model.workspace_id != workspace_id:
             raise NoSuchModelError
-        return DirectCall(Wanted(workspace_id, path.model_id, path.where, identified.turn), path.target)
+        return DirectCall(Wanted(workspace_id, path.model_id, path.where, identified.turn), path.target, deployment)
 
     async def wake(self, call: DirectCall) -> Answered:
         """Have the deployment woken, without a call."""

@@ -20,7 +20,7 @@ from proxy.forms.form_upload import FormUpload
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
-from proxy.http_rules.model_paths import PREFIX, model_of_host
+from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_host
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
@@ -43,7 +43,7 @@ _PURPOSES = {
 }
 _FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
 MODEL_PREFIX = f"{MODELS_PATH}/"
-_INVOKE_PREFIXES = (PREFIX, "/async_request/")
+_INVOKE_PREFIXES = (PREFIX, ASYNC_REQUEST_PREFIX)
 
 MAX_BODY_METADATA_BYTES = 65_536
 """Bound of a body's `metadata`, which goes into the journal and the event. No stock client reaches it."""
@@ -93,11 +93,10 @@ class Receive:
         head, incoming = context.head, context.head.incoming
         if head.purpose not in (_INFER, _COUNT) or incoming.method != "POST":
             raise _unserved(head)
-        if incoming.header("content-encoding") not in (None, "identity"):
-            raise EncodedBodyError
+        _check_encoding(incoming)
         described = incoming.header("x-request-metadata")
         metadata = _header_metadata(described) if described is not None else None
-        self._check_declared(incoming)
+        _check_declared(incoming, self._max_body_bytes)
         if head.path in _FORM_PATHS and is_form(incoming.header("content-type")):
             return self._form(context, metadata)
         return self._json(context, metadata)
@@ -107,8 +106,15 @@ class Receive:
 
         No replica is asked for before: a caller who leaves while its body is unread would not be noticed.
         """
-        self._check_declared(context.head.incoming)
-        return self._whole(context)
+        _check_declared(context.head.incoming, self._max_body_bytes)
+        return self._whole(context, self._max_body_bytes)
+
+    def submission(self, context: RequestContext, max_bytes: int) -> Coroutine[Any, Any, bytes]:
+        """Read all of an asynchronous request's body. `max_bytes`: its workspace's bound; the setting's holds too."""
+        max_bytes = min(max_bytes, self._max_body_bytes)
+        _check_encoding(context.head.incoming)
+        _check_declared(context.head.incoming, max_bytes)
+        return self._whole(context, max_bytes)
 
     async def _form(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
         assert context.load is not None  # it has entered
@@ -117,7 +123,7 @@ class Receive:
         return Received(context.head, b"", {"model": slug}, slug, upload.streaming, metadata, upload=upload)
 
     async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> Received:
-        body = await self._whole(context)
+        body = await self._whole(context, self._max_body_bytes)
         json, outline = await request_json(body, self._slices)
         slug = json.get("model")
         if not isinstance(slug, str) or not slug:
@@ -128,7 +134,7 @@ class Receive:
             metadata = _body_metadata(json, body, outline)
         return Received(context.head, body, json, slug, streaming, metadata, outline)
 
-    async def _whole(self, context: RequestContext) -> bytes:
+    async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
         incoming, load = context.head.incoming, context.load
         assert load is not None  # it has entered
         declared = incoming.declared_bytes
@@ -137,25 +143,32 @@ class Receive:
         body = await incoming.read()
         load.hold(len(body))
         if len(body) != declared:  # most bodies arrive at once
-            body = await self._joined(load, incoming, body)
+            body = await _joined(load, incoming, body, max_bytes)
         context.request_bytes = len(body)
         return body
 
-    async def _joined(self, load: Load, incoming: Incoming, part: bytes) -> bytes:
-        """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
-        whole = BytesIO()  # grows in place and hands its buffer over: joining 100 MB would block the loop
-        while part:
-            if load.held_bytes > self._max_body_bytes:
-                raise BodyTooLargeError(load.held_bytes, self._max_body_bytes)
-            whole.write(part)
-            part = await incoming.read()
-            load.hold(len(part))
-        return whole.getvalue()
 
-    def _check_declared(self, incoming: Incoming) -> None:
-        declared = incoming.declared_bytes
-        if declared is not None and declared > self._max_body_bytes:
-            raise BodyTooLargeError(declared, self._max_body_bytes)
+async def _joined(load: Load, incoming: Incoming, part: bytes, max_bytes: int) -> bytes:
+    """The whole body. It begins with `part`, whose memory is held already; hold memory as bytes arrive."""
+    whole = BytesIO()  # grows in place and hands its buffer over: joining 100 MB would block the loop
+    while part:
+        if load.held_bytes > max_bytes:
+            raise BodyTooLargeError(load.held_bytes, max_bytes)
+        whole.write(part)
+        part = await incoming.read()
+        load.hold(len(part))
+    return whole.getvalue()
+
+
+def _check_declared(incoming: Incoming, max_bytes: int) -> None:
+    declared = incoming.declared_bytes
+    if declared is not None and declared > max_bytes:
+        raise BodyTooLargeError(declared, max_bytes)
+
+
+def _check_encoding(incoming: Incoming) -> None:
+    if incoming.header("content-encoding") not in (None, "identity"):
+        raise EncodedBodyError
 
 
 def _purpose(path: str) -> Purpose:

@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -27,8 +27,18 @@ from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.process.channel import Message
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
-from proxy.edges.process.supervisor.worker_processes import PortInUseError, SlotCallbacks, WorkerSlot, open_listeners
+from proxy.edges.process.supervisor.worker_processes import (
+    ASYNC_WORKER,
+    PortInUseError,
+    SlotCallbacks,
+    WorkerSlot,
+    open_listeners,
+    proxy_worker,
+)
+from proxy.edges.redis.async_queue.client import QueueClient
+from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.replicas.supervisor.control_reports import ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
@@ -41,6 +51,7 @@ from proxy.edges.upstream.egress import Egress
 from proxy.settings import Settings
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
 from proxy.supervisor.refresher import Refresher
+from runtime.background import running
 from runtime.http_server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 
@@ -52,6 +63,9 @@ PROBE_CONNECTIONS = PoolLimits(idle_s=0.2)
 """A probe has a connection of its own, unless the last one is a moment old: a replica must accept connections."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
 DRAINING = Finding(fault="draining")
+ASYNC_ANSWER_S = 0.3
+"""How long `/readyz` waits for an async worker. Those who probe readiness must not wait for what is only degraded."""
+ASYNC_REMEDY = "See this log for why it ended or is busy"
 REDIS_REMEDY = "Check the Redis server, the network, TOLLGATE_REDIS_URL and the permissions of its user"
 log = logging.getLogger(__name__)
 
@@ -75,6 +89,8 @@ class Supervisor:
         self._bind = bind
         self._environ = worker_environ
         self._slots: list[WorkerSlot] = []
+        """Of proxy workers. The slots of async workers are numbered behind them."""
+        self._async_slots: list[WorkerSlot] = []
         self._draining = False
         self._stop = asyncio.Event()
         self._totals = MetricTotals(settings.metrics_max_entities, self._readings, settings.metrics_max_slugs)
@@ -92,10 +108,10 @@ class Supervisor:
             await self._open(stack)
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run)
-            await stack.enter_async_context(_running(*self._deployments.services))
-            await stack.enter_async_context(_running(*services))
+            await stack.enter_async_context(running(*self._deployments.services))
+            await stack.enter_async_context(running(*services))
             self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
-            slots = [asyncio.create_task(slot.run()) for slot in self._slots]
+            slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
             await self._drain(slots)
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
@@ -130,17 +146,29 @@ class Supervisor:
         listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
         for listener in listeners:
             stack.callback(listener.close)
-        callbacks = SlotCallbacks(
-            self._totals.add,
-            self._worker_died,
-            self._refresher.refresh_on_demand,
-            self._check_replica,
-            self._replicas.received,
-        )
-        self._slots = [WorkerSlot(n, listener, self._environ, callbacks) for n, listener in enumerate(listeners)]
+        self._make_slots(listeners)
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+
+    def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
+        environ, workers = self._environ, len(listeners)
+        confirm, damage, replicas = self._refresher.refresh_on_demand, self._check_replica, self._replicas.received
+        callbacks = SlotCallbacks(self._totals.add, self._worker_died, confirm, damage, replicas)
+        self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
+        callbacks = SlotCallbacks(self._totals.add, self._async_worker_died, confirm, damage, replicas)
+        numbers = range(workers, workers + self._async_workers)
+        self._async_slots = [WorkerSlot(n, ASYNC_WORKER, environ, callbacks) for n in numbers]
+
+    @property
+    def _async_workers(self) -> int:
+        """How many processes of this machine run asynchronous requests."""
+        return self._settings.async_requests.workers if self._settings.async_requests.enabled else 0
+
+    @property
+    def _all_slots(self) -> list[WorkerSlot]:
+        """By number."""
+        return [*self._slots, *self._async_slots]
 
     def _open_deployments(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
@@ -155,9 +183,15 @@ class Supervisor:
         self._replicas.waker = reports
         self._models.listen(self._deployments.models_changed)
         self._totals.include(self._deployments.metrics)
+        figures = self._totals.async_requests
+        figures.exists = lambda deployment_id: board.workspace_of(deployment_id) is not None
+        if settings.async_requests.enabled:
+            queue = QueueClient(settings.async_requests.redis_url)
+            stack.push_async_callback(queue.close)
+            figures.queue = RedisQueueOverview(queue)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
-        self._slots[slot].send(message)
+        self._all_slots[slot].send(message)
 
     def _restrict_permissions(self) -> None:
         """Close the journals' directory and the replica's files to other users.
@@ -179,7 +213,11 @@ class Supervisor:
         settings = self._settings
         ingest = HttpIngestClient(settings.control_url, settings.internal_token)
         stack.push_async_callback(ingest.close)
-        options = CountersOptions(on_loss="closed", request_timeout_s=settings.request_timeout_s)
+        options = CountersOptions(
+            on_loss="closed",
+            request_timeout_s=settings.request_timeout_s,
+            client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
+        )
         counters = RedisCounters(settings.redis_url, f"supervisor-{secrets.token_hex(8)}", options=options)
         await counters.start()
         stack.push_async_callback(counters.close)
@@ -212,10 +250,10 @@ class Supervisor:
             settings.drain_timeout_s,
         )
         self._readiness.mark_logged("workers", DRAINING)
-        for slot in self._slots:
+        for slot in self._all_slots:
             slot.retire()
         _, late = await asyncio.wait(slots, timeout=settings.drain_timeout_s + WORKER_EXIT_S)
-        for slot in self._slots:
+        for slot in self._all_slots:
             slot.kill()
         if late:
             log.error(
@@ -224,8 +262,8 @@ class Supervisor:
             )
             await asyncio.wait(late)
 
-    def _checks(self) -> dict[str, Check]:
-        return {
+    def _checks(self) -> Mapping[str, Check]:
+        checks: dict[str, Check] = {
             "policy": self._policy_check,
             "secrets": lambda: self._secrets.finding(self._replica.version),
             "workers": self._workers_check,  # the next two read what the workers answer to this one
@@ -234,6 +272,7 @@ class Supervisor:
             "control": self._control_check,
             "hints": self._hints_check,
         }
+        return checks | {"async": self._async_check} if self._async_workers else checks
 
     async def _policy_check(self) -> Finding:
         return OK if self._replica.version.loaded else Finding(fault="no policy from control yet")
@@ -271,8 +310,17 @@ class Supervisor:
     async def _hints_check(self) -> Finding:
         return Finding(degraded=self._hints.trouble)
 
+    async def _async_check(self) -> Finding:
+        """At most degraded, and soon answered: other calls need no async worker."""
+        slots = self._async_slots
+        answers = await asyncio.gather(*(slot.flush(ASYNC_ANSWER_S) for slot in slots))
+        if not all(answers) and not self._draining:
+            text = f"{sum(answers)} of {len(answers)} async workers serve; what others run waits. {ASYNC_REMEDY}"
+            return Finding(degraded=text)
+        return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
+
     async def _metrics_text(self) -> bytes:
-        await asyncio.gather(*(slot.flush() for slot in self._slots))
+        await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
         self._deployments.metrics.read()
         return await asyncio.to_thread(self._totals.text)
 
@@ -309,35 +357,15 @@ class Supervisor:
         return 0
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
+        self._async_worker_died(slot, incarnation)
+        self._shipper.worker_died(incarnation)
+
+    def _async_worker_died(self, slot: int, incarnation: str) -> None:
+        """It had no journal."""
         self._totals.forget_gauges(slot)
         self._replicas.switchboard.worker_died(slot)
-        self._shipper.worker_died(incarnation)
 
     async def _check_replica(self) -> None:
         """Check the replica file after a worker failed to read it; have it rebuilt if it is damaged."""
         if await asyncio.to_thread(self._replica.forget_if_damaged):
             self._refresher.hint()
-
-
-@contextlib.asynccontextmanager
-async def _running(*services: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run these in the background until the block ends."""
-    tasks = [asyncio.create_task(_restart_on_failure(service)) for service in services]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _restart_on_failure(service: Callable[[], Awaitable[None]]) -> None:
-    """Run a background service for ever. A bug in one must not stop the proxy, which still serves from its replica."""
-    while True:
-        try:
-            await service()
-        except Exception:
-            log.exception(
-                "A background service of the supervisor failed; restarting it in 1 s. Please report this bug."
-            )
-        await asyncio.sleep(1)

@@ -22,14 +22,19 @@ from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
+from proxy.edges.redis.async_queue.client import QueueClient
+from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
+from proxy.edges.upstream.receiver_urls import ReceiverUrls
 from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
 from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.settings import Settings
+from proxy.stages.async_requests import AsyncQueueing
 from proxy.stages.dispatch import DispatchSettings
 
 YOUNG_OBJECTS = 10_000
@@ -154,6 +159,7 @@ async def _dependencies(
         tiers=settings.tiers,
         cors=settings.cors,
         model_host_suffix=settings.model_host_suffix,
+        async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
     )
 
 
@@ -169,12 +175,26 @@ async def _counters(settings: Settings, incarnation: str, meters: WorkerMetrics)
     options = CountersOptions(
         on_loss=settings.limits_on_redis_loss,
         request_timeout_s=settings.request_timeout_s,
+        client=RedisClientOptions(deadline_s=settings.redis_timeout_s),
         on_round_trip=meters.redis_round_trip,
         on_local_decision=meters.decided_alone,
     )
     counters = RedisCounters(settings.redis_url, incarnation, options=options)
     await counters.start()
     return counters
+
+
+def _async_queueing(settings: Settings, meters: WorkerMetrics, stack: contextlib.AsyncExitStack) -> AsyncQueueing:
+    """Makes no connection: it is made with the first request, and a Redis that is away refuses only these."""
+    given = settings.async_requests
+    client = QueueClient(given.redis_url)
+    stack.push_async_callback(client.close)
+    urls = ReceiverUrls(settings.egress)
+    stack.callback(urls.close)
+    queue = RedisRequestQueue(client, given.max_queued_bytes)
+    return AsyncQueueing(
+        queue=queue, webhook_urls=urls, counts=meters.async_requests, max_body_bytes=given.max_body_bytes
+    )
 
 
 def _dispatch_settings(settings: Settings) -> DispatchSettings:

@@ -21,8 +21,8 @@ from sqlalchemy.engine import make_url
 from control.edges.sql.database import migrate
 from control.edges.sql.store import Store
 from control.resources.workspaces import create_workspace
-from runtime.child_process import free_ports
 from tests.control.plane import SECRET_KEYS, TOKEN
+from tests.ports import own_port
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 from tests.redis_server import REDIS_BINARIES, private_redis
 
@@ -34,7 +34,7 @@ class Process:
     """One control plane as its own process."""
 
     def __init__(self, database_url: str, **environment: str) -> None:
-        [self.port] = free_ports("127.0.0.1", 1)
+        self.port = own_port()
         key = base64.b64encode(SECRET_KEYS[0]).decode()
         secrets = {"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_SECRET_KEY": key}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}

@@ -65,16 +65,15 @@ def windows(request: pytest.FixtureRequest) -> Windows:
 
 async def test_no_window_admits_more_than_its_limit(windows: Windows) -> None:
     admitted: list[tuple[float, float]] = []
-    ends_s = time.monotonic() + 1.0
-    while time.monotonic() < ends_s:
-        asked_s = time.monotonic()
-        if not await windows.admit("k", FEW):
-            admitted.append((asked_s, time.monotonic()))
-        await asyncio.sleep(0.005)
-    assert len(admitted) >= 2 * FEW.requests, "capacity comes back"
-    for (_, first_answered), (later_asked, later_answered) in zip(admitted, admitted[FEW.requests :], strict=False):
-        del later_asked
-        assert (later_answered - first_answered) * 1000 > FEW.window_ms - 20
+    async with asyncio.timeout(30):
+        while len(admitted) < 3 * FEW.requests:  # capacity comes back
+            asked_s = time.monotonic()
+            if not await windows.admit("k", FEW):
+                admitted.append((asked_s, time.monotonic()))
+            await asyncio.sleep(0.005)
+    # When it was admitted is known to lie between question and answer only.
+    for (first_asked, _), (_, later_answered) in zip(admitted, admitted[FEW.requests :], strict=False):
+        assert (later_answered - first_asked) * 1000 > FEW.window_ms - 20
 
 
 async def test_a_request_is_admitted_after_the_stated_wait(windows: Windows) -> None:

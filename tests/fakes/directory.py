@@ -71,6 +71,10 @@ class FakeDirectory:
         self._check()
         return self.models.get(id)
 
+    def workspace(self, id: str) -> WorkspaceRow | None:
+        self._check()
+        return self.workspaces.get(id)
+
     def _check(self) -> None:
         if self.away:
             raise PolicyUnavailableError

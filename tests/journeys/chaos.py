@@ -5,18 +5,14 @@ if it found no fault. In the first half Redis is not killed, and the day's usage
 the second half every process may be killed.
 """
 
-import argparse
 import asyncio
 import contextlib
-import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +28,9 @@ from tests.journeys.billing_faults import (
     usage_by_entity,
 )
 from tests.journeys.callers import Callers
-from tests.journeys.product import OperatorClient, Product, kill, models
+from tests.journeys.chaos_program import Plan, Say, main, paused, send
+from tests.journeys.product import OperatorClient, Product, models
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 from tests.waiting import eventually
@@ -43,23 +41,16 @@ WORKERS = 2
 PLENTY = 1_000_000_000
 TIGHT_PER_MINUTE = 100
 DRAIN_S = 60.0
+PAUSE_S = 0.3, 2.5
+"""Between two disturbances, at least and at most."""
 SETTLEMENT_DELAY_S = {"worker": 2.0, "supervisor": 4.0, "control": 0.0, "redis": 12.0}
 """How long settlements may be delayed after each kind of disturbance, in seconds; one second if it is not listed."""
 HOLDBACK_S = 2.0
+SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)}
+LATE_REDIS = {"TOLLGATE_REDIS_TIMEOUT_S": "0.05"}
+"""Under load, Redis is often late, as it may be for operators."""
 WITHOUT_REDIS_KILLS = ("worker", "worker", "supervisor", "control", "freeze", "stall", "restart")
 ALL_KINDS = (*WITHOUT_REDIS_KILLS, "redis", "redis", "all", "all", "all twice", "stop cut short")
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One run. `seconds`: how long processes are killed, without the drains."""
-
-    seconds: float
-    seed: int
-    pause_s: tuple[float, float] = (0.3, 2.5)
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -131,8 +122,8 @@ class Rig:
 @contextlib.asynccontextmanager
 async def running_rig(directory: Path, seed: int, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
     """Start the product with one tree of groups, a key for each leaf, and idle callers."""
-    upstream = ScriptedUpstream(default=answer_question)
-    product = Product(directory / "data", WORKERS, {"TOLLGATE_EVENT_HOLDBACK_S": str(HOLDBACK_S)} | (settings or {}))
+    upstream = ScriptedUpstream(default=answer_question, port=own_port())
+    product = Product(directory / "data", WORKERS, SETTINGS | (settings or {}))
     async with aiohttp.ClientSession() as session:
         await upstream.start()
         try:
@@ -165,7 +156,6 @@ class FaultInjector:
     """Kills and pauses random processes, as the seed decides, and records what it did."""
 
     rig: Rig
-    plan: Plan
     rng: random.Random
     say: Say
     done: Counter[str] = field(default_factory=Counter)
@@ -176,7 +166,7 @@ class FaultInjector:
     async def inject(self, seconds: float, kinds: Sequence[str]) -> None:
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
-            await asyncio.sleep(self.rng.uniform(*self.plan.pause_s))
+            await asyncio.sleep(self.rng.uniform(*PAUSE_S))
             kind = self.rng.choice(kinds)
             self.done[kind] += 1
             began = time.time()
@@ -186,15 +176,11 @@ class FaultInjector:
 
     def _kill_one(self, named: str) -> None:
         """Kill one process, if it runs. It may be dead and not restarted yet."""
-        for pid in self.rig.product.processes(named)[:1]:
-            with contextlib.suppress(ProcessLookupError):
-                kill(pid)
+        send(self.rig.product.processes(named)[:1], signal.SIGKILL)
 
     async def _worker(self) -> None:
         workers = self.rig.product.processes("proxy.worker")
-        for pid in self.rng.sample(workers, min(len(workers), self.rng.choice((1, 1, 2)))):
-            with contextlib.suppress(ProcessLookupError):
-                kill(pid)
+        send(self.rng.sample(workers, min(len(workers), self.rng.choice((1, 1, 2)))), signal.SIGKILL)
 
     async def _supervisor(self) -> None:
         self._kill_one("-m proxy --")
@@ -208,7 +194,7 @@ class FaultInjector:
 
     async def _freeze(self) -> None:
         """Pause Redis for a moment. Sometimes kill a worker that waits for it."""
-        with _paused(self.rig.product.processes("redis-server")):
+        with paused(self.rig.product.processes("redis-server")):
             await asyncio.sleep(self.rng.choice((0.03, 0.3, 1.5)))
             if self.rng.random() < 0.3:
                 self.rig.unreturned_reservations += CALLERS
@@ -218,7 +204,7 @@ class FaultInjector:
     async def _stall(self) -> None:
         """Pause a worker, the supervisor or control for a moment."""
         named = self.rng.choice(("proxy.worker", "-m proxy --", "-m control --"))
-        with _paused(self.rig.product.processes(named)[: self.rng.choice((1, 2))]):
+        with paused(self.rig.product.processes(named)[: self.rng.choice((1, 2))]):
             await asyncio.sleep(self.rng.choice((0.1, 0.5, 2.0)))
 
     async def _restart(self) -> None:
@@ -255,23 +241,10 @@ class FaultInjector:
         self.deaths.append(Death(now, since))
 
 
-@contextlib.contextmanager
-def _paused(pids: Sequence[int]) -> Iterator[None]:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
 async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
     """Run the plan; return the faults."""
-    async with running_rig(directory, plan.seed, plan.settings) as rig:
-        injector = FaultInjector(rig, plan, random.Random(plan.seed + 1), say)
+    async with running_rig(directory, plan.seed, LATE_REDIS | plan.settings) as rig:
+        injector = FaultInjector(rig, random.Random(plan.seed + 1), say)
         faults: list[str] = []
         for kinds in (WITHOUT_REDIS_KILLS, ALL_KINDS):
             rig.callers.start(CALLERS)
@@ -341,30 +314,5 @@ def report(due: dict[str, int], used: dict[str, int], slack: int) -> str:
     return f"usage lacks {lacking} of {due['root']} tokens; Redis may have lost {slack}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the product")
-    options = parser.parse_args()
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
-
-    say(f"seed {options.seed}")
-    directory = Path(tempfile.mkdtemp(prefix="tollgate-chaos-"))
-    settings = dict(one.split("=", 1) for one in options.set)
-    faults = asyncio.run(run(directory, Plan(options.minutes * 60, options.seed, settings=settings), say))
-    for fault in faults:
-        say("FAULT " + fault)
-    if faults:
-        say(f"{len(faults)} faults; the product's files are in {directory}")
-        return 1
-    shutil.rmtree(directory)
-    say("every call accounted for")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(run, __doc__, name="chaos", counted="call"))

@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +16,15 @@ import openai
 import pytest
 
 from tests.journeys.product import OperatorClient, Product
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, Usage, chat
 from tests.waiting import eventually
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all clients: each would read the system's authorities, which takes many times as long as a call."""
+    return ssl.create_default_context()
 
 
 class Workspace:
@@ -53,7 +62,9 @@ class Stage:
         return f"acme/{self.name}"
 
     def client(self, api_key: str) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=self.product.proxy + "/v1", api_key=api_key, max_retries=0, timeout=30)
+        http = openai.DefaultAsyncHttpxClient(verify=_tls())
+        url = self.product.proxy + "/v1"
+        return openai.AsyncOpenAI(base_url=url, api_key=api_key, max_retries=0, timeout=30, http_client=http)
 
     async def ask(self, api_key: str, **changes: Any) -> Any:
         """Make one unstreamed call of the slug with the stock SDK."""
@@ -131,7 +142,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture
 async def upstream() -> AsyncIterator[ScriptedUpstream]:
     answer = chat(("This ", "is ", "upstream", "."), Usage(20, 10, 5), role_first=False)
-    async with ScriptedUpstream(default=answer) as upstream:
+    async with ScriptedUpstream(default=answer, port=own_port()) as upstream:
         yield upstream
 
 

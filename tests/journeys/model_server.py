@@ -1,4 +1,4 @@
-"""A small model server in a process of its own: `python -m tests.journeys.model_server FOLDER` prints its port.
+"""A small model server in a process of its own: `python -m tests.journeys.model_server PORT FOLDER`.
 
 `/predict` answers what it was sent; below `/v1` it is OpenAI-like; `/files/…` are the files of FOLDER, with validators
 and ranges.
@@ -48,7 +48,7 @@ async def seen(request: web.Request) -> web.Response:
     return web.json_response({"method": request.method, "target": request.raw_path, "fields": fields})
 
 
-async def main(folder: Path) -> None:
+async def main(port: int, folder: Path) -> None:
     app = web.Application(client_max_size=MOST_BYTES)
     app.router.add_post("/predict", predict)
     app.router.add_get("/v1/models", models)
@@ -57,11 +57,10 @@ async def main(folder: Path) -> None:
     app.router.add_route("*", "/seen/{rest:.*}", seen)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    print(runner.addresses[0][1], flush=True)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    print("listening", flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from runtime.child_process import tie_to_parent
+from tests.ports import own_port
 
 COMMAND = (str(Path(sys.executable).parent / "tollgate"),)
 
@@ -58,16 +59,20 @@ def ended(process: subprocess.Popen[str], within_s: float = 60) -> int:
 
 
 class Product:
-    """One `tollgate up` on free ports, over `workers` workers."""
+    """One `tollgate up` on free ports, over `workers` workers. Asynchronous requests run in `async_workers` others."""
 
-    def __init__(self, data: Path, workers: int = 2, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data: Path, workers: int = 2, settings: Mapping[str, str] | None = None, async_workers: int = 0
+    ) -> None:
         self.data = data
         self.log = data.parent / f"{data.name}.log"
         self.workers = workers
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
         self.environment |= {"TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8", "TOLLGATE_EVENT_HOLDBACK_S": "1"}
-        self.environment |= settings or {}
-        self.ports: tuple[str, ...] = ("--proxy-port", "0", "--control-port", "0", "--admin-port", "0")
+        self.environment["TOLLGATE_REDIS_TIMEOUT_S"] = "1"  # tests beside tests: processes wait for a CPU
+        self.environment |= {"TOLLGATE_ASYNC_WORKERS": str(async_workers)} | dict(settings or {})
+        names = ("proxy", "control", "admin")
+        self.ports = tuple(word for name in names for word in (f"--{name}-port", str(own_port())))
         self.proxy = self.control = self.admin = ""
         self._up: subprocess.Popen[str] | None = None
 
@@ -87,13 +92,11 @@ class Product:
         return self._up
 
     def start(self) -> str:
-        """Start it and return its `ready` line. A second start uses the ports of the first."""
+        """Start it and return its `ready` line."""
         line = ready_line(self.launch())
         assert line.startswith("ready "), f"up did not get ready: {line!r}\n{self.log_tail()}"
         urls = dict(word.split("=", 1) for word in line.split()[1:])
         self.proxy, self.control, self.admin = urls["proxy"], urls["control"], urls["admin"]
-        named = (("proxy", self.proxy), ("control", self.control), ("admin", self.admin))
-        self.ports = tuple(word for name, url in named for word in (f"--{name}-port", str(urlsplit(url).port)))
         return line
 
     def stop(self) -> int:

@@ -12,6 +12,7 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import own_port
 
 DOMAIN = "hooks.example.com"
 
@@ -44,7 +45,7 @@ class Receiver:
     status: int | None = 200
     response_delay_s: float = 0.0
     messages: list[ReceivedMessage] = field(default_factory=list)
-    port: int = 0
+    port: int = field(default_factory=own_port)
 
     @property
     def host(self) -> str:
@@ -70,12 +71,11 @@ class Receiver:
         return found
 
     async def start(self, ca: ThrowawayCa) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=200_000_000)
         app.router.add_post("/in", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=ca.server_context(self.host)).start()
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=ca.server_context(self.host)).start()
 
     async def stop(self) -> None:
         await self._runner.cleanup()

@@ -16,6 +16,7 @@ from policy.snapshot import (
     ModelRow,
     Row,
     SecretRow,
+    SigningSecrets,
     SnapshotPage,
     WorkspaceRow,
     group_from_wire,
@@ -58,6 +59,18 @@ def test_other_rows_are_equal_after_a_round_trip_through_json() -> None:
     workspace, secret = WorkspaceRow("w", "active", "basic", True), SecretRow("s", "w", "c2VhbGVk")
     assert WorkspaceRow.from_wire("w", through_json(workspace.to_wire())) == workspace
     assert SecretRow.from_wire("s", through_json(secret.to_wire())) == secret
+
+
+@pytest.mark.parametrize(
+    "secrets", [None, SigningSecrets("c2VhbGVk"), SigningSecrets("bmV3", "b2xk", 1_795_000_000_000)]
+)
+def test_a_workspace_keeps_its_asynchronous_settings_through_json(secrets: SigningSecrets | None) -> None:
+    row = WorkspaceRow("w", "active", "basic", True, 1_000_000, secrets)
+    assert WorkspaceRow.from_wire("w", through_json(row.to_wire())) == row
+    later = through_json(row.to_wire())
+    if secrets is not None:
+        later["signing_secrets"].append("of a later version")
+    assert WorkspaceRow.from_wire("w", later) == row
     assert ModelRow.from_wire("m", through_json(MODEL.to_wire())) == MODEL
 
 

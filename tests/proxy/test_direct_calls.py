@@ -191,11 +191,6 @@ async def test_websocket_is_a_400_that_says_what_to_use(rig: DirectRig, incoming
     assert "predict" in outgoing.json["error"]
 
 
-async def test_asynchronous_paths_are_404(rig: DirectRig) -> None:
-    for path in ("/production/async_predict", "/production/async_queue_status"):
-        assert (await refused(rig, asking(path), 404)).json["error_code"] == "NOT_FOUND"
-
-
 # The body.
 
 

@@ -25,7 +25,7 @@ def test_defaults_are_the_documented_ones() -> None:
     settings = settings_from(LEAST)
     assert (settings.refresh_interval_s, settings.drain_timeout_s, settings.connect_timeout_s) == (60, 25, 5)
     assert (settings.request_timeout_s, settings.parking_timeout_s, settings.stream_idle_timeout_s) == (1200, 1200, 300)
-    assert (settings.max_body_bytes, settings.async_max_body_bytes) == (100_000_000, 262_144)
+    assert (settings.max_body_bytes, settings.async_requests.max_body_bytes) == (100_000_000, 262_144)
     assert settings.limits_on_redis_loss == "closed"
     assert settings.metrics_max_entities == 10_000
     assert settings.capacity == CapacityLimits(10_000, 5_000, 1 << 30, 0.75)
@@ -93,6 +93,9 @@ def test_missing_required_setting_is_named(name: str) -> None:
         ("TOLLGATE_MAX_BODY_BYTES", "0"),
         ("TOLLGATE_MAX_BODY_BYTES", "1.5"),
         ("TOLLGATE_WORKSPACE_SHARE", "1"),
+        ("TOLLGATE_REDIS_TIMEOUT_S", "0.009"),
+        ("TOLLGATE_REDIS_TIMEOUT_S", "1.1"),
+        ("TOLLGATE_REDIS_TIMEOUT_S", "nan"),
         ("TOLLGATE_WORKSPACE_SHARE", "nan"),
         ("TOLLGATE_MAX_IN_FLIGHT", "0"),
         ("TOLLGATE_CONTROL_URL", "ftp://control"),
@@ -124,3 +127,17 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 def test_replica_settings_need_no_other_setting() -> None:
     assert replica_settings({}) == ReplicaSettings(Path(".tollgate/replica.db"), (), DEFAULT_TIERS)
+
+
+def test_our_own_hosts_are_no_receivers() -> None:
+    named = {
+        "TOLLGATE_PLATFORM_HOSTS": "Api.Example.com, ,other.example.com",
+        "TOLLGATE_MODEL_API_BASE_URL": "https://models.example.com/v1",
+        "TOLLGATE_EGRESS_ALLOW": "10.0.0.0/8",
+    }
+    egress = settings_from(LEAST | named).egress
+    assert egress.platform_hosts == {"api.example.com", "other.example.com", "models.example.com"}
+    assert [str(network) for network in egress.networks] == ["10.0.0.0/8"]
+    assert settings_from(LEAST).egress.platform_hosts == frozenset()
+    with pytest.raises(SettingsError, match="TOLLGATE_EGRESS_ALLOW"):
+        settings_from(LEAST | {"TOLLGATE_EGRESS_ALLOW": "nonsense"})

@@ -19,7 +19,7 @@ HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 HI = HEAD + b"Content-Length: 2\r\n\r\nhi"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 QUICK = FrontLimits(head_timeout_s=0.2, body_idle_s=0.2, stall_s=0.2, idle_s=60, lingering_s=0.2, look_interval_s=0.05)
-PATIENT = replace(QUICK, head_timeout_s=60, body_idle_s=60, stall_s=60)
+PATIENT = FrontLimits(look_interval_s=0.05)
 
 
 class Served:
@@ -76,7 +76,7 @@ def application(server: Served) -> web.Application:
 
 
 @asynccontextmanager
-async def served(limits: FrontLimits = QUICK) -> AsyncIterator[Served]:
+async def served(limits: FrontLimits = PATIENT) -> AsyncIterator[Served]:
     async with AsyncExitStack() as stack:
         server = Served(stack)
         runner = FrontRunner(application(server), limits, shutdown_timeout=0.2)
@@ -100,7 +100,7 @@ async def test_requests_are_served_one_after_another_and_pipelined() -> None:
 
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
 async def test_unfinished_head_is_a_408(beginning: bytes) -> None:
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(HI)
         await caller.until(b"hi")
@@ -110,7 +110,7 @@ async def test_unfinished_head_is_a_408(beginning: bytes) -> None:
 
 
 async def test_slow_head_is_cut_off() -> None:
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(HEAD + b"X-A: ")
         rest = asyncio.create_task(caller.read_to_end())
@@ -123,7 +123,7 @@ async def test_slow_head_is_cut_off() -> None:
 @pytest.mark.parametrize("path", [b"/echo", b"/unread"])
 @pytest.mark.parametrize("message", [HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"])
 async def test_a_missing_body_ends_the_connection(message: bytes, path: bytes) -> None:
-    async with served() as server:
+    async with served(QUICK) as server:
         raw = await server.ask(message.replace(b"/echo", path))
         assert raw.startswith(b"HTTP/1.1 408 " if path == b"/echo" else b"HTTP/1.1 401 ")
         assert raw.count(b"HTTP/1.1 ") == 1
@@ -141,7 +141,7 @@ async def test_a_body_below_the_minimum_rate_is_408() -> None:
 
 
 async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
@@ -151,7 +151,7 @@ async def test_a_slow_handler_does_not_time_out_the_caller() -> None:
 
 
 async def test_a_caller_that_does_not_read_is_disconnected() -> None:
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         caller.writer.transport.pause_reading()  # type: ignore[attr-defined] # typeshed has it for reading transports
@@ -164,7 +164,7 @@ def _is_reset(caller: Caller) -> bool:
 
 
 async def test_an_idle_connection_is_closed_without_a_response() -> None:
-    async with served(replace(QUICK, idle_s=0.2)) as server:
+    async with served(replace(PATIENT, idle_s=1)) as server:
         fresh, used = await server.caller(), await server.caller()
         used.send(HI)
         await used.until(b"hi")
@@ -247,7 +247,7 @@ async def test_malformed_http_is_a_flat_400_and_is_not_quoted(message: bytes, ca
 
 async def test_a_malformed_chunk_of_an_unread_body_is_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with served() as server:
+    async with served(replace(PATIENT, lingering_s=1)) as server:
         caller = await server.caller()
         caller.send(CHUNKED.replace(b"/echo", b"/unread") + b"2\r\nhi\r\n")
         head = await caller.head()
@@ -259,7 +259,7 @@ async def test_a_malformed_chunk_of_an_unread_body_is_not_quoted(caplog: pytest.
 
 @pytest.mark.parametrize("byte_by_byte", [False, True])
 async def test_another_protocol_on_a_reused_connection_is_400(byte_by_byte: bool) -> None:
-    async with served(PATIENT) as server:
+    async with served() as server:
         caller = await server.caller()
         caller.send(HI)
         await caller.until(b"hi")
@@ -272,7 +272,7 @@ async def test_another_protocol_on_a_reused_connection_is_400(byte_by_byte: bool
 async def test_another_protocols_name_in_header_and_body_is_served() -> None:
     text = b"POST /echo RTSP/1.0\r\n"
     request = HEAD + b"X: %b\r\nContent-Length: %d\r\n\r\n%b" % (text.strip(), len(text), text)
-    async with served(PATIENT) as server:
+    async with served() as server:
         caller = await server.caller()
         for byte_by_byte in (False, True):
             for piece in _pieces(request + request, byte_by_byte):
@@ -302,7 +302,7 @@ async def test_a_body_that_becomes_malformed_while_awaited_is_400_at_once(
 ) -> None:
     """aiohttp reports the error only to the next request on the connection, so the handler would wait for ever."""
     caplog.set_level(logging.DEBUG)
-    async with served(PATIENT) as server:
+    async with served() as server:
         caller = await server.caller()
         caller.send(HI)
         await caller.until(b"hi")
@@ -318,7 +318,7 @@ async def test_a_body_that_becomes_malformed_while_awaited_is_400_at_once(
 
 
 async def test_a_request_is_answered_though_the_next_body_is_malformed() -> None:
-    async with served(PATIENT) as server:
+    async with served() as server:
         caller = await server.caller()
         caller.send(HI.replace(b"/echo", b"/held"))
         await server.entered.wait()
@@ -341,7 +341,7 @@ TRAILERS = {
 @pytest.mark.parametrize("trailers", TRAILERS.values(), ids=TRAILERS)
 async def test_trailers_that_only_aiohttp_refuses_end_the_connection(trailers: bytes) -> None:
     """The second parser (httptools) accepts them, so the body counts as missing."""
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         caller.send(CHUNKED)
         await asyncio.sleep(0.05)
@@ -352,7 +352,7 @@ async def test_trailers_that_only_aiohttp_refuses_end_the_connection(trailers: b
 async def test_a_malformed_body_after_a_declined_upgrade_ends_the_connection() -> None:
     """The second parser (httptools) does not run after an upgrade, so the body counts as missing."""
     upgrade = HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi"
-    async with served() as server:
+    async with served(QUICK) as server:
         caller = await server.caller()
         for _ in range(2):
             caller.send(upgrade)

@@ -28,6 +28,7 @@ from control.resources.errors import (
     InvalidFieldError,
     NotFoundError,
     RateLimitedError,
+    SecretUnreadableError,
     UsageUnavailableError,
 )
 
@@ -71,6 +72,7 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     DatabaseUnavailableError: (503, "DATABASE_UNAVAILABLE"),
     IngestTooSlowError: (503, "DATABASE_UNAVAILABLE"),
     UsageUnavailableError: (503, "COUNTERS_UNAVAILABLE"),
+    SecretUnreadableError: (503, "SECRET_UNREADABLE"),
 }
 """Status and code of each domain error; a subclass without a row has its base's."""
 

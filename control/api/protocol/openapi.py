@@ -3,6 +3,7 @@
 See docs/reference/management-api.md#description.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -105,16 +106,36 @@ def describe(operations: Sequence[Operation]) -> Json:
     }
 
 
+class _Description:
+    """The document and its page, generated in a thread at the first request: a start need not wait for it."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
+        self._one_at_a_time = asyncio.Lock()
+        self._generated: tuple[bytes, bytes] | None = None
+
+    async def generated(self) -> tuple[bytes, bytes]:
+        async with self._one_at_a_time:
+            if self._generated is None:
+                self._generated = await asyncio.to_thread(self._generate)
+            return self._generated
+
+    def _generate(self) -> tuple[bytes, bytes]:
+        document = describe(self._operations)
+        return orjson.dumps(document), docs_page(document).encode()
+
+
 def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
     """`/v1/openapi.json` and `/docs`. Neither needs credentials or loads anything from other hosts."""
-    document = describe(operations)
-    text, page = orjson.dumps(document), docs_page(document).encode()
+    description = _Description(operations)
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 
     async def openapi(_request: web.Request) -> web.Response:
+        text, _ = await description.generated()
         return web.Response(body=text, content_type="application/json")
 
     async def docs(_request: web.Request) -> web.Response:
+        _, page = await description.generated()
         headers = {"Content-Security-Policy": policy}
         return web.Response(body=page, content_type="text/html", charset="utf-8", headers=headers)
 

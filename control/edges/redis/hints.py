@@ -5,12 +5,12 @@ Only the newest revision is sent. A lost hint delays a change by at most one ref
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from control.edges.telemetry.log_lines import OutageLog
+from runtime.background import is_set_within
 
 CHANNEL = "tollgate:hints"
 _RETRY_S = 1.0
@@ -56,7 +56,7 @@ class HintPublisher:
             if self._closing and not (sent and self._newest):
                 return
             if not sent:
-                await _is_set_within(self._wake, _RETRY_S)
+                await is_set_within(self._wake, _RETRY_S)
                 self._wake.set()
 
     async def _publish(self, redis: Redis, revision: int) -> bool:
@@ -74,8 +74,3 @@ class HintPublisher:
         if self._newest == revision:  # reset: a restored database continues with lower revisions
             self._newest = 0
         return True
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)

@@ -61,6 +61,10 @@ workspaces = Table(
     Column("billing", Id, nullable=False),
     Column("onboarded", Boolean, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
+    Column("async_max_body_bytes", Integer, nullable=True),  # NULL: the proxies' setting
+    Column("signing_secret", Text, nullable=True),  # sealed, as is the previous one
+    Column("previous_signing_secret", Text, nullable=True),
+    Column("previous_signing_until_ms", BigInteger, nullable=False, server_default="0"),
 )
 
 prefixes = Table(

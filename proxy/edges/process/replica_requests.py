@@ -6,7 +6,7 @@ timer.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from time import perf_counter
 from typing import Protocol
@@ -72,6 +72,13 @@ class ReplicaRequests:
     def begin(self, wanted: Wanted, load: Load) -> "_RequestedReplica":
         return _RequestedReplica(self, next(self._numbers), wanted, load)
 
+    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> "_BackgroundReplica":
+        """Begin a background call. `told`: whether a replica is healthy, each time that what it waits for changes.
+
+        It takes nothing of the worker's capacity, and waits for as long as its caller does.
+        """
+        return _BackgroundReplica(self, next(self._numbers), wanted, told)
+
     async def wake(self, wanted: Wanted) -> None:
         number = next(self._numbers)
         self._wakes[number] = answer = asyncio.get_running_loop().create_future()
@@ -118,7 +125,7 @@ class _RequestedReplica:
         *("_requests", "_timer", "_url", "_waits_since", "_wanted", "waited_s"),
     )
 
-    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, load: Load) -> None:
+    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, load: Load | None) -> None:
         self._requests = requests
         self._number = number
         self._wanted = wanted
@@ -159,9 +166,12 @@ class _RequestedReplica:
         self._tell_outcome("unreachable")
 
     def end(self, ended: CallEnded) -> None:
+        self._tell_end(asdict(ended))
+
+    def _tell_end(self, call: Message | None) -> None:
         if self._asked and not self._ended:
             self._ended = True
-            message = {"is": "ended", "number": self._number, "call": asdict(ended)}
+            message = {"is": "ended", "number": self._number, "call": call}
             # A connection that was given up closes in the next turn of the loop: not before is the replica free.
             asyncio.get_running_loop().call_soon(self._requests.tell, message)
 
@@ -200,7 +210,7 @@ class _RequestedReplica:
 
     def _park(self) -> bool:
         """Count the call as parked until it has a replica. If the worker has no room for it, give up."""
-        if not self._parked:
+        if not self._parked and self._load is not None:
             try:
                 self._load.park()
             except ShedError as error:
@@ -224,7 +234,7 @@ class _RequestedReplica:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._parked:
+        if self._parked and self._load is not None:
             self._parked = False
             self._load.unpark()
         if self._waits_since is not None:
@@ -233,6 +243,24 @@ class _RequestedReplica:
 
     def _tell_outcome(self, event: str, within_s: float = 0.0) -> None:
         self._requests.tell({"is": "outcome", "number": self._number, "event": event}, within_s)
+
+
+class _BackgroundReplica(_RequestedReplica):
+    """A background call. No timer ends its wait, and it needs no room in its worker."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, requests: ReplicaRequests, number: int, wanted: Wanted, told: Callable[[bool], None]) -> None:
+        super().__init__(requests, number, replace(wanted, background=True), None)
+        self._told = told
+
+    def withdraw(self) -> None:
+        self._tell_end(None)
+
+    def _waits(self, what: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._told(what == "turn")
 
 
 def _message(kind: str, number: int, wanted: Wanted, **more: object) -> Message:
@@ -244,6 +272,7 @@ def _message(kind: str, number: int, wanted: Wanted, **more: object) -> Message:
         "environment": wanted.where.environment,
         "deployment": wanted.where.deployment_id,
         "turn": wanted.turn,
+        "background": wanted.background,
         **more,
     }
 

@@ -78,7 +78,8 @@ class RedisClient:
         connected = self._loop.create_future()
         self._connect_task = self._loop.create_task(self._keep_connected(connected))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(connected, self._options.connect_timeout_s)
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await connected
 
     async def close(self) -> None:
         """Disconnect and fail the commands that are still queued."""
@@ -201,7 +202,8 @@ class RedisClient:
             self._breaker_open = True
             _log.warning(
                 "Redis does not reply within %d ms; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does. Check the "
-                "network and the load of the Redis server.", round(1000 * self._options.deadline_s),
+                "network and the load of Redis' machine and of this one, or raise TOLLGATE_REDIS_TIMEOUT_S.",
+                round(1000 * self._options.deadline_s),
             )  # fmt: skip
 
     def _on_idle(self) -> None:

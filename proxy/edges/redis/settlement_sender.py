@@ -142,7 +142,8 @@ class SettlementSender:
             busy[0].waiters.append(confirmed)
             self._retry()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(confirmed, left)
+                async with asyncio.timeout(left):
+                    await confirmed
             busy = [queue for queue in self._queues.values() if queue.settlements]
         self._closed = True
         if self._timer is not None:

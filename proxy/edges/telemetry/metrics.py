@@ -5,10 +5,10 @@ up in `totals.py`. Decision 0005 says why these are not prometheus_client's mult
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Any, Protocol
 
+from proxy.edges.telemetry.async_counts import AsyncCounts
+from proxy.edges.telemetry.histogram_counts import HistogramCounts
 from proxy.stages.settle import RequestReport
 
 FLUSH_AFTER_S = 0.1
@@ -49,31 +49,13 @@ class LoadGauges(Protocol):
         ...
 
 
-class HistogramCounts:
-    """Observations since the last flush: a count per bucket, and their sum."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.clear()
-
-    def clear(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, values: Sequence[float]) -> None:
-        counts, bounds = self.counts, self.bounds
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
-        self.sum += sum(values)
-
-
 class WorkerMetrics:
     """Counts what happens in one worker. Calls are queued and counted several at a time. Every `FLUSH_AFTER_S` a
     timer sends the counts, if there are any."""
 
     def __init__(self, sink: CountsSink) -> None:
+        self.async_requests = AsyncCounts()
+        """What became of asynchronous requests."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
@@ -132,7 +114,7 @@ class WorkerMetrics:
         self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
         self._count()
         counted = self._calls or self._decisions or self._decided_alone or self._histograms["redis"].sum
-        if counted or self._in_flight() != self._in_flight_sent:
+        if counted or self.async_requests or self._in_flight() != self._in_flight_sent:
             self.flush()
 
     def _in_flight(self) -> int:
@@ -187,4 +169,5 @@ class WorkerMetrics:
             "histograms": histograms,
             "sheds": [[*key, count] for key, count in sheds.items()],
             "gauges": gauges,
+            "async": self.async_requests.take(),
         }

@@ -47,10 +47,15 @@ class Origin:
 class Resolver:
     """Calls the system's resolver in threads. One look-up per name at a time; caches answers for `RESOLVED_FOR_S`."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolve")
+    def __init__(self, threads: int = RESOLVER_THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="resolve")
         self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
         self._lookups: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Look-ups that have not ended."""
+        return len(self._lookups)
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
         """The addresses of `host` in the system's order of preference. Raises OSError if there are none."""

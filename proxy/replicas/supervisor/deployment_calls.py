@@ -136,6 +136,8 @@ class DeploymentCalls:
 
     def prospects(self, call: PlatformCall, usable: list[ReplicaState]) -> WaitsFor | Why:
         """What a call that cannot start now waits for, or why it is refused."""
+        if call.wanted.background:
+            return WaitsFor.TURN if suits(call, usable) else Why.NO_REPLICA if call.avoid else WaitsFor.REPLICA
         standing = self.standing_with(usable)
         if standing is Standing.REFUSES:
             return Why.NOT_ROUTED if call.was_parked else Why.NO_REPLICA

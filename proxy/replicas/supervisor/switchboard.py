@@ -122,8 +122,8 @@ class Switchboard:
         """There was no connection. The call has no replica until it asks again."""
         self._outcome(id, Event.FAILED, gives_back=True)
 
-    def ended(self, id: CallId, ended: CallEnded) -> None:
-        """The call is over, whether it waited, ran or was refused."""
+    def ended(self, id: CallId, ended: CallEnded | None) -> None:
+        """The call is over, whether it waited, ran or was refused. None: nothing was sent, and no log tells of it."""
         self._left = SLICE
         call = self._calls.pop(id, None)
         if call is None or call.deployment_id is None:
@@ -132,7 +132,8 @@ class Switchboard:
         deployment = self._withdraw(call)
         if deployment is not None:
             self._settle(deployment)
-        self.on_ended(call.deployment_id, replica, ended)
+        if ended is not None:
+            self.on_ended(call.deployment_id, replica, ended)
 
     def worker_died(self, slot: int) -> None:
         """All calls of this worker are over. Call it before another worker in the slot asks."""
@@ -344,7 +345,7 @@ class Switchboard:
             return
         if prospects is WaitsFor.REPLICA:
             deployment.parked(call)
-        elif call.waits_for is None and not call.asked_before and not call.was_parked:
+        elif not (call.waits_for or call.asked_before or call.was_parked or call.wanted.background):
             shed = deployment.first_to_shed(call, usable)
             if shed is not None:
                 self._refuse(deployment, shed, Why.FULL)

@@ -1,6 +1,7 @@
 """The calls that wait for one deployment: in turn between groups, first in first out within a group.
 
 A group here is a `turn`: a group's id, or a workspace key's digest. A full queue sheds from its longest group.
+Background calls come after all others, in one line, and are never shed.
 """
 
 from collections import OrderedDict
@@ -15,31 +16,36 @@ class WaitingCalls:
     """A fair queue. `join`, `leave` and `take` cost the same however many calls wait."""
 
     def __init__(self) -> None:
+        self._background: _Line = OrderedDict()
         self._lines: OrderedDict[str, _Line] = OrderedDict()  # by turn; the first one is next
         self._sheddable: dict[str, int] = {}  # by turn: calls that a full queue may shed
         self.sheddable = 0
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._lines or self._background)
 
     def __contains__(self, call: PlatformCall) -> bool:
-        return call.id in self._lines.get(call.wanted.turn, ())
+        return call.id in (self._background if call.wanted.background else self._lines.get(call.wanted.turn, ()))
 
     def __iter__(self) -> Iterator[PlatformCall]:
         """By turn, and in order within each turn."""
-        for line in self._lines.values():
+        for line in (*self._lines.values(), self._background):
             yield from line.values()
 
     def join(self, call: PlatformCall) -> None:
         """Wait at the end of its turn; at the front if it has waited before."""
-        line = self._lines.setdefault(call.wanted.turn, OrderedDict())
+        background = call.wanted.background
+        line = self._background if background else self._lines.setdefault(call.wanted.turn, OrderedDict())
         line[call.id] = call
         if call.asked_before:
             line.move_to_end(call.id, last=False)
-        if not call.was_parked:
+        if not background and not call.was_parked:
             self._count(call, 1)
 
     def leave(self, call: PlatformCall) -> None:
+        if call.wanted.background:
+            del self._background[call.id]
+            return
         line = self._lines[call.wanted.turn]
         del line[call.id]
         if not line:
@@ -48,8 +54,8 @@ class WaitingCalls:
             self._count(call, -1)
 
     def park(self, call: PlatformCall) -> None:
-        """The waiting call is parked now: a full queue no longer sheds it."""
-        if not call.was_parked:
+        """The waiting call is parked now: a full queue no longer sheds it. Background calls never are shed."""
+        if not call.was_parked and not call.wanted.background:
             call.was_parked = True
             self._count(call, -1)
 
@@ -61,7 +67,13 @@ class WaitingCalls:
                     self._lines.move_to_end(turn)
                     self.leave(call)
                     return call
-        return None
+        return None if self._lines else self._take_background(suits)
+
+    def _take_background(self, suits: Callable[[PlatformCall], bool]) -> PlatformCall | None:
+        call = next(filter(suits, self._background.values()), None)
+        if call is not None:
+            del self._background[call.id]
+        return call
 
     def first_to_shed(self, newcomer: PlatformCall) -> PlatformCall:
         """The newest sheddable call of the longest turn; the newcomer, which waits already, if its turn is as long."""

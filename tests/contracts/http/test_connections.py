@@ -18,7 +18,7 @@ from tests.waiting import eventually
 BOTH_LOOPS = True
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 REQUEST = HEAD + b"Content-Length: 2\r\n\r\nhi"
-SHORT_TIMEOUTS = HttpLimits(lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05)
+SHORT_TIMEOUTS = HttpLimits(head_timeout_s=0.2, watch_interval_s=0.05)
 
 
 async def refuse_without_reading(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -30,7 +30,7 @@ async def refuse_without_reading(incoming: Incoming, outgoing: Outgoing) -> None
 
 @pytest.mark.parametrize("size", [150_000, 500_000])
 async def test_connection_is_kept_after_a_complete_unread_body(size: int) -> None:
-    async with listening(refuse_without_reading, SHORT_TIMEOUTS) as front:
+    async with listening(refuse_without_reading) as front:
         caller = await front.caller()
         for _ in range(3):
             caller.send(HEAD + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
@@ -43,7 +43,7 @@ async def test_connection_is_kept_after_a_complete_unread_body(size: int) -> Non
 
 
 async def test_thousands_of_pipelined_requests_are_all_answered() -> None:
-    async with listening(echo, SHORT_TIMEOUTS) as front:
+    async with listening() as front:
         caller = await front.caller()
         caller.send(b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % number for number in range(3000)))
         caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n0\r\n\r\n")
@@ -70,7 +70,7 @@ async def test_caller_that_keeps_sending_gets_the_refusal_and_no_reset() -> None
 
 
 async def test_idle_connection_is_closed() -> None:
-    async with listening(echo, HttpLimits(keepalive_timeout_s=0.1, watch_interval_s=0.05)) as front:
+    async with listening(echo, HttpLimits(keepalive_timeout_s=1.0, watch_interval_s=0.05)) as front:
         unused, used = await front.caller(), await front.caller()
         used.send(REQUEST)
         assert (await used.answer())[0] == 200
@@ -96,7 +96,8 @@ async def test_closed_connection_is_aborted_if_the_caller_does_not_read(field: b
         outgoing.start(200, [])
         await outgoing.finish(b"x" * 50_000)  # less than what makes a writer wait
 
-    limits = HttpLimits(keepalive_timeout_s=0.1, watch_interval_s=0.05, exchange=ExchangeLimits(stall_s=0.2))
+    # The request must come before its connection counts as idle.
+    limits = HttpLimits(keepalive_timeout_s=1.0, watch_interval_s=0.05, exchange=ExchangeLimits(stall_s=0.2))
     async with listening(large, limits) as front:
         caller = await front.caller(receive_buffer=4096)
         await eventually(lambda: front.server.connections)
@@ -139,7 +140,7 @@ async def test_unfinished_pipelined_head_is_a_408() -> None:
 
 
 async def test_connect_request_is_answered_and_closes_the_connection() -> None:
-    async with listening(echo, SHORT_TIMEOUTS) as front:
+    async with listening() as front:
         raw = await front.ask(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nwhatever follows")
         assert raw.startswith(b"HTTP/1.1 200 ")
         assert b"connection: close" in raw
@@ -147,7 +148,7 @@ async def test_connect_request_is_answered_and_closes_the_connection() -> None:
 
 
 async def test_long_body_of_an_upgrade_request_arrives() -> None:
-    async with listening(echo, SHORT_TIMEOUTS) as front:
+    async with listening() as front:
         caller = await front.caller()
         upgrade = b"Connection: upgrade\r\nUpgrade: h2c\r\n"
         caller.send(HEAD + upgrade + b"Content-Length: 400000\r\n\r\n" + b"x" * 400_000 + REQUEST)
@@ -156,7 +157,7 @@ async def test_long_body_of_an_upgrade_request_arrives() -> None:
 
 
 async def test_http_1_0_caller_gets_no_100_continue() -> None:
-    async with listening(echo, SHORT_TIMEOUTS) as front:
+    async with listening() as front:
         caller = await front.caller()
         caller.send(b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         await asyncio.sleep(0.05)
@@ -168,7 +169,7 @@ async def test_exception_outside_the_pipeline_is_logged(caplog: pytest.LogCaptur
     async def broken(_: Incoming, outgoing: Outgoing) -> None:
         raise ZeroDivisionError
 
-    async with listening(broken, SHORT_TIMEOUTS) as front:
+    async with listening(broken) as front:
         assert await front.ask(REQUEST) == b""
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
@@ -176,7 +177,7 @@ async def test_exception_outside_the_pipeline_is_logged(caplog: pytest.LogCaptur
 
 
 async def test_closed_connection_is_freed_without_the_cycle_collector() -> None:
-    async with listening(echo, SHORT_TIMEOUTS) as front:
+    async with listening() as front:
         gc.collect()
         gc.disable()
         try:

@@ -18,7 +18,7 @@ from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import Caller
 from tests.fakes.path import PathRig
 from tests.upstream import Exchange, media
-from tests.waiting import eventually
+from tests.waiting import eventually, until_still
 
 BOTH_LOOPS = True
 AUDIO = media.AUDIO * 30
@@ -185,10 +185,7 @@ async def test_upload_moves_at_the_upstreams_pace(wire: Wire) -> None:
     capacity = wire.rig.meters.capacity
     assert capacity is not None
     await eventually(lambda: bool(wire.upstream.received))
-    before = -1
-    while before != sent:  # until it stands still
-        before = sent
-        await asyncio.sleep(0.3)
+    await until_still(lambda: sent)
     assert sent < size / 2, "the rest waits at the caller"
     assert capacity.held_bytes <= 1_000_000, "no more than was just read"
     opened.set()

@@ -8,7 +8,6 @@ import select
 import socket
 import struct
 import sys
-import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +27,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 SHORT_TIMEOUTS = HttpLimits(
     lingering_s=0.2, head_timeout_s=0.2, watch_interval_s=0.05, exchange=ExchangeLimits(body_idle_s=0.2)
 )
+FREQUENT_CHECKS = HttpLimits(watch_interval_s=0.05)
 
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
@@ -38,6 +38,13 @@ BOTH_LOOPS = True
 
 @pytest.fixture
 async def front() -> AsyncIterator[Front]:
+    async with listening(options=FREQUENT_CHECKS) as front:
+        yield front
+
+
+@pytest.fixture
+async def impatient_front() -> AsyncIterator[Front]:
+    """For requests that come too slowly: with a stalled machine, any request does."""
     async with listening(options=SHORT_TIMEOUTS) as front:
         yield front
 
@@ -173,7 +180,7 @@ async def test_invalid_framing_closes_the_connection_even_if_the_body_is_not_rea
         outgoing.start(400, [])
         await outgoing.finish()
 
-    async with listening(unread, SHORT_TIMEOUTS) as front:
+    async with listening(unread) as front:
         for coding in (b"", b"gzip, chunked", b",chunked"):
             caller = await front.caller()
             caller.send(HEAD + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
@@ -241,7 +248,7 @@ async def test_pipelined_requests_do_not_block_the_event_loop() -> None:
         seen.append(turns)
         await echo(incoming, outgoing)
 
-    async with listening(note_turn, SHORT_TIMEOUTS) as front:
+    async with listening(note_turn) as front:
         caller = await front.caller()
         caller.send(REQUEST * 20)
         for _ in range(20):
@@ -257,7 +264,7 @@ async def test_calls_of_one_connection_run_in_one_task() -> None:
         tasks.append(asyncio.current_task())
         await echo(incoming, outgoing)
 
-    async with listening(note_task, SHORT_TIMEOUTS) as front:
+    async with listening(note_task) as front:
         caller = await front.caller()
         for _ in range(2):
             caller.send(REQUEST)
@@ -333,7 +340,7 @@ async def test_expect_100_continue_is_answered_when_the_body_is_read(front: Fron
 
 async def test_unauthorized_caller_gets_no_100_continue() -> None:
     rig = PathRig()
-    async with listening(rig.pipeline.handle, SHORT_TIMEOUTS) as front:
+    async with listening(rig.pipeline.handle) as front:
         caller = await front.caller()
         caller.send(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 99999\r\n\r\n"
@@ -345,7 +352,7 @@ async def test_unauthorized_caller_gets_no_100_continue() -> None:
 
 async def test_unread_body_is_not_buffered() -> None:
     held = HeldHandler()
-    async with listening(held, SHORT_TIMEOUTS) as front:
+    async with listening(held, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(HEAD + b"Content-Length: 100000000\r\n\r\n")
         sent = 0
@@ -367,26 +374,26 @@ async def test_unread_body_is_not_buffered() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"P", HEAD, HEAD + b"X-A: b"])
-async def test_unfinished_head_is_a_408(front: Front, beginning: bytes) -> None:
-    caller = await front.caller()
+async def test_unfinished_head_is_a_408(impatient_front: Front, beginning: bytes) -> None:
+    caller = await impatient_front.caller()
     caller.send(beginning)
     assert (await caller.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_slow_head_is_cut_off(front: Front) -> None:
-    caller = await front.caller()
-    started = time.monotonic()
-    for byte in HEAD + b"X-A: " + b"a" * 1000:
+async def test_slow_head_is_cut_off(impatient_front: Front) -> None:
+    caller = await impatient_front.caller()
+    for byte in HEAD + b"X-A: " + b"a" * 300:
         caller.send(bytes([byte]))
         await asyncio.sleep(0.01)
         if caller.reader.at_eof() or caller.writer.is_closing():
             break
-    assert time.monotonic() - started < 3
+    else:
+        pytest.fail("was never cut off")
 
 
-async def test_stalled_body_is_a_408(front: Front) -> None:
+async def test_stalled_body_is_a_408(impatient_front: Front) -> None:
     for message in (HEAD + b"Content-Length: 20\r\n\r\nhi", CHUNKED + b"2\r\nhi"):
-        caller = await front.caller()
+        caller = await impatient_front.caller()
         caller.send(message)
         status, head, _ = await caller.answer()
         assert status == 408
@@ -451,7 +458,7 @@ async def test_slow_reader_gets_the_whole_answer() -> None:
 @pytest.mark.parametrize("how", ["disconnect", "reset"])
 async def test_caller_that_leaves_cancels_its_call(how: str) -> None:
     held = HeldHandler()
-    async with listening(held, SHORT_TIMEOUTS) as front:
+    async with listening(held, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(REQUEST)
         await held.entered.wait()
@@ -469,7 +476,7 @@ async def test_caller_that_leaves_is_noticed_while_reading_is_paused(how: str, p
     A FIN behind bytes that the receive window has no room for cannot be noticed; a reset can.
     """
     held = HeldHandler()
-    async with listening(held, SHORT_TIMEOUTS) as front:
+    async with listening(held, FREQUENT_CHECKS) as front:
         caller = await front.caller()
         caller.send(REQUEST + pipelined)
         await held.entered.wait()
@@ -574,7 +581,7 @@ async def test_callers_sockets_have_tcp_nodelay() -> None:
 
 async def test_drain_finishes_calls_in_flight_and_refuses_connections() -> None:
     held = HeldHandler()
-    async with listening(held, SHORT_TIMEOUTS) as front:
+    async with listening(held, FREQUENT_CHECKS) as front:
         idle, busy = await front.caller(), await front.caller()
         busy.send(REQUEST)
         await held.entered.wait()
@@ -593,7 +600,7 @@ async def test_drain_finishes_calls_in_flight_and_refuses_connections() -> None:
 
 async def test_drain_cancels_calls_at_its_timeout() -> None:
     held = HeldHandler()
-    async with listening(held, SHORT_TIMEOUTS) as front:
+    async with listening(held, FREQUENT_CHECKS) as front:
         busy = await front.caller()
         busy.send(REQUEST)
         await held.entered.wait()

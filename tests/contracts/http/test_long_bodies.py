@@ -69,7 +69,7 @@ async def test_expect_100_continue_works_for_a_long_body() -> None:
 
 
 async def test_stalled_long_body_is_a_408() -> None:
-    options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.2))
+    options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.2))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.send(head(400_000) + b"x" * 100_000)
@@ -79,7 +79,7 @@ async def test_stalled_long_body_is_a_408() -> None:
 
 
 async def test_slow_long_body_is_a_408() -> None:
-    options = HttpLimits(lingering_s=0.1, exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
+    options = HttpLimits(exchange=ExchangeLimits(body_idle_s=0.3, body_bytes_per_s=1000))
     async with listening(options=options) as front:
         caller = await front.caller()
         caller.send(head(400_000))
@@ -95,8 +95,7 @@ async def test_refused_long_body_closes_its_connection() -> None:
         outgoing.start(401, [])
         await outgoing.finish(b"no")
 
-    options = HttpLimits(lingering_s=0.2)
-    async with listening(refuse, options) as front:
+    async with listening(refuse) as front:
         caller = await front.caller()
         caller.send(head(400_000) + b"x" * 400_000 + NEXT_REQUEST)
         status, head_bytes, _ = await caller.answer()

@@ -82,8 +82,8 @@ async def assert_next_call_is_served(rig: PathRig, front: Front) -> None:
 async def wired(attack: Callable[[PathRig, Front, ScriptedUpstream], Awaitable[None]]) -> None:
     rig = PathRig()
     async with ScriptedUpstream() as upstream:
-        rig.settings = DispatchSettings({"VENDOR_B": upstream.url}, request_timeout_s=0.5, stream_idle_timeout_s=0.3)
-        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 1.0))
+        rig.settings = DispatchSettings({"VENDOR_B": upstream.url})
+        client = HttpUpstream(Egress(EgressRules.parse("127.0.0.0/8"), 30.0))
         rig.over(client)
         async with listening(rig.pipeline.handle, SHORT_TIMEOUTS) as front:
             await attack(rig, front, upstream)

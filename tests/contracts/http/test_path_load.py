@@ -17,7 +17,7 @@ from tests.contracts.http.test_path import OPTIONS, SSE, USED, request
 from tests.fakes.front import Caller, Front, listening
 from tests.fakes.path import PathRig
 from tests.upstream import ScriptedUpstream
-from tests.waiting import eventually
+from tests.waiting import eventually, until_still
 
 BOTH_LOOPS = True
 STREAMS = 1000
@@ -102,10 +102,7 @@ async def test_stalled_readers_take_bounded_memory() -> None:
             callers = [await front.caller(receive_buffer=4096) for _ in range(STALLED)]
             for caller in callers:
                 caller.send(request(stream=True))
-            seen = -1
-            while seen != sent:  # until upstream is blocked
-                seen = sent
-                await asyncio.sleep(0.3)
+            await until_still(lambda: sent)  # upstream is blocked
             held_bytes, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             for caller in callers:

@@ -5,8 +5,9 @@ import contextlib
 import sys
 from pathlib import Path
 
-from runtime.child_process import free_ports, tie_to_parent
+from runtime.child_process import tie_to_parent
 from tests.contracts.launcher.scripted_kubernetes import ScriptedKubernetes
+from tests.ports import own_port
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy/kubernetes/scaled-model"
 SECRET = "0123456789abcdef" * 2
@@ -16,7 +17,7 @@ class ScalerProcess:
     """Its environment, which a test may change before `start`, and what it says."""
 
     def __init__(self, url: str, api_key: str, ids: tuple[str, str], kubernetes: ScriptedKubernetes) -> None:
-        hook_port = free_ports("127.0.0.1", 1)[0]
+        hook_port = own_port()
         self.said = ""
         self.environment = {
             "TOLLGATE_URL": url,

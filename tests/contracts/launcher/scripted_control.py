@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from runtime.child_process import free_ports
+from tests.ports import own_port
 
 API_KEY = "tg_0123456789ab.the-secret-part-of-the-key"
 MODEL, DEPLOYMENT = "mdl_1", "dpl_1"
@@ -40,7 +40,7 @@ class ScriptedControl:
         self.refusals: dict[str, tuple[int, str]] = {}
         """Answers with this status and message, by "METHOD /suffix"."""
         self.calls = 0
-        self.port = free_ports("127.0.0.1", 1)[0]
+        self.port = own_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._runner: web.AppRunner | None = None
 

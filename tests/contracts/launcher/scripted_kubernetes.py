@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from runtime.child_process import free_ports
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import own_port
 
 NAMESPACE, TARGET, TOKEN = "models", "model", "service-account-token"
 SCALE = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{TARGET}/scale"
@@ -26,7 +26,7 @@ class ScriptedKubernetes:
         (self.account / "token").write_text(TOKEN + "\n")
         (self.account / "namespace").write_text(NAMESPACE)
         self._context: ssl.SSLContext = ca.server_context("127.0.0.1")
-        self.port = free_ports("127.0.0.1", 1)[0]
+        self.port = own_port()
         self.replicas = 0
         self.pods: dict[str, dict[str, Any]] = {}
         self.scales: list[int] = []

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from control.edges.redis.hints import HintPublisher
-from proxy.edges.policy.supervisor import hints as module
 from proxy.edges.policy.supervisor.hints import CHANNEL, HintSubscriber
+from proxy.edges.redis import subscription
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.waiting import eventually
 
@@ -49,9 +49,10 @@ async def test_subscription_and_every_hint_are_reported(server: RedisServer) -> 
     async with subscribed(server.url, hints_received) as hints:
         await until_received(hints_received, 1)
         await publish(server, "42")
-        await publish(server, "gibberish")
-        await until_received(hints_received, 3)
-        assert hints_received == [None, 42, None]
+        for malformed in ("gibberish", "²", "٣", "-1", ""):
+            await publish(server, malformed)
+        await until_received(hints_received, 7)
+        assert hints_received == [None, 42, *[None] * 5]
         assert not await hints.refusal()
         assert not hints.trouble
 
@@ -62,8 +63,11 @@ async def test_resubscription_after_an_outage_counts_as_a_hint(server: RedisServ
         await until_received(hints_received, 1)
         server.kill()
         assert await hints.refusal()
+        await eventually(lambda: hints.trouble)
+        assert "not connected yet" not in hints.trouble
         server.start()
         await until_received(hints_received, 2)
+        assert not hints.trouble
         await publish(server, "7")
         await until_received(hints_received, 3)
     assert hints_received == [None, None, 7]
@@ -79,7 +83,7 @@ async def test_subscription_starts_when_redis_comes_up(server: RedisServer) -> N
 
 
 async def test_unresponsive_connection_is_replaced(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUIET_S", 0.4)
+    monkeypatch.setattr(subscription, "QUIET_S", 0.4)
     hints_received: list[int | None] = []
     async with subscribed(server.url, hints_received) as hints:
         await until_received(hints_received, 1)

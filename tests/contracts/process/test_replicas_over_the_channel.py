@@ -17,7 +17,7 @@ from proxy.edges.policy.supervisor.model_rows import ModelChange, ModelRows
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, SupervisorFailedError, WaitingTimes
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
-from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
+from proxy.edges.process.supervisor.worker_processes import ASYNC_WORKER, SlotCallbacks, WorkerSlot
 from proxy.exchange import PolicyUnavailableError
 from proxy.refusals import NoModelReplicaError, NoSuchModelError, NotRoutedError, ShedError
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
@@ -44,7 +44,7 @@ class Machine:
     async def worker(self, times: WaitingTimes | None = None) -> "Worker":
         ours, theirs = socket.socketpair()
         number = len(self.slots)
-        slot = WorkerSlot(number, self._stack.enter_context(socket.socket()), {}, callbacks(self.answers))
+        slot = WorkerSlot(number, ASYNC_WORKER, {}, callbacks(self.answers))
         slot._channel = Channel(slot._on_message, lambda: self.answers.switchboard.worker_died(number))
         self.slots.append(slot)
         await slot._channel.open(ours)
@@ -495,3 +495,43 @@ async def test_worker_that_is_about_to_stop_answers_all_who_wait(machine: Machin
     assert worker.capacity.parked == 0
     with worker.call() as call:
         assert await call.assigned() == A
+
+
+async def test_background_call_waits_without_a_timer_and_learns_what_it_waits_for(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "INACTIVE"))
+    worker = await machine.worker(WaitingTimes(0.01, 0.01))
+    told: list[bool] = []
+    call = worker.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), told.append)
+    waiting = asyncio.ensure_future(call.assigned())
+    await machine.until(0, 0, 1)
+    with worker.call() as other:
+        machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+        assert await waiting == A
+        queued = asyncio.ensure_future(other.assigned())
+        await machine.until(1, 1, 0)
+        call.withdraw()
+        assert await queued == A
+    await machine.until(0, 0, 0)
+    assert told == [False]
+    assert [ended for _, _, ended in machine.ended] == [ENDED], "a call that was withdrawn leaves no line"
+
+
+async def test_background_calls_of_a_worker_come_after_the_calls_of_all_workers(machine: Machine) -> None:
+    machine.deploy(Deployment("d1", "ACTIVE", (A,), max_concurrency=1))
+    one, other = await machine.worker(), await machine.worker()
+    told: list[bool] = []
+    call = one.requests.begin_background(Wanted("w1", "m1", Where(None, "d1"), "b"), told.append)
+    with other.call() as first:
+        await first.assigned()
+        waiting = asyncio.ensure_future(call.assigned())
+        await machine.until(1, 1, 0)
+        with other.call() as second:
+            then = asyncio.ensure_future(second.assigned())
+            await machine.until(1, 2, 0)
+            first.end(ENDED)
+            assert await then == A
+            assert not waiting.done()
+        assert await waiting == A
+    call.end(ENDED)
+    await machine.until(0, 0, 0)
+    assert told == [True]

@@ -30,8 +30,8 @@ from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.supervisor.hints import CHANNEL
 from proxy.supervisor.refresher import ON_DEMAND_GAP_S
-from runtime.child_process import free_ports
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
+from tests.ports import own_port
 from tests.processes import is_running
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.upstream import ScriptedUpstream, answer_json, gated
@@ -53,7 +53,7 @@ class Proxy:
 
     def __init__(self, folder: Path, environ: dict[str, str], client: aiohttp.ClientSession) -> None:
         self.folder, self.environ, self.client = folder, environ, client
-        self.port, self.admin_port = free_ports("127.0.0.1", 2)
+        self.port, self.admin_port = own_port(), own_port()
         self.process: asyncio.subprocess.Process | None = None
         self.log = folder / "proxy.log"
 
@@ -153,6 +153,7 @@ async def a_world(folder: Path, redis: RedisServer) -> AsyncIterator[World]:
             "TOLLGATE_VENDOR_B_BASE_URL": upstream.url,
             "TOLLGATE_DRAIN_TIMEOUT_S": "5",
             "TOLLGATE_READY_GRACE_S": "0",
+            "TOLLGATE_ASYNC_WORKERS": "0",
         }
         client = await stack.enter_async_context(aiohttp.ClientSession())
         proxy = Proxy(folder, environ, client)

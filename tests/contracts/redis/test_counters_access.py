@@ -14,9 +14,9 @@ from proxy.edges.redis.address import RedisAddress, RedisUrlError
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
-from runtime.child_process import free_ports
 from tests.contracts.redis.counters_world import simple
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import own_port
 from tests.redis_server import RedisServer, private_redis
 
 BOTH_LOOPS = True
@@ -36,7 +36,7 @@ class TcpServer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TcpServer]:
-    [port] = free_ports("127.0.0.1", 1)
+    port = own_port()
     with private_redis(["--port", str(port), "--bind", "127.0.0.1", "--requirepass", PASSWORD]) as running:
         with redis.Redis(unix_socket_path=str(running.socket_path), password=PASSWORD) as own:
             own.execute_command("ACL", "SETUSER", "limiter", "on", f">{PASSWORD}", *NEEDED)

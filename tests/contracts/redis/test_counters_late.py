@@ -29,7 +29,7 @@ FOREVER_S = 600.0
 MERGED, SINGLE = 9, 2
 """How many requests of one tick; from three on they travel as one command."""
 SCRIPTS = Scripts.load(REDIS_CLOCK)
-QUICK = RedisClientOptions(deadline_s=0.1, stall_s=FOREVER_S)
+QUICK = RedisClientOptions(deadline_s=0.5, stall_s=FOREVER_S)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from proxy.edges.replicas.supervisor.call_log import CallLog
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError
 from proxy.edges.replicas.supervisor.load_reports import BUSY_INTERVAL_S, LoadReports
 from proxy.replicas.replica_calls import CallEnded
-from runtime.child_process import free_ports
 from tests.fakes.control_plane import TOKEN
+from tests.ports import own_port
 from tests.waiting import eventually
 
 MACHINE = "0123456789abcdef"
@@ -205,6 +205,10 @@ async def test_newest_figures_are_sent_when_control_is_back(
     control: Control, loads: LoadReports, board: Board, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+
+    def logged() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name.startswith("proxy.edges.replicas")]
+
     control.status = 503
     async with running(loads.run):
         for parked in (1, 2, 3):
@@ -214,8 +218,9 @@ async def test_newest_figures_are_sent_when_control_is_back(
         board.carried["d"] = replace(PARKED, parked=4)
         control.status = 200
         await eventually(lambda: control.taken)
+        await eventually(lambda: len(logged()) >= 2, "what control has taken is logged once its answer is here")
     assert control.loads[0][0]["parked"] == 4
-    texts = [record.getMessage() for record in caplog.records if record.name.startswith("proxy.edges.replicas")]
+    texts = logged()
     assert len(texts) == 2, "one outage, two lines"
     assert "control answered 503" in texts[0]
     assert "TOLLGATE_CONTROL_URL" in texts[0]
@@ -288,7 +293,7 @@ async def test_any_answer_but_200_means_that_it_was_not_taken(
 
 
 async def test_control_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    (port,) = free_ports("127.0.0.1", 1)
+    port = own_port()
     reports = ControlReports(f"http://127.0.0.1:{port}", TOKEN)
     for _ in range(3):
         with pytest.raises(ReportNotTakenError):

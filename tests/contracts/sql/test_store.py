@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, inspect, select, text
 
-from control.edges.sql import model_rows, tables
+from control.edges.sql import model_rows, tables, workspace_rows
 from control.edges.sql.database import DanglingError, TakenError, migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
 from control.resources.errors import DatabaseUnavailableError
-from control.resources.records import DeploymentRecord
+from control.resources.records import DeploymentRecord, WorkspaceRecord
 from policy.snapshot import RowKind
 from tests.control.conftest import (
     database_url,
@@ -157,6 +157,19 @@ async def test_migrations_upgrade_and_downgrade_a_filled_database(empty_url: str
     assert [table for table in await _schema(store) if table != "alembic_version"] == []
     await migrate(store.engine)
     assert await _schema(store) == wanted
+    await store.close()
+
+
+async def test_a_workspace_of_the_version_before_has_no_asynchronous_settings(empty_url: str) -> None:
+    store = Store.at(empty_url)
+    await migrate(store.engine)
+    await migrate_down(store.engine, "0005")
+    async with store.write() as tx:
+        await tx.conn.execute(text("INSERT INTO workspaces VALUES ('a', 'a', 'basic', 'active', true, 1)"))
+    await migrate(store.engine)
+    async with store.read() as conn:
+        (found,) = await workspace_rows.all_workspaces(conn)
+    assert found == WorkspaceRecord("a", "a", "basic", "active", True, 1, None, None, None, 0)
     await store.close()
 
 

@@ -28,9 +28,10 @@ LIMIT = 101
 pytestmark = pytest.mark.timeout(300)
 
 # Every tenth group is a root, the others are its children; ten keys per group; one row in twenty is a tombstone.
+_WORKSPACE = "INSERT INTO workspaces (id, name, tier, billing, onboarded, created_at_ms)"
 _FILL = (
-    "INSERT INTO workspaces SELECT 'ws_a', 'a', 'basic', 'active', true, 1",
-    "INSERT INTO workspaces SELECT 'ws_b', 'b', 'basic', 'active', true, 1",
+    f"{_WORKSPACE} SELECT 'ws_a', 'a', 'basic', 'active', true, 1",
+    f"{_WORKSPACE} SELECT 'ws_b', 'b', 'basic', 'active', true, 1",
     "INSERT INTO prefixes VALUES ('acme', 'ws_a')",
     """INSERT INTO groups (id, workspace_id, parent_id, root_id, path, enforcement, external_entity_id, name, models,
          created_at_ms, updated_at_ms)

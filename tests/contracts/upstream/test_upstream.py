@@ -23,6 +23,7 @@ from proxy.json_text.segmented_body import RequestBody, SegmentedBody
 from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.upstream import Exchange, ScriptedUpstream
+from tests.waiting import until_still
 
 BOTH_LOOPS = True
 SOON_S = 20.0
@@ -449,7 +450,7 @@ async def test_deadline_before_the_head_is_a_timeout(upstream: ScriptedUpstream,
 
 async def test_deadline_in_the_body_is_a_timeout(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(script.silent(script.head(200, {"content-length": "10"}) + b"12345"))
-    answer = await client.send(call(upstream.url, within_s=0.5))
+    answer = await client.send(call(upstream.url, within_s=2))  # the head must come in time
     assert await answer.read() == b"12345"
     with pytest.raises(UpstreamTimeoutError):
         await answer.read()
@@ -473,10 +474,10 @@ async def test_silent_stream_is_a_timeout(upstream: ScriptedUpstream, client: Ht
 
 async def test_timer_of_one_call_does_not_end_the_next(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upstream.plan(OK)
-    await fetch(client, upstream.url, within_s=0.4)
+    await fetch(client, upstream.url, within_s=2)
     gate = asyncio.Event()
     upstream.plan(script.held(gate, after=script.head(200, {"content-length": "0"})))
-    asyncio.get_running_loop().call_later(0.6, gate.set)
+    asyncio.get_running_loop().call_later(2.2, gate.set)
     assert await fetch(client, upstream.url) == (200, b"")
     upstream.plan(script.silent())
     with pytest.raises(UpstreamTimeoutError):
@@ -731,10 +732,7 @@ async def test_slow_reader_pauses_the_upstream(upstream: ScriptedUpstream, clien
 
     upstream.plan(behave)
     answer = await client.send(call(upstream.url))
-    before = -1
-    while before != sent:  # until the kernel's buffers are full and nothing moves any more
-        before = sent
-        await asyncio.sleep(0.05)
+    await until_still(lambda: sent)  # the kernel's buffers are full
     assert sent < 2000 * 65_536
     assert answer.held_bytes <= 2 * 65_536
     assert len(await read_all(answer)) == 2000 * 65_536

@@ -18,7 +18,6 @@ from control.edges.sql.store import Store
 from control.edges.sql.tables import deployments
 from control.edges.wake import sender as wake_sender
 from control.edges.wake.sender import WakeSender
-from control.resources.platform import wakes
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
 from control.resources.records import DeploymentRecord
 from tests.control.api.test_load_reports import Json, deployment, load, report, tell
@@ -222,10 +221,7 @@ async def test_one_workspace_with_many_hanging_hooks_leaves_room_for_others(
         await eventually(rest, every_s=0.05)
 
 
-async def test_need_is_asked_again_when_the_one_who_asked_died(
-    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wakes, "LEASE_MS", 500)
+async def test_need_is_asked_again_when_the_one_who_asked_died(plane: ControlPlane) -> None:
     async with listening() as hook:
         made = await sleeping(plane, hook)
         record = DeploymentRecord(made["id"], made["model_id"], "", "SCALED_TO_ZERO", (), 1, 1, hook.url)
@@ -234,6 +230,7 @@ async def test_need_is_asked_again_when_the_one_who_asked_died(
         assert await claim_wake(plane.store, request) is NoClaim.NOT_YET
         await report(plane, load(made, parked=1))
         assert hook.bodies == []
+        await pass_pause(plane.store, made)  # the claim's lease ends
 
         async def reporting() -> int:
             await report(plane, load(made, parked=1))

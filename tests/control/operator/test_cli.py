@@ -49,6 +49,15 @@ def test_a_workspace_is_created_changed_and_listed(data: Path) -> None:
     assert (later["tier"], later["onboarded"], later["billing"]) == ("pro", False, "active")
 
 
+def test_a_workspaces_longest_asynchronous_body_is_set_and_returned_to_the_default(data: Path) -> None:
+    where = ("--data", str(data))
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    for text, shown in (("1", 1), ("100000000", 100_000_000), ("default", None)):
+        (changed,) = run_and_parse("workspace", "set", "acme", "--async-max-body-bytes", text, *where)
+        assert changed["async_max_body_bytes"] == shown
+        assert run_and_parse("workspace", "list", *where) == [changed]
+
+
 @pytest.mark.parametrize("tier", ["gold", "custom", "custom=", "custom=0/5", "custom=5", "custom=5/0", "pro=5/5", ""])
 def test_an_unknown_tier_is_refused_and_nothing_is_created(data: Path, tier: str) -> None:
     where = ("--data", str(data))
@@ -134,6 +143,10 @@ def test_reencrypt_prints_the_number_of_secrets(data: Path) -> None:
         (("workspace", "set", "nobody", "--tier", "pro"), 1, "no workspace is called 'nobody'"),
         (("workspace", "set", "acme"), 2, "nothing to change"),
         (("workspace", "set", "acme", "--billing", "maybe"), 2, "'maybe' is not one of"),
+        *(
+            (("workspace", "set", "acme", "--async-max-body-bytes", text), 2, "from 1 to 100000000 nor 'default'")
+            for text in ("0", "-1", "100000001", "1.5", "64k", "", "٣")
+        ),
         (("key", "create", "nobody"), 1, "no workspace is called 'nobody'"),
         (("key", "create", "acme", "--type", "FEDERATED"), 2, "is not one of"),
         (("workspace", "list", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),

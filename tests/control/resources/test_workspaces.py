@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from sqlalchemy import select
 
@@ -10,6 +11,10 @@ from control.edges.sql.tables import published
 from control.resources import workspaces
 from control.resources.workspaces import WorkspaceError
 from policy.credentials import KeyKind, prefix_of
+
+BODY_BYTES: list[tuple[str, dict[str, Any]]] = [
+    ("Acme", {"async_max_body_bytes": value}) for value in (0, -1, 100_000_001, "1", 1.5)
+]
 
 
 async def kinds_published(store: Store) -> list[str]:
@@ -31,6 +36,7 @@ async def test_a_workspace_is_created_with_a_key(store: Store) -> None:
         "tier": "basic",
         "billing": "active",
         "onboarded": True,
+        "async_max_body_bytes": None,
     }
 
 
@@ -41,6 +47,19 @@ async def test_a_changed_workspace_is_published_again(store: Store) -> None:
     async with store.read() as conn:
         query = select(published.c.body, published.c.revision).where(published.c.kind == "workspace")
         assert tuple((await conn.execute(query)).one()) == ('{"billing":"suspended","tier":"pro","onboarded":true}', 2)
+
+
+async def test_the_longest_asynchronous_body_is_published_and_kept_by_other_changes(store: Store) -> None:
+    await workspaces.create_workspace(store, "Acme", ["acme"])
+    await workspaces.set_workspace(store, "Acme", async_max_body_bytes=1_000_000)
+    await workspaces.set_workspace(store, "Acme", onboarded=False)
+    async with store.read() as conn:
+        query = select(published.c.body).where(published.c.kind == "workspace")
+        assert orjson.loads((await conn.execute(query)).scalar_one())["async_max_body_bytes"] == 1_000_000
+    changed = await workspaces.set_workspace(store, "Acme", async_max_body_bytes=workspaces.DEFAULT)
+    assert changed["async_max_body_bytes"] is None
+    async with store.read() as conn:
+        assert "async" not in (await conn.execute(query)).scalar_one()
 
 
 async def test_a_further_workspace_key_is_created_and_published(store: Store) -> None:
@@ -72,7 +91,13 @@ async def test_a_refused_workspace_is_not_stored(store: Store, arguments: Any, s
 
 async def test_an_invalid_change_of_a_workspace_is_refused(store: Store) -> None:
     await workspaces.create_workspace(store, "Acme", ["acme"])
-    for name, changes in (("Nobody", {"tier": "x"}), ("Acme", {}), ("Acme", {"billing": "x"}), ("Acme", {"id": "x"})):
+    for name, changes in (
+        ("Nobody", {"tier": "x"}),
+        ("Acme", {}),
+        ("Acme", {"billing": "x"}),
+        ("Acme", {"id": "x"}),
+        *BODY_BYTES,
+    ):
         with pytest.raises(WorkspaceError):
             await workspaces.set_workspace(store, name, **changes)
     with pytest.raises(WorkspaceError):

@@ -17,6 +17,7 @@ from policy.billing import Tokens
 from tests.journeys.billing_faults import REDIS_MAY_LOSE_S, Event
 from tests.journeys.conftest import Stage
 from tests.journeys.product import kill, models
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import Question, answer_question
 from tests.waiting import eventually
@@ -156,7 +157,7 @@ async def create_scenario(stage: Stage, upstream: ScriptedUpstream) -> Settlemen
 
 @pytest.fixture
 async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
-    async with ScriptedUpstream(default=answer_question) as upstream:
+    async with ScriptedUpstream(default=answer_question, port=own_port()) as upstream:
         upstream.gate.close()
         yield upstream
 

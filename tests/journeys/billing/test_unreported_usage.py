@@ -10,6 +10,7 @@ import pytest
 
 from tests.journeys.conftest import Stage
 from tests.journeys.product import kill, models
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.dictation import answer_as_dictated
 
@@ -20,7 +21,7 @@ SENTENCE, IN_SENTENCE = "The quick brown fox jumps over the lazy dog. ", 10
 
 @pytest.fixture
 async def dictating_upstream() -> AsyncIterator[ScriptedUpstream]:
-    async with ScriptedUpstream(default=answer_as_dictated) as upstream:
+    async with ScriptedUpstream(default=answer_as_dictated, port=own_port()) as upstream:
         upstream.gate.close()
         yield upstream
 
@@ -127,9 +128,12 @@ async def test_invalid_usage_figure_is_replaced_by_the_estimate(
     for event in events:
         assert LEAST <= event["tokens"]["outputTokens"] / (5 * IN_SENTENCE) <= MOST
         assert event["tokens"]["inputTokens"] == 1
-    async with stage.session.get(f"{stage.product.admin}/metrics") as answer:
-        metrics = await answer.text()
-    assert 'tollgate_usage_not_reported_total{reason="rejected"}' in metrics
+
+    async def counted() -> bool:
+        async with stage.session.get(f"{stage.product.admin}/metrics") as answer:
+            return 'tollgate_usage_not_reported_total{reason="rejected"}' in await answer.text()
+
+    await stage.until(counted, "the rejected reports in the metrics")
 
 
 async def test_stream_of_a_killed_worker_is_billed_by_its_last_progress(

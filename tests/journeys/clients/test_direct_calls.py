@@ -21,6 +21,7 @@ from runtime.child_process import tie_to_parent
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.model_server import MODEL
 from tests.journeys.product import OperatorClient, Product, ready_line
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, answer
 
 SUFFIX = "models.example.test"
@@ -40,15 +41,17 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running model server; its base URL."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "weights.bin").write_bytes(bytes(range(256)))
+    port = own_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.journeys.model_server", str(folder)],
+        [sys.executable, "-m", "tests.journeys.model_server", str(port), str(folder)],
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=tie_to_parent(),  # noqa: PLW1509
         cwd=Path(__file__).parents[3],
     )
     try:
-        yield f"http://127.0.0.1:{int(ready_line(process))}"
+        assert ready_line(process) == "listening\n"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()

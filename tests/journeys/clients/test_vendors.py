@@ -15,6 +15,7 @@ import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product
+from tests.ports import own_port
 from tests.upstream import Received, ScriptedUpstream, in_thread
 from tests.upstream.vendors import (
     ACCESS_TOKEN,
@@ -53,7 +54,7 @@ class VendorScenario:
 
 @pytest.fixture(scope="module")
 def vendors() -> Iterator[ScriptedUpstream]:
-    with in_thread(ScriptedUpstream(default=answer_as_vendors)) as vendors:
+    with in_thread(ScriptedUpstream(default=answer_as_vendors, port=own_port())) as vendors:
         yield vendors
 
 

@@ -20,6 +20,7 @@ from tests.journeys.conftest import Stage, Workspace, stage_of
 from tests.journeys.product import Product, models
 from tests.journeys.stepped_clock import COMPILER, SteppedClock
 from tests.journeys.stepped_clock import MISSING as NO_COMPILER
+from tests.ports import own_port
 from tests.redis_server import REDIS_BINARIES
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
@@ -60,7 +61,7 @@ async def statuses(stage: Stage, key: str, calls: int) -> list[int]:
 
 @pytest.fixture
 async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
-    async with ScriptedUpstream(default=answer_question) as upstream:
+    async with ScriptedUpstream(default=answer_question, port=own_port()) as upstream:
         yield upstream
 
 

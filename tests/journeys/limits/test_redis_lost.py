@@ -19,11 +19,14 @@ import pytest
 
 from tests.journeys.conftest import Stage, Workspace, stage_of, started
 from tests.journeys.product import Product, kill, models
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 from tests.waiting import eventually
 
 QUESTION = [{"role": "user", "content": "10/5/0/1/0"}]
+TIMEOUT_S = 0.25
+"""A busy machine delays replies by less, and the pauses here are longer."""
 CALLERS = 8
 AWAY_S = 4.0
 """Longer than every deadline of the proxy for Redis."""
@@ -93,7 +96,8 @@ class Load:
 
 
 def product_with_mode(directory: Path, mode: str) -> Iterator[Workspace]:
-    product = Product(directory / "data", settings={"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode})
+    settings = {"TOLLGATE_LIMITS_ON_REDIS_LOSS": mode, "TOLLGATE_REDIS_TIMEOUT_S": str(TIMEOUT_S)}
+    product = Product(directory / "data", settings=settings)
     with started(product) as workspace:
         yield workspace
 
@@ -110,7 +114,7 @@ def local_product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspac
 
 @pytest.fixture
 async def question_upstream() -> AsyncIterator[ScriptedUpstream]:
-    async with ScriptedUpstream(default=answer_question) as upstream:
+    async with ScriptedUpstream(default=answer_question, port=own_port()) as upstream:
         yield upstream
 
 
@@ -222,7 +226,7 @@ async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage
     async with load.running():
         for _ in range(5):
             with redis_paused(stage):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(2 * TIMEOUT_S)
             over_s = time.monotonic()
             await stage.until(lambda: _three_answered(load), "answers")
             recovered_s = time.monotonic()
@@ -231,11 +235,22 @@ async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage
             assert recovered_s - over_s < 1, "the breaker stayed open"
 
 
+async def test_call_waits_for_a_late_redis_up_to_its_timeout(closed: Stage) -> None:
+    stage = closed
+    load = await load_with(stage, "roomy", ("REQUEST", "MINUTE", NEVER_REACHED))
+    with redis_paused(stage):
+        waiting = asyncio.create_task(load.call())
+        await asyncio.sleep(TIMEOUT_S / 2)
+    late = await waiting
+    assert late.status == 200
+    assert late.ended_s - late.began_s >= TIMEOUT_S / 2
+
+
 async def _three_answered(load: Load) -> bool:
     return {(await load.call()).status for _ in range(3)} == {200}
 
 
-@pytest.mark.parametrize(("callers", "stopped_s"), [(40, 0.3), (60, 2.0)])
+@pytest.mark.parametrize(("callers", "stopped_s"), [(40, 3 * TIMEOUT_S), (60, 8 * TIMEOUT_S)])
 async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
     closed: Stage, callers: int, stopped_s: float
 ) -> None:
@@ -279,10 +294,14 @@ async def test_local_mode_enforces_shares_and_settles_in_redis_later(local: Stag
         await load.answered_again()
     assert {status for status, _ in load.since(0)} == {200}, "a call below its limits was refused"
     assert stage.product.processes("proxy.worker") == workers
-    async with stage.session.get(stage.product.admin + "/metrics") as answer:
-        lines = (await answer.text()).splitlines()
-    (decisions,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
-    assert float(decisions.split()[1]) >= 80
+
+    async def counted() -> bool:
+        async with stage.session.get(stage.product.admin + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        (decisions,) = (line for line in lines if line.startswith("tollgate_local_limit_decisions_total"))
+        return float(decisions.split()[1]) >= 80
+
+    await stage.until(counted, "all local decisions in the metrics")
 
     async def full() -> bool:
         return (await tight.call()).status == 429

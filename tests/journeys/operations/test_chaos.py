@@ -10,7 +10,8 @@ import pytest
 from policy.billing import Tokens
 from tests.journeys.billing_faults import Death, Requests, faults_of_events, tokens_redis_may_lose, usage_by_entity
 from tests.journeys.callers import CallRecord
-from tests.journeys.chaos import Plan, run
+from tests.journeys.chaos import run
+from tests.journeys.chaos_program import Plan
 from tests.postgres_server import MISSING, find_binaries, running_postgres
 
 COST = Tokens(input=100, output=20, cached_input=3)

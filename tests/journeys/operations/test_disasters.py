@@ -112,7 +112,10 @@ def _limit_files(rig: Rig, size: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-@pytest.fixture(params=[FileSizeLimit, *([SmallDisk] if SmallDisk.possible() else [])])
+DISKS = [SmallDisk, pytest.param(FileSizeLimit, marks=pytest.mark.soak)] if SmallDisk.possible() else [FileSizeLimit]
+
+
+@pytest.fixture(params=DISKS)
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk | FileSizeLimit]:
     disk = request.param(tmp_path)
     yield disk
@@ -191,7 +194,7 @@ async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> N
         assert "ends in a torn record" in await rig.until(
             lambda: _log_with(rig, "torn record"), "the torn record is logged"
         )
-        assert (await rig.metrics())["tollgate_journal_damaged_places"] == len(torn)
+        await rig.until(lambda: _damaged_places_are(rig, len(torn)), "every torn journal has been read")
         await rig.until(rig.drained, "shipped")
         await asyncio.sleep(HOLDBACK_S + 1)
         items = await rig.items()
@@ -202,6 +205,10 @@ async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> N
 
 async def _pending(rig: Rig, events: int) -> bool:
     return (await rig.metrics())["tollgate_journal_pending_events"] >= events
+
+
+async def _damaged_places_are(rig: Rig, places: int) -> bool:
+    return (await rig.metrics())["tollgate_journal_damaged_places"] == places
 
 
 async def _workers_with_disk_trouble_are(rig: Rig, workers: int) -> bool:

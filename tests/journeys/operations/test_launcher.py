@@ -122,6 +122,14 @@ class LaunchedModel:
         await self._stage.until(look, f"the launcher says {text!r}")
 
 
+async def until_process_ended(answer: str) -> None:
+    """Wait for the end of the replica that gave this answer.
+
+    A process that has just broken off its calls may accept others until it has ended; those are 502, too.
+    """
+    await eventually(lambda: not is_running(int(answer.removeprefix("pid "))), f"the replica with {answer} has ended")
+
+
 @pytest.fixture
 def launched(stage: Stage) -> Iterator[LaunchedModel]:
     model = LaunchedModel(stage)
@@ -200,6 +208,7 @@ async def test_crash_in_mid_request_is_a_502_and_the_next_call_is_answered(
     launched.started()
     first = await launched.ask()
     assert await launched.status_of_call(content) == 502
+    await until_process_ended(first)
     assert await launched.ask_once_it_serves() != first
     line = await launched.until_logged(reason)
     assert line["level"] == "ERROR"
@@ -211,6 +220,7 @@ async def test_hanging_replica_is_replaced(launched: LaunchedModel) -> None:
     launched.started()
     first = await launched.ask()
     assert await launched.status_of_call("hang") == 502
+    await until_process_ended(first)
     assert await launched.ask_once_it_serves() != first
     await launched.until_logged("failed 3 health checks in a row")
 
@@ -236,7 +246,7 @@ async def test_killed_launcher_leaves_nothing_and_the_next_one_serves_waiting_ca
     launched.started()
     first = await launched.ask()
     launched.end()
-    await eventually(lambda: not is_running(int(first.removeprefix("pid "))), "the replica died with its launcher")
+    await until_process_ended(first)
     launched.started()
     assert await launched.ask_once_it_serves() != first
 

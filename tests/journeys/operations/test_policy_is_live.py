@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from tests.journeys.conftest import Stage
+from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, chat
 
 LIVE_S = 1.0
@@ -16,7 +17,7 @@ async def test_changed_target_of_a_slug_applies_within_a_second(stage: Stage) ->
     endpoints = (await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
     (endpoint,) = [entry for entry in endpoints if entry["slug"] == stage.slug]
     assert (await stage.ask(key)).choices[0].message.content == "This is upstream."
-    async with ScriptedUpstream(default=chat(("This is elsewhere.",))) as other:
+    async with ScriptedUpstream(default=chat(("This is elsewhere.",)), port=own_port()) as other:
         model = await stage.operator.model("other", other.url)
         targets = {"targets": [{"provider": "PLATFORM", "model_id": model}]}
         await stage.operator.call("PATCH", f"/v1/gateway/endpoints/{endpoint['id']}", targets)

@@ -4,16 +4,17 @@ import asyncio
 import sys
 from pathlib import Path
 
-from runtime.child_process import free_ports, tie_to_parent
+from runtime.child_process import tie_to_parent
 from tests.contracts.launcher.scaler_process import ScalerProcess
 from tests.contracts.launcher.scripted_kubernetes import ScriptedKubernetes
 from tests.journeys.conftest import Stage
+from tests.ports import own_port
 
 
 async def test_cold_call_scales_a_deployment_from_zero_and_idleness_scales_it_back(
     stage: Stage, tmp_path: Path
 ) -> None:
-    operator, (port,) = stage.operator, free_ports("127.0.0.1", 1)
+    operator, port = stage.operator, own_port()
     model = (await operator.call("POST", "/v1/models", {"name": stage.name}))["id"]
     deployment = (await operator.call("POST", f"/v1/models/{model}/deployments", {"name": "d"}))["id"]
     await operator.call("PUT", f"/v1/models/{model}/environments/production", {"deployment_id": deployment})

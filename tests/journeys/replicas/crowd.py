@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.journeys.conftest import Stage
+from tests.ports import own_port
 
 NOISY, QUIET = 140, 20
 GROUPS = {"noisy": NOISY, "quiet-1": QUIET, "quiet-2": QUIET, "quiet-3": QUIET}
@@ -29,8 +30,9 @@ class WakeHook:
         app.router.add_post("/wake/secret", self._asked)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/wake/secret"
+        port = own_port()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{port}/wake/secret"
 
     async def _asked(self, request: web.Request) -> web.Response:
         self.asked.append(await request.json())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.child_process import tie_to_parent
+from tests.ports import own_port
 
 PROGRAM = (sys.executable, "-m", "tests.journeys.replicas.server")
 
@@ -54,16 +55,17 @@ class ModelServers:
     def start(self, *, healthy: bool = True, delay_s: float = 0.0) -> ModelServerProcess:
         name = f"server-{len(self.servers)}"
         log, healthy_file = self.directory / f"{name}.log", self.directory / f"{name}.healthy"
+        port = own_port()
         process = subprocess.Popen(
-            [*PROGRAM, str(log), str(healthy_file), str(delay_s)],
+            [*PROGRAM, str(port), str(log), str(healthy_file), str(delay_s)],
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=tie_to_parent(),  # noqa: PLW1509
         )
         assert process.stdout is not None
-        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        assert process.stdout.readline() == "listening\n"
         process.stdout.close()
-        server = ModelServerProcess(process, url, log, healthy_file)
+        server = ModelServerProcess(process, f"http://127.0.0.1:{port}", log, healthy_file)
         self.servers.append(server)
         if healthy:
             server.become_healthy()

@@ -1,7 +1,7 @@
-"""A model server in a process of its own: `python -m tests.journeys.replicas.server LOG HEALTHY_FILE DELAY_S`.
+"""A model server in a process of its own: `python -m tests.journeys.replicas.server PORT LOG HEALTHY_FILE DELAY_S`.
 
-Prints its port. Before it answers a call it appends the call's request id to LOG, so that a call that may have run
-the model is known even if the server is killed. LOG.most holds the most calls that it ever had at once.
+Prints a line once it listens. Before it answers a call it appends the call's request id to LOG, so that a call that
+may have run the model is known even if the server is killed. LOG.most holds the most calls that it ever had at once.
 `/health` is 200 while HEALTHY_FILE exists.
 """
 
@@ -62,15 +62,15 @@ def _established(connection: TransportSocket) -> bool:
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == bytes([TCP_ESTABLISHED])
 
 
-async def serve(server: ModelServer) -> None:
+async def serve(server: ModelServer, port: int) -> None:
     app = web.Application()
     app.add_routes([web.get("/health", server.health), web.post("/{path:.*}", server.answer)])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    print("listening", flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(ModelServer(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))))
+    asyncio.run(serve(ModelServer(Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])), int(sys.argv[1])))

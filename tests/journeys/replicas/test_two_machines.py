@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.child_process import free_ports
 from tests.journeys.product import ended, spawn
 from tests.journeys.replicas.crowd import TOTAL, Crowd, WakeHook
 from tests.journeys.replicas.model_servers import ModelServers
+from tests.ports import own_port
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def second_machine(crowd: Crowd, tmp_path: Path) -> Iterator[str]:
     environment = dict(entry.split("=", 1) for entry in _file(pid, "environ").decode().split("\0") if "=" in entry)
     for name in ("TOLLGATE_JOURNAL_DIR", "TOLLGATE_REPLICA_PATH"):
         environment.pop(name, None)
-    proxy, admin = (str(port) for port in free_ports("127.0.0.1", 2, excluded=()))
+    proxy, admin = str(own_port()), str(own_port())
     words = ("proxy", "--data", str(tmp_path / "second"), "--proxy-port", proxy, "--admin-port", admin)
     process = spawn((*words, "--workers", "1"), environment, tmp_path / "second.log")
     yield f"http://127.0.0.1:{proxy}"

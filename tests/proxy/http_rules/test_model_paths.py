@@ -29,6 +29,26 @@ def test_all_forms_of_where_are_understood_in_paths_and_on_hosts(name: str, wher
     assert model_path(f"/{name}/wake?x", MODEL) == ModelPath(MODEL, where, Action.WAKE, "")
 
 
+@pytest.mark.parametrize(("name", "where"), NAMES.items(), ids=NAMES)
+@pytest.mark.parametrize("action", [Action.ASYNC_PREDICT, Action.ASYNC_QUEUE_STATUS])
+def test_asynchronous_paths_have_the_same_forms(name: str, where: Where, action: Action) -> None:
+    named = ModelPath(MODEL, where, action, "")
+    assert model_path(f"/models/{MODEL}/{name}/{action.value}?a=1", None) == named
+    assert model_path(f"/{name}/{action.value}", MODEL) == named
+
+
+@pytest.mark.parametrize("id", ["r1", "..", "%2e%2e", "a%2Fb", "x" * 8000, "production", "*"])
+def test_asynchronous_request_is_named_with_or_without_its_model(id: str) -> None:
+    for path, host_model, model_id in (
+        (f"/async_request/{id}", None, None),
+        (f"/models/m1/async_request/{id}?a=/b", None, "m1"),
+        (f"/async_request/{id}?a", MODEL, MODEL),
+        (f"/async_request/{id}", "", ""),
+    ):
+        named = model_path(path, host_model)
+        assert named == ModelPath(model_id, Where(), Action.ASYNC_REQUEST, "", id)
+
+
 UNCHANGED = (
     *(
         "/v1/models",
@@ -107,7 +127,11 @@ NOWHERE = (
     *("/models/m1/production/sync", "/models/m1/production/synced/x", "/models/m1/Production/predict"),
     *("/models/m1/production/%70redict", "/models/m1/p%72oduction/predict", "/models/m1/production/sync%2fx"),
     *("/models/m1/environments/predict", "/models/m1/environments//predict", "/models/m1/deployments/d/predict"),
-    *("/models/m1/production/async_predict", "/models/m1/production/async_queue_status", "/async_request/r1"),
+    *("/models/m1/production/async_predict/", "/models/m1/production/async_predict/x", "/models/m1/async_predict"),
+    *("/models/m1/production/async%5fpredict", "/models/m1/production/async_queue_status/", "/models/m1/async_request"),
+    *("/models/m1/async_request/", "/models/m1/async_request/r1/", "/models/m1/async_request/r1/x"),
+    *("/models/m1/production/async_request/r1", "/models//async_request/r1", "/models/async_request/r1"),
+    *("/async_request/", "/async_request/r1/", "/async_request//r1", "//async_request/r1", "/Async_request/r1"),
     *("/models/m1/environments/a/b/predict", "/models//production/predict", "//models/m1/production/predict"),
 )
 
@@ -119,7 +143,7 @@ def test_other_paths_name_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/models/m1/production/predict", "/", "*", "/async_request/r1", "/wake"]
+    "path", ["/v1/chat/completions", "/models/m1/production/predict", "/", "*", "/models/m1/async_request/r1", "/wake"]
 )
 def test_only_the_bare_forms_are_served_on_a_models_host(path: str) -> None:
     with pytest.raises(NoSuchPathError):

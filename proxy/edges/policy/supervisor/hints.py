@@ -6,17 +6,14 @@ as one. Reconnects after any outage of Redis and lets no error escape.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
+from contextlib import aclosing
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from proxy.edges.redis.subscription import connect, subscribed
+
 CHANNEL = "tollgate:hints"
-QUIET_S = 10.0
-"""After this long without a message the connection is pinged; after twice as long it is replaced."""
 _PROBE_KEY = "tg:{readiness}"
 _COUNTERS_COMMANDS = """
 redis.call('TIME')
@@ -24,7 +21,7 @@ redis.call('HSET', KEYS[1], 'probe', '1')
 redis.call('HMGET', KEYS[1], 'probe')
 redis.call('PEXPIRE', KEYS[1], 1000)
 """
-_FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
+_BACKOFF_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 
 
@@ -38,17 +35,11 @@ class HintSubscriber:
         self._fault = ""
 
     async def run(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
-            try:
-                await self._listen()
-            except (RedisError, OSError, TimeoutError) as error:
-                if self._subscribed:
-                    backoff_s = _FIRST_BACKOFF_S
-                self._subscribed = False
-                self._fault = _cause(error)
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))  # noqa: S311 (spreads load, keeps no secret)
-            backoff_s = min(backoff_s * 2, _LAST_BACKOFF_S)
+        async with aclosing(subscribed(self._redis, CHANNEL, self._on_lost, _BACKOFF_S)) as texts:
+            async for text in texts:
+                if text == "":
+                    self._subscribed, self._fault = True, ""
+                self._on_hint(_revision(text))
 
     @property
     def trouble(self) -> str:
@@ -72,31 +63,8 @@ class HintSubscriber:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _listen(self) -> None:
-        async with self._redis.pubsub() as pubsub:
-            await pubsub.subscribe(CHANNEL)
-            quiet = 0
-            while quiet < 2:
-                message = await pubsub.get_message(timeout=QUIET_S)
-                if message is None:
-                    quiet += 1
-                    await pubsub.ping()
-                    continue
-                quiet = 0
-                self._on_message(message)
-            raise TimeoutError
-
-    def _on_message(self, message: dict[str, object]) -> None:
-        if message["type"] == "subscribe":
-            self._subscribed, self._fault = True, ""
-            self._on_hint(None)
-        elif message["type"] == "message":
-            self._on_hint(_revision(message["data"]))
-
-
-def connect(redis_url: str) -> "Redis":
-    """A client that does not retry by itself: the callers here have their own backoff."""
-    return Redis.from_url(redis_url, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0), protocol=2)
+    def _on_lost(self, error: Exception) -> None:
+        self._subscribed, self._fault = False, _cause(error)
 
 
 def _cause(error: Exception) -> str:
@@ -104,6 +72,6 @@ def _cause(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _revision(data: object) -> int | None:
-    """The revision; None for a malformed message, which is treated as 'refresh'."""
-    return int(data) if isinstance(data, bytes) and data.isdigit() else None
+def _revision(text: str) -> int | None:
+    """The revision; None after a subscription, and for a malformed message, which is treated as 'refresh'."""
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from policy.sealing import SealedWithUnknownKeyError, unseal
-from policy.snapshot import KeyRow, RowKind, SecretRow
+from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
 from proxy.supervisor.refresher import ReplicaVersion
@@ -74,8 +74,10 @@ class ReplicaListing:
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
         """How many secrets none of these keys can open, and how many there are."""
-        rows = self._conn.execute("SELECT id, body FROM rows WHERE kind = ?", (RowKind.SECRET.value,))
-        opened = [_opens(keys, SecretRow.from_wire(id, orjson.loads(body))) for id, body in rows]
+        query = "SELECT kind, id, body FROM rows WHERE kind IN (?, ?)"
+        rows = self._conn.execute(query, (RowKind.SECRET.value, RowKind.WORKSPACE.value))
+        sealed = (_sealed_in(kind, id, orjson.loads(body)) for kind, id, body in rows)
+        opened = [_opens(keys, *one) for one in sealed if one is not None]
         return opened.count(False), len(opened)
 
     def confirmed_ago_s(self) -> float | None:
@@ -98,9 +100,17 @@ def open_replica_listing(path: Path, keys: Sequence[bytes]) -> Iterator[ReplicaL
         listing.close()
 
 
-def _opens(keys: Sequence[bytes], secret: SecretRow) -> bool:
+def _sealed_in(kind: str, id: str, body: Wire) -> tuple[str, str] | None:
+    """(id, ciphertext) of an upstream credential, or of the secret that signs a workspace's results if it has one."""
+    if kind == RowKind.SECRET:
+        return id, SecretRow.from_wire(id, body).ciphertext
+    signing = WorkspaceRow.from_wire(id, body).signing_secrets
+    return None if signing is None else (id, signing.current)
+
+
+def _opens(keys: Sequence[bytes], id: str, ciphertext: str) -> bool:
     try:
-        unseal(keys, secret.id, secret.ciphertext)
+        unseal(keys, id, ciphertext)
     except SealedWithUnknownKeyError:
         return False
     return True

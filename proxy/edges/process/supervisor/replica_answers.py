@@ -71,7 +71,7 @@ class ReplicaAnswers:
                     id
                 )
             case "ended":
-                board.ended(id, CallEnded(**message["call"]))
+                board.ended(id, CallEnded(**message["call"]) if message["call"] is not None else None)
             case "wake":
                 task = asyncio.ensure_future(self._wake(id, _wanted(message)))
                 self._tasks.add(task)
@@ -117,4 +117,4 @@ class ReplicaAnswers:
 
 def _wanted(message: Message) -> Wanted:
     where = Where(message["environment"], message["deployment"])
-    return Wanted(message["workspace"], message["model"], where, message["turn"])
+    return Wanted(message["workspace"], message["model"], where, message["turn"], message["background"])

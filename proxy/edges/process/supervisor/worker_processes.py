@@ -1,7 +1,7 @@
-"""Runs workers as processes. Each worker slot owns a listening socket that survives its worker.
+"""Runs workers as processes. The listening socket of a proxy worker belongs to its slot and survives the worker.
 
 So a restart drops no queued connection. A dead worker is replaced, with backoff when it keeps dying, and no worker
-outlives the supervisor. What a worker does is in `proxy/worker/app.py`.
+outlives the supervisor. What workers do is in `proxy/worker/app.py` and `proxy/async_worker/app.py`.
 """
 
 import asyncio
@@ -75,16 +75,40 @@ class SlotCallbacks:
     """Called with the slot's number and a message about replicas."""
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs in a slot: `python -m MODULE [LISTEN_FD] CHANNEL_FD INCARNATION`."""
+
+    module: str
+    name: str
+    """In log lines."""
+    when_lost: str
+    """A log line's sentence: what became of the work of a worker that died."""
+    listener: socket.socket | None = None
+    """Survives the worker; None if it does not listen."""
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return () if self.listener is None else (self.listener.fileno(),)
+
+
+def proxy_worker(listener: socket.socket) -> Program:
+    return Program("proxy.worker", "Worker", "Calls that it served were cut off.", listener)
+
+
+ASYNC_WORKER = Program(
+    "proxy.async_worker", "Async worker", "Its attempts are used up; what is left of its requests is run again."
+)
+
+
 class WorkerSlot:
     """A place for one worker. `run` keeps a worker running in it until `retire`."""
 
-    def __init__(
-        self, number: int, listener: socket.socket, environ: Mapping[str, str], callbacks: SlotCallbacks
-    ) -> None:
+    def __init__(self, number: int, program: Program, environ: Mapping[str, str], callbacks: SlotCallbacks) -> None:
         self.number = number
         self.health: Message = {}
         """The worker's state, as of the last flush."""
-        self._listener = listener
+        self._program = program
         self._environ = environ
         self._callbacks = callbacks
         self._process: asyncio.subprocess.Process | None = None
@@ -106,14 +130,16 @@ class WorkerSlot:
             healthy = time.monotonic() - started_s > _HEALTHY_AFTER_S
             backoff_s = _FIRST_BACKOFF_S if healthy else min(backoff_s * 2, _LAST_BACKOFF_S)
             log.error(
-                "Worker %d ended with status %d; starting another. Calls that it served were cut off.",
+                "%s %d ended with status %d; starting another. %s",
+                self._program.name,
                 self.number,
                 status,
+                self._program.when_lost,
             )
             if not healthy:
                 await asyncio.sleep(backoff_s)
 
-    async def flush(self) -> bool:
+    async def flush(self, within_s: float = ANSWER_TIMEOUT_S) -> bool:
         """Have the worker send its counts and its state. Return whether it serves and answered in time."""
         if self._channel is None or not self._serving:
             return False
@@ -121,7 +147,7 @@ class WorkerSlot:
             self._flush_answer = asyncio.get_running_loop().create_future()
             self._channel.send({"is": "flush"})
         waiting = self._flush_answer
-        await asyncio.wait([waiting], timeout=ANSWER_TIMEOUT_S)
+        await asyncio.wait([waiting], timeout=within_s)
         return waiting.done() and waiting.result()
 
     async def settled(self) -> int:
@@ -131,7 +157,8 @@ class WorkerSlot:
     def retire(self) -> None:
         """Have the worker finish its calls and exit. It is not replaced."""
         self._retired.set()
-        self._listener.close()
+        if self._program.listener is not None:
+            self._program.listener.close()
         self._signal(signal.SIGTERM)
 
     def send(self, message: Message) -> None:
@@ -167,13 +194,13 @@ class WorkerSlot:
             self._callbacks.died(self.number, incarnation)
 
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:
-        fds = (self._listener.fileno(), channel.fileno())
+        fds = (*self._program.fds, channel.fileno())
         arguments = [*map(str, fds), self.incarnation]
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the working directory must not shadow installed modules
             "-m",
-            "proxy.worker",
+            self._program.module,
             *arguments,
             env=dict(self._environ),
             pass_fds=fds,
@@ -184,7 +211,7 @@ class WorkerSlot:
         match message["is"]:
             case "serving":
                 self._serving = True
-                log.info("Worker %d serves.", self.number)
+                log.info("%s %d serves.", self._program.name, self.number)
             case "counts":
                 self._callbacks.counted(self.number, message["counts"])
             case "flushed":

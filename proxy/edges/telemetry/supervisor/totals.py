@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
+from proxy.edges.telemetry.supervisor.async_metrics import AsyncMetrics
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
 
 QUIET_S = 300.0
@@ -59,8 +60,11 @@ class MetricTotals(Collector):
         self._decided_alone = 0
         self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
+        self.async_requests = AsyncMetrics(max_slugs, clock)
+        """Rendered with these."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        self._registry.register(self.async_requests)
 
     def include(self, metrics: Collector) -> None:
         """Render these too. They must not change while they are rendered."""
@@ -90,6 +94,7 @@ class MetricTotals(Collector):
             sums[:] = map(int.__add__, sums, buckets)
             totals[0] += total
         self._gauges[worker] = counts["gauges"]
+        self.async_requests.add(counts["async"])
 
     def forget_gauges(self, worker: int) -> None:
         """Drop the gauges of a worker that died. Its counts stay."""

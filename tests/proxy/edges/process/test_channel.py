@@ -10,7 +10,7 @@ import pytest
 
 from proxy.edges.process import channel as module
 from proxy.edges.process.channel import Channel, Message, SupervisorLink
-from proxy.edges.process.supervisor.worker_processes import SlotCallbacks, WorkerSlot
+from proxy.edges.process.supervisor.worker_processes import ASYNC_WORKER, SlotCallbacks, WorkerSlot
 from tests.waiting import eventually
 
 
@@ -217,24 +217,22 @@ async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
         return False
 
     ours, theirs = socket.socketpair()
-    with socket.socket() as listener:
-        slot = WorkerSlot(
-            0, listener, {}, SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing, lambda *_: None)
-        )
-        assert await slot.settled() == 0
-        slot._channel, link = Channel(slot._on_message, lambda: None), SupervisorLink(lambda: None)
-        await slot._channel.open(ours)
-        await link.open(theirs)
-        link.health = lambda: {"settled": 7}
-        link.serving()
-        async with asyncio.timeout(5):
-            while await slot.settled() != 7:
-                await asyncio.sleep(0.001)
-        slot._serving = False  # as when its process has ended
-        assert await slot.settled() == 0
-        link.close()
-        slot._channel.close()
-        await asyncio.sleep(0)
+    callbacks = SlotCallbacks(lambda *_: None, lambda *_: None, never, nothing, lambda *_: None)
+    slot = WorkerSlot(0, ASYNC_WORKER, {}, callbacks)
+    assert await slot.settled() == 0
+    slot._channel, link = Channel(slot._on_message, lambda: None), SupervisorLink(lambda: None)
+    await slot._channel.open(ours)
+    await link.open(theirs)
+    link.health = lambda: {"settled": 7}
+    link.serving()
+    async with asyncio.timeout(5):
+        while await slot.settled() != 7:
+            await asyncio.sleep(0.001)
+    slot._serving = False  # as when its process has ended
+    assert await slot.settled() == 0
+    link.close()
+    slot._channel.close()
+    await asyncio.sleep(0)
 
 
 async def test_damage_is_reported_once_and_not_for_every_request() -> None:

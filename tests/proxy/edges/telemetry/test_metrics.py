@@ -165,7 +165,7 @@ def labels_of(totals: MetricTotals, label: str) -> list[str]:
 def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """What a worker sends for one call each of (workspace, entity, slug)."""
     told = [[*where, 200, 1, 5, 0, 2] for where in calls]
-    nothing: dict[str, Any] = {"decisions": [], "sheds": [], "decided_alone": 0, "unreported": {}}
+    nothing: dict[str, Any] = {"decisions": [], "sheds": [], "decided_alone": 0, "unreported": {}, "async": {}}
     return {"calls": told, "histograms": {}, "gauges": {}} | nothing
 
 

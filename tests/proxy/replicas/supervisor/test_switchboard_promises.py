@@ -59,15 +59,17 @@ class SwitchboardMachine(RuleBasedStateMachine):
         assert policy.status not in NOT_SERVING
         assert url in policy.replicas
         assert call.parked or url not in call.avoid
+        if call.wanted.background:
+            assert not self.waiting_at(policy.id), "a background call comes after all others"
         assert policy.max_concurrency is None or self.running(policy.id)[url] < policy.max_concurrency
         call.state, call.url, call.deployment_id = RUNNING, url, policy.id
         self.count_overtaking(call)
 
     def count_overtaking(self, started: Call) -> None:
         """In a round each turn starts once: who waits for the same deployment sees no other turn start twice."""
-        for other in self.calls.values():
-            if other.state is not WAITING or self.policy_of(other).id != started.deployment_id:
-                continue
+        if started.wanted.background:
+            return
+        for other in self.waiting_at(started.deployment_id):
             if other.wanted.turn == started.wanted.turn:
                 other.overtaken.clear()
             elif other.what and not other.avoid:
@@ -79,13 +81,21 @@ class SwitchboardMachine(RuleBasedStateMachine):
         assert call.state == WAITING
         assert call.what != what.value, "told only what is new"
         call.what = what.value
-        call.parked = call.parked or what is WaitsFor.REPLICA
+        call.parked = not call.wanted.background and (call.parked or what is WaitsFor.REPLICA)
 
     def refused(self, id: CallId, why: Why) -> None:
         call = self.calls[id]
         assert call.state == WAITING, "one final answer for each ask"
         assert not (call.parked and why in (Why.NO_REPLICA, Why.FULL)), "never after it was parked"
         assert (why is Why.NOT_ROUTED) <= call.parked
+        assert not call.wanted.background or (why is Why.NO_REPLICA and call.avoid), "it waits until it was unreachable"
+        if why is Why.FULL:
+            policy, queued = (
+                self.policy_of(call),
+                [one for one in self.waiting_at(self.policy_of(call).id) if not one.parked],
+            )
+            healthy = next(load.healthy for load in self.switchboard.loads() if load.deployment_id == policy.id)
+            assert len(queued) > policy.max_queued * len(healthy), "background calls take no room"
         call.state = REFUSED
 
     def wake_at(self, at: float | None) -> None:
@@ -95,6 +105,11 @@ class SwitchboardMachine(RuleBasedStateMachine):
 
     def policy_of(self, call: Call) -> Deployment:
         return self.deployments[call.wanted.where.deployment_id or self.environment]
+
+    def waiting_at(self, deployment_id: str) -> list[Call]:
+        """Those that wait there, without background calls."""
+        waiting = (call for call in self.in_state(WAITING) if not call.wanted.background)
+        return [call for call in waiting if self.policy_of(call).id == deployment_id]
 
     def running(self, deployment_id: str) -> Counter[str]:
         return Counter(
@@ -113,6 +128,14 @@ class SwitchboardMachine(RuleBasedStateMachine):
         self.calls[call.id] = call
         self.switchboard.ask(call.id, call.wanted)
         assert call.state is not WAITING or call.what, "each ask is answered at once"
+
+    @rule(slot=st.integers(0, 1), where=st.sampled_from([None, "d1", "d2"]))
+    def ask_in_the_background(self, slot: int, where: str | None) -> None:
+        self.numbers += 1
+        call = Call((slot, self.numbers), Wanted("w", "m", Where(None, where), "x", background=True))
+        self.calls[call.id] = call
+        self.switchboard.ask(call.id, call.wanted)
+        assert call.state is RUNNING or call.what, "never refused at first"
 
     @precondition(lambda self: self.in_state(RUNNING))
     @rule(data=st.data(), event=st.sampled_from(["answered", "reset", "reset", "unreachable", "unreachable"]))
@@ -197,6 +220,8 @@ class SwitchboardMachine(RuleBasedStateMachine):
         loads = {load.deployment_id: load for load in self.switchboard.loads()}
         for call in self.in_state(WAITING):
             policy = self.policy_of(call)
+            if call.wanted.background and (policy.status in NOT_SERVING or self.waiting_at(policy.id)):
+                continue
             assert policy.status not in NOT_SERVING
             if policy.status in PARKING and policy.health is None:
                 continue

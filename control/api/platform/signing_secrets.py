@@ -1,0 +1,41 @@
+"""`/v1/async/webhook_secret`: the secret that signs the results of asynchronous requests.
+
+See docs/reference/management-api.md#signing-secret.
+"""
+
+from pydantic import Field
+
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import ResponseV1
+from control.resources.platform import signing_secrets
+
+
+class WebhookSecretsResponseV1(ResponseV1):
+    """The secrets that sign the results of asynchronous requests now, newest first."""
+
+    secrets: list[str] = Field(
+        min_length=1,
+        max_length=2,
+        description="In the form that the `standardwebhooks` libraries take. Two for one day after a rotation: every "
+        "result is then signed with both.",
+        examples=[["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]],
+    )
+
+
+async def _get(request: ApiRequest) -> WebhookSecretsResponseV1:
+    keys = request.dependencies.settings.secret_keys
+    found = await signing_secrets.read_secrets(request.store, keys, request.workspace_id)
+    return WebhookSecretsResponseV1(secrets=found)
+
+
+async def _post(request: ApiRequest) -> WebhookSecretsResponseV1:
+    keys = request.dependencies.settings.secret_keys
+    found = await signing_secrets.rotate(request.store, keys, request.workspace_id)
+    return WebhookSecretsResponseV1(secrets=found)
+
+
+_PATH, _ANSWER, _TAG = "/v1/async/webhook_secret", WebhookSecretsResponseV1, "Asynchronous requests"
+OPERATIONS = (
+    Operation("GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, tag=_TAG),
+    Operation("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER, tag=_TAG),
+)

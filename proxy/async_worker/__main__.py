@@ -1,0 +1,31 @@
+"""An async worker process: inherits its channel to the supervisor, and runs the app under uvloop.
+
+Started by `proxy/edges/process/supervisor/worker_processes.py` as `python -m proxy.async_worker CHANNEL_FD
+INCARNATION`, never by hand.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import uvloop
+
+from proxy.async_worker.app import serve
+from proxy.edges.process.log_writer import log_off_the_loop
+from proxy.settings import settings_from
+
+
+def main(arguments: list[str]) -> None:
+    # Ctrl-C in a terminal reaches the whole process group; only the supervisor decides when workers stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel_fd, incarnation = arguments
+    channel = socket.socket(fileno=int(channel_fd))
+    settings = settings_from(os.environ)
+    with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, incarnation, channel))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

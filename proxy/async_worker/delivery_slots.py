@@ -1,0 +1,94 @@
+"""Which deliveries may be under way at once. A receiver that hangs holds up its own deliveries and hardly any others.
+
+A workspace may have a quarter as many under way as there are free slots, and a receiver half as many as its workspace
+has left. So one alone gets a fair number, and however many hang, the next one finds a slot.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from proxy.async_requests.requests import Delivery
+
+SLOTS = 128
+MAX_HELD = 512
+"""How many deliveries of a workspace may wait here for their receiver, while others of the workspace pass them."""
+_PART_OF_FREE = 4
+_PART_OF_WORKSPACE = 2
+
+Receiver = tuple[str, str]
+"""A workspace and the host that it has told. Another workspace that names the same host has its own lane."""
+
+
+class DeliverySlots:
+    """The deliveries that this process has taken from the queue. They are under way, or wait for their receiver."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self._slots = slots
+        self._workspaces: Counter[str] = Counter()
+        self._receivers: Counter[Receiver] = Counter()
+        self._held: dict[str, deque[Delivery]] = {}
+
+    def may_take(self, workspace_id: str) -> bool:
+        """Whether another delivery of the workspace may be taken from the queue."""
+        return self._room(workspace_id) > 0 and len(self._held.get(workspace_id, ())) < MAX_HELD
+
+    def begin(self, delivery: Delivery) -> bool:
+        """Whether a delivery that was taken may begin. If not, it waits here."""
+        if self._try(delivery):
+            return True
+        self._held.setdefault(delivery.deployment.workspace_id, deque()).append(delivery)
+        return False
+
+    def end(self, delivery: Delivery) -> None:
+        """It is no longer under way."""
+        workspace_id, receiver = delivery.deployment.workspace_id, receiver_of(delivery)
+        self._workspaces[workspace_id] -= 1
+        self._receivers[receiver] -= 1
+        if not self._workspaces[workspace_id]:
+            del self._workspaces[workspace_id]
+        if not self._receivers[receiver]:
+            del self._receivers[receiver]
+
+    def drop(self, delivery: Delivery) -> None:
+        """It waits here no longer: another process has it."""
+        workspace_id = delivery.deployment.workspace_id
+        held = self._held[workspace_id]
+        held.remove(delivery)
+        if not held:
+            del self._held[workspace_id]
+
+    def released(self) -> Iterator[Delivery]:
+        """Deliveries that waited and have begun now, the oldest of each workspace first."""
+        for workspace_id in list(self._held):
+            for delivery in list(self._held[workspace_id]):
+                if self._room(workspace_id) <= 0:
+                    break
+                if self._try(delivery):
+                    self.drop(delivery)
+                    yield delivery
+
+    def held(self) -> list[Delivery]:
+        """Those that wait."""
+        return [delivery for held in self._held.values() for delivery in held]
+
+    def _try(self, delivery: Delivery) -> bool:
+        workspace_id, receiver = delivery.deployment.workspace_id, receiver_of(delivery)
+        room = self._room(workspace_id)
+        if room <= 0 or self._receivers[receiver] >= max(1.0, room / _PART_OF_WORKSPACE):
+            return False
+        self._workspaces[workspace_id] += 1
+        self._receivers[receiver] += 1
+        return True
+
+    def _room(self, workspace_id: str) -> float:
+        """How many more deliveries of the workspace may begin; the first one needs only a free slot."""
+        free = self._slots - self._workspaces.total()
+        if free <= 0:
+            return 0
+        under_way = self._workspaces[workspace_id]
+        return max(free / _PART_OF_FREE - under_way, 0 if under_way else 1)
+
+
+def receiver_of(delivery: Delivery) -> Receiver:
+    return delivery.deployment.workspace_id, urlsplit(delivery.webhook_endpoint).netloc.lower()

@@ -1,0 +1,32 @@
+"""Whether a deployment was deleted, or this machine has only not heard of it yet."""
+
+from typing import Protocol
+
+from policy.deployments import Where
+from policy.snapshot import ModelRow
+from proxy.async_requests.requests import DeploymentRef
+
+
+class Directory(Protocol):
+    """The policy replica. Both raise `PolicyUnavailableError`."""
+
+    def model(self, id: str) -> ModelRow | None: ...
+
+    async def confirm_unknown(self) -> None:
+        """Return when control has confirmed the replica after this call."""
+        ...
+
+
+class Deployments:
+    """The deployments of the policy."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def is_deleted(self, deployment: DeploymentRef) -> bool:
+        """Whether policy, as control has it now, lacks it. Raises `PolicyUnavailableError`."""
+        await self._directory.confirm_unknown()
+        model = self._directory.model(deployment.model_id)
+        if model is None or model.workspace_id != deployment.workspace_id:
+            return True
+        return model.deployment_at(Where(None, deployment.deployment_id)) is None

@@ -1,0 +1,67 @@
+"""Keeps what this process holds of the queue from being given to another one, and says what it no longer holds."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from time import monotonic
+from typing import Generic, TypeVar
+
+from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError
+
+Held = TypeVar("Held")
+GIVE_UP_S = 5.0
+"""What could not be renewed for so long is given up, before another process may take it."""
+RETRY_S = 0.25
+"""Time between two attempts to renew while the queue does not answer."""
+log = logging.getLogger(__name__)
+
+
+class Leases(Generic[Held]):
+    """What is held, with what to call when it is lost. `renew` returns what is no longer held."""
+
+    def __init__(
+        self,
+        renew: Callable[[Collection[Held]], Awaitable[Collection[Held]]],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._renew = renew
+        self._clock = clock
+        self._held: dict[Held, tuple[float, Callable[[], object]]] = {}
+
+    def hold(self, one: Held, held_since: float, on_lost: Callable[[], object]) -> None:
+        """`held_since`: by the clock, before the queue was asked."""
+        self._held[one] = (held_since, on_lost)
+
+    def release(self, one: Held) -> None:
+        self._held.pop(one, None)
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            renewed = await self.renew()
+            await asyncio.sleep(RENEW_INTERVAL_S if renewed else RETRY_S)
+
+    async def renew(self) -> bool:
+        """Renew all once. Calls `on_lost` for what is lost. False if the queue did not answer."""
+        began = self._clock()
+        if not (held := list(self._held)):
+            return True
+        try:
+            async with asyncio.timeout(RENEW_INTERVAL_S):
+                lost = await self._renew(held)
+        except (QueueUnavailableError, TimeoutError):
+            self._give_up([one for one in held if self._is_overdue(one)])
+            return False
+        for one in held:
+            if one in self._held:
+                self._held[one] = (began, self._held[one][1])
+        self._give_up(lost)
+        return True
+
+    def _is_overdue(self, one: Held) -> bool:
+        return one in self._held and self._clock() - self._held[one][0] >= GIVE_UP_S
+
+    def _give_up(self, lost: Collection[Held]) -> None:
+        for one in lost:
+            if (entry := self._held.pop(one, None)) is not None:
+                entry[1]()

@@ -1,0 +1,122 @@
+"""Finds out what there is to do: sweeps every workspace each second, and those that hints name at once.
+
+Hints may be lost, so they only make it faster. While the queue does not answer, it asks again with pauses.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from time import monotonic, time
+
+from proxy.async_requests.queues import AttemptQueue, QueueUnavailableError
+from proxy.async_requests.requests import Work
+
+SCAN_INTERVAL_S = 1.0
+GAP_S = 0.01
+"""Time between two rounds of sweeps. Hints that arrive within it share one."""
+SWEEPS_AT_ONCE = 8
+FIRST_RETRY_S, LAST_RETRY_S = 0.25, 2.0
+"""Time to the next question after the queue did not answer; it doubles."""
+NOTHING = Work({}, 0, 0)
+
+
+class Scanner:
+    """`found`: each is called with a workspace's id and what there is to do in it, after every sweep."""
+
+    def __init__(self, queue: AttemptQueue, *found: Callable[[str, Work], None]) -> None:
+        self._queue = queue
+        self._found = found
+        self._wanted: dict[str, None] = {}
+        self._known: set[str] = set()
+        self._due_at: dict[str, float] = {}
+        """When something in a workspace is due before the next scan."""
+        self._wake = asyncio.Event()
+        self._next_scan_at = 0.0
+
+    async def run(self) -> None:
+        """Scan until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen())
+            group.create_task(self._scan())
+
+    async def _listen(self) -> None:
+        async for workspace_id in self._queue.hints():
+            if workspace_id:
+                self._wanted[workspace_id] = None
+            else:  # some may have been missed
+                self._next_scan_at = 0.0
+            self._wake.set()
+
+    async def _scan(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self._round()
+            except QueueUnavailableError:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, LAST_RETRY_S)
+                continue
+            retry_s = FIRST_RETRY_S
+            await asyncio.sleep(GAP_S)
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        at = min(self._next_scan_at, *self._due_at.values()) if self._due_at else self._next_scan_at
+        if not self._wanted:
+            try:
+                async with asyncio.timeout(max(0.0, at - monotonic())):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()
+
+    async def _round(self) -> None:
+        """Sweep what is due. What could not be swept is due again."""
+        now = monotonic()
+        is_scan = now >= self._next_scan_at
+        if is_scan:
+            names = await self._queue.workspaces()
+            self._next_scan_at = now + SCAN_INTERVAL_S
+            self._wanted |= dict.fromkeys(names)
+            self._forget(self._known.difference(names, self._wanted))
+        self._wanted |= {name: None for name, at in self._due_at.items() if at <= now}
+        wanted, self._wanted = self._wanted, {}
+        try:
+            await self._sweep_all(wanted)
+        except BaseException:
+            self._wanted = wanted | self._wanted
+            raise
+
+    async def _sweep_all(self, names: Iterable[str]) -> None:
+        left = list(names)
+        while left:
+            some, left = left[:SWEEPS_AT_ONCE], left[SWEEPS_AT_ONCE:]
+            results = await asyncio.gather(*map(self._sweep, some), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _sweep(self, workspace_id: str) -> None:
+        self._due_at.pop(workspace_id, None)
+        work = await self._queue.sweep(workspace_id)
+        if work.more:
+            self._wanted[workspace_id] = None
+        if work.next_due_ms is not None:
+            self._plan(workspace_id, work.next_due_ms / 1000 - time())
+        self._known.add(workspace_id)
+        self._tell(workspace_id, work)
+
+    def _plan(self, workspace_id: str, wait_s: float) -> None:
+        """Sweep in `wait_s` by this machine's clock, which may be a little off: scans make up for that."""
+        if wait_s < SCAN_INTERVAL_S:
+            self._due_at[workspace_id] = monotonic() + max(wait_s, 0.05)
+
+    def _forget(self, workspace_ids: Iterable[str]) -> None:
+        """Nothing is left there."""
+        for workspace_id in workspace_ids:
+            self._known.discard(workspace_id)
+            self._due_at.pop(workspace_id, None)
+            self._tell(workspace_id, NOTHING)
+
+    def _tell(self, workspace_id: str, work: Work) -> None:
+        for found in self._found:
+            found(workspace_id, work)

@@ -1,0 +1,132 @@
+"""The queue as those who run requests use it: start, renew, store, finish, sweep."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+
+from proxy.async_requests.queues import RENEW_INTERVAL_S, QueueUnavailableError
+from proxy.async_requests.requests import Attempt, AttemptRef, DeploymentRef, Outcome, Work
+from proxy.edges.redis.async_queue import records
+from proxy.edges.redis.async_queue.client import QueueClient, keys_of
+from proxy.edges.redis.async_queue.commands import Argument
+from proxy.edges.redis.async_queue.leases import by_workspace
+from proxy.edges.redis.async_queue.repeats import Write
+
+_CHANNEL = "tga:hints"
+"""On it the scripts name a workspace in which something became startable or due."""
+_NO_ROOM = 2
+"""What the script says of a chunk for which there is no room now."""
+SWEEP_MOST = 100
+"""Requests that one call deals with: about 2 ms of Redis' time, as it may also count limits."""
+
+
+class RedisAttemptQueue:
+    """Implements `AttemptQueue`. `timeout_s`: of a request, from the start of its first attempt. `max_answer_bytes`: of
+    the answers of one workspace that wait for their webhooks."""
+
+    def __init__(self, client: QueueClient, timeout_s: float, max_answer_bytes: int) -> None:
+        self._client = client
+        self._timeout_ms = int(timeout_s * 1000)
+        self._max_answer_bytes = max_answer_bytes
+
+    def hints(self) -> AsyncGenerator[str, None]:
+        return self._client.commands.subscribed(_CHANNEL, self._client.commands.report)
+
+    async def workspaces(self) -> Sequence[str]:
+        return await self._client.index.all()
+
+    async def sweep(self, workspace_id: str) -> Work:
+        key = keys_of(workspace_id)
+        if not await self._client.repeats.may_decide():
+            return Work({}, 0, 0)
+        reply = await self._client.commands.run("sweep", key, SWEEP_MOST, self._max_answer_bytes)
+        if reply[1]:
+            await self._client.index.add(workspace_id)  # in case Redis' clock was stepped, or the index deleted
+        else:
+            await self._client.index.forget(workspace_id)
+        return records.work_of(workspace_id, reply)
+
+    async def start(self, deployment: DeploymentRef, holder: str) -> Attempt | None:
+        workspace_id, deployment_id = deployment.workspace_id, deployment.deployment_id
+        if not await self._client.repeats.may_decide():
+            return None
+        bounds = self._timeout_ms, self._max_answer_bytes
+        reply = await self._client.commands.run("start", keys_of(workspace_id), deployment_id, holder, *bounds)
+        if reply is None:
+            return None
+        attempt, pieces = records.attempt_of(workspace_id, deployment_id, holder, reply)
+        return attempt if pieces == 0 else await self._with_input(attempt, pieces)
+
+    async def _with_input(self, attempt: Attempt, pieces: int) -> Attempt | None:
+        """With its large input. None if the attempt is lost meanwhile, or its input is."""
+        model_input, renewed_at = BytesIO(), time.monotonic()
+        for number in range(pieces):
+            if time.monotonic() - renewed_at >= RENEW_INTERVAL_S:
+                renewed_at = time.monotonic()
+                if await self.renew([attempt.ref]):
+                    return None
+            piece = await self._piece(attempt.ref, number)
+            if piece is None:
+                lost: list[Argument] = [*records.attempt_arguments(attempt.ref), *records.input_lost_arguments()]
+                await self._write("finish", attempt.ref, lost)
+                return None
+            model_input.write(piece)
+        return replace(attempt, model_input=model_input.getvalue())
+
+    async def _piece(self, ref: AttemptRef, number: int) -> bytes | None:
+        """Asked for twice: after a crash of Redis another process may still be storing it again."""
+        where = keys_of(ref.deployment.workspace_id), ref.request_id, number
+        with suppress(QueueUnavailableError):
+            if (piece := await self._client.inputs.piece(*where)) is not None:
+                return piece
+        await self._client.repeats.quiet_is_over()
+        return await self._client.inputs.piece(*where)
+
+    async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
+        lost: list[AttemptRef] = []
+        for workspace_id, held in by_workspace(attempts):
+            arguments = [argument for ref in held for argument in records.attempt_arguments(ref)]
+            reply = await self._client.commands.run("renew", keys_of(workspace_id), self._timeout_ms, *arguments)
+            lost += [held[place - 1] for place in reply]
+        return lost
+
+    async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
+        if number:  # small answers wait for nobody
+            await self._client.pace.turn(len(chunk))
+        arguments = *records.attempt_arguments(attempt), number, chunk
+        once, again = (*arguments, self._max_answer_bytes), (*arguments, "")
+        return await self._write("store", attempt, once, again) != _NO_ROOM
+
+    async def finish(self, attempt: AttemptRef, outcome: Outcome) -> bool:
+        arguments = *records.attempt_arguments(attempt), *records.outcome_arguments(outcome)
+        return await self._write("finish", attempt, arguments) > 0
+
+    async def fail_deployment(self, deployment: DeploymentRef) -> int:
+        await self._client.repeats.quiet_is_over()
+        failed, last = 0, SWEEP_MOST
+        while last >= SWEEP_MOST:
+            last = await self._client.commands.run(
+                "fail_deployment", keys_of(deployment.workspace_id), deployment.deployment_id, SWEEP_MOST
+            )
+            failed += last
+            await asyncio.sleep(0)
+        return failed
+
+    async def report_standing(self, deployment: DeploymentRef, ready: bool) -> None:
+        ids = deployment.deployment_id, deployment.model_id
+        await self._client.commands.run(
+            "standing", keys_of(deployment.workspace_id), *ids, "ready" if ready else "parked"
+        )
+
+    async def _write(
+        self, name: str, attempt: AttemptRef, once: Sequence[Argument], again: Sequence[Argument] | None = None
+    ) -> int:
+        """`again`: the script's own arguments when it is sent again, if they are others."""
+        repeated = once if again is None else again
+        key = keys_of(attempt.deployment.workspace_id)
+        write = Write(name, key, (self._timeout_ms, 0, *once), (self._timeout_ms, 1, *repeated))
+        reply: int = await self._client.repeats.write(write, lambda reply: reply == 1)
+        return reply

@@ -1,0 +1,6 @@
+-- ARGV: id. Reply: phase, outcome, model, deployment, whether it has a hook ('1'), created, status since, code and text
+-- of its error. false if there is no such request.
+
+local r = request(ARGV[1])
+if not r then return false end
+return {r.phase, r.outcome or '', r.model, r.dep, r.hook, r.created, r.at, r.code or '', r.text or ''}

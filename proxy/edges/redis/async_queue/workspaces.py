@@ -1,0 +1,45 @@
+"""The index of workspaces that have requests which have not ended: `tga:workspaces`, a zset of when each was added.
+
+A workspace is added before a request of it is queued, so none is ever missing, and removed when a sweep finds nothing.
+"""
+
+import time
+from collections.abc import Sequence
+
+from proxy.edges.redis.async_queue.commands import QueueCommands
+
+INDEX = "tga:workspaces"
+ADDED_FOR_S = 20.0
+"""How long a process relies on having added a workspace."""
+GRACE_MS = 60_000
+"""How long a workspace stays after it was added: longer than `ADDED_FOR_S` and the deadline of a submission."""
+
+
+class WorkspaceIndex:
+    """One per process."""
+
+    def __init__(self, commands: QueueCommands) -> None:
+        self._commands = commands
+        self._added: dict[str, float] = {}
+
+    async def add(self, workspace_id: str) -> None:
+        now = time.monotonic()
+        if now - self._added.get(workspace_id, float("-inf")) < ADDED_FOR_S:
+            return
+        await self._commands.run("add_workspace", INDEX, workspace_id)
+        if len(self._added) >= 10_000:
+            self._added.clear()
+        self._added[workspace_id] = now
+
+    async def add_again(self, workspace_id: str) -> None:
+        """Redis may have lost it."""
+        self._added.pop(workspace_id, None)
+        await self.add(workspace_id)
+
+    async def forget(self, workspace_id: str) -> None:
+        """Nothing of the workspace was left a moment ago."""
+        await self._commands.run("forget_workspace", INDEX, workspace_id, GRACE_MS)
+
+    async def all(self) -> Sequence[str]:
+        found = await self._commands.call(lambda redis: redis.zrange(INDEX, 0, -1))
+        return [workspace.decode() for workspace in found]

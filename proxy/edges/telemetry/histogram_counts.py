@@ -1,0 +1,24 @@
+"""A histogram's observations between two flushes."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class HistogramCounts:
+    """Observations since the last flush: a count per bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.clear()
+
+    def clear(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, values: Sequence[float]) -> None:
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.sum += sum(values)

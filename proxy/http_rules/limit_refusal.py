@@ -1,0 +1,16 @@
+"""What a caller is told of a limit that is reached. Pure.
+
+See docs/reference/limits.md#admission.
+"""
+
+from policy.limits.effective import Plan
+from proxy.accounting.reservations import LimitHit
+from proxy.refusals import LimitExceededError
+
+
+def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
+    """Name type, unit, threshold and what was called, but no group: the limit may belong to another's group."""
+    limit = hit.bound.limit
+    kind = "Rate limit" if limit.is_rate else "Usage limit"
+    message = f"{kind} exceeded for {plan.slug}: {limit.threshold} {limit.type.value} per {limit.unit.value}"
+    return LimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))

@@ -1,0 +1,276 @@
+"""Instead of steps 3 to 6: queue an asynchronous request, tell of it, cancel it (400 404 413 429 503).
+
+Other processes run what is queued here. No group's limit binds it, and it leaves no billing event; the workspace's own
+limits for these calls are taken from the same counters. An answer is given only once the queue has answered.
+
+See docs/reference/inference.md#asynchronous-requests.
+"""
+
+import re
+from asyncio import sleep, timeout
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from policy.deployments import NOT_SERVING, PARKING
+from policy.hosts import HostRuleError
+from policy.limits.async_limits import look_ups_plan, submissions_plan
+from policy.limits.effective import Plan
+from policy.snapshot import WorkspaceRow
+from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.ulids import Ulids
+from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError, RequestQueue
+from proxy.async_requests.requests import DeploymentRef, NewRequest
+from proxy.async_requests.states import Status
+from proxy.async_requests.submission import WEBHOOK_ENDPOINT, parse_submission
+from proxy.exchange import Answered, CountersUnavailableError, Identified, RequestContext
+from proxy.http_rules.async_answers import accepted_answer, cancellation_answer, figures_answer, state_answer
+from proxy.http_rules.headers import rate_limit_lines
+from proxy.http_rules.limit_refusal import limit_refusal
+from proxy.http_rules.model_paths import ModelPath
+from proxy.refusals import (
+    AsyncNotSetUpError,
+    AsyncQueueFullError,
+    AsyncUnavailableError,
+    CapacityExceededError,
+    MalformedRequestError,
+    NoModelReplicaError,
+    NoSuchAsyncRequestError,
+)
+from proxy.replicas.direct_call import DirectCall
+from proxy.time_slices import Slices
+
+ID_PREFIX = "areq_"
+_ID = re.compile(rf"{ID_PREFIX}[0-9A-Z]{{26}}")
+TRY_S = 0.6
+"""How long the queue may take to answer. It is asked three times at most, so a caller knows within two seconds."""
+QUEUED_BYTES_PER_S = 4_000_000
+"""A large payload may take longer: a process stores 32 MB/s, and eight of them at once."""
+PAUSE_S = 0.1
+"""Before the second try: long enough for a connection that was lost to be made again."""
+MAX_PLANS = 10_000
+
+Result = TypeVar("Result")
+
+
+class Counters(Protocol):
+    """The limits' counters."""
+
+    async def take(self, plan: Plan, estimate_tokens: int) -> Taken | LimitHit:
+        """Take everything or nothing. Raises `CountersUnavailableError`."""
+        ...
+
+    def give_back(self, taken: Taken) -> None:
+        """Return everything that was taken. Enqueue; never raises."""
+        ...
+
+
+class Meters(Protocol):
+    """Counts decisions: `admitted`, `refused` (by which type and unit), `unavailable`."""
+
+    def limit_decision(self, outcome: str, type: str, unit: str) -> None: ...
+
+
+class WebhookUrls(Protocol):
+    """Which URLs may be told a result."""
+
+    async def check(self, url: str, field: str) -> None:
+        """Judge the text, and the addresses that the host resolves to now. Raises `HostRuleError`."""
+        ...
+
+
+class Counts(Protocol):
+    """Counts what becomes of requests. Those that are canceled end here, and nowhere else."""
+
+    def request_ended(self, deployment: DeploymentRef, status: Status) -> None: ...
+
+    def left_queue(self, queued_ms: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncQueueing:
+    """What only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
+
+    queue: RequestQueue
+    webhook_urls: WebhookUrls
+    counts: Counts
+    max_body_bytes: int = 262_144
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncRequestDependencies:
+    """What this stage works with. `queueing`: None where asynchronous requests are not set up."""
+
+    queueing: AsyncQueueing | None
+    counters: Counters
+    meters: Meters
+    ulids: Ulids
+    slices: Slices
+
+
+class Plans:
+    """The limits of each workspace. Returns the same plan each time: counters know plans by identity."""
+
+    def __init__(self, make: Callable[[str], Plan]) -> None:
+        self._make = make
+        self._plans: dict[str, Plan] = {}
+
+    def __getitem__(self, workspace_id: str) -> Plan:
+        plan = self._plans.get(workspace_id)
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[workspace_id] = self._make(workspace_id)
+        return plan
+
+
+class AsyncRequests:
+    """Serves the paths of asynchronous requests."""
+
+    def __init__(self, dependencies: AsyncRequestDependencies) -> None:
+        self._given = dependencies
+        self._submissions, self._look_ups = Plans(submissions_plan), Plans(look_ups_plan)
+
+    def check_set_up(self) -> None:
+        """Refuse every call where nothing could ever run."""
+        if self._given.queueing is None:
+            raise AsyncNotSetUpError
+
+    def max_body_bytes(self, workspace: WorkspaceRow) -> int:
+        """How large a request of the workspace may be."""
+        own = workspace.async_max_body_bytes
+        return self._queueing.max_body_bytes if own is None else own
+
+    async def submit(self, context: RequestContext, call: DirectCall) -> Answered:
+        """Queue the request whose body the call holds. The 201 leaves once the queue has it."""
+        submission = await parse_submission(call.body, self._given.slices)
+        call.body = b""  # the queue gets a part of it
+        if call.deployment.status in NOT_SERVING:
+            raise NoModelReplicaError
+        if submission.webhook_endpoint is not None:
+            await self._check_webhook(submission.webhook_endpoint)
+        request = NewRequest(ID_PREFIX + self._given.ulids(), _ref(call), context.head.path, submission)
+        taken = await self._take(context, self._submissions[request.deployment.workspace_id])
+        try:
+            await self._queued(request, parks=call.deployment.status in PARKING)
+        except ParkedRequestError:
+            self._given.counters.give_back(taken)
+            raise CapacityExceededError from None
+        except QueueFullError:
+            self._given.counters.give_back(taken)
+            raise AsyncQueueFullError from None
+        return accepted_answer(request.id)
+
+    async def state(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
+        """How a request stands."""
+        workspace_id = identified.key.workspace_id
+        await self._take(context, self._look_ups[workspace_id])
+        _check_id(path)
+        state = await _answer(lambda: self._queueing.queue.state(workspace_id, path.request_id))
+        if state is None or path.model_id not in (None, state.deployment.model_id):
+            raise NoSuchAsyncRequestError
+        return state_answer(state)
+
+    async def cancel(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
+        """Cancel a request, if no attempt of it has begun."""
+        if path.model_id is not None:
+            await self.state(context, identified, path)  # another model's request is not to be canceled by this path
+        else:
+            await self._take(context, self._look_ups[identified.key.workspace_id])
+            _check_id(path)
+        workspace_id = identified.key.workspace_id
+        cancellation = await _answer(lambda: self._queueing.queue.cancel(workspace_id, path.request_id))
+        if cancellation is None:
+            raise NoSuchAsyncRequestError
+        if cancellation.canceled:
+            await self._count_canceled(workspace_id, path.request_id)
+        return cancellation_answer(path.request_id, cancellation)
+
+    async def _count_canceled(self, workspace_id: str, request_id: str) -> None:
+        queueing, state = self._queueing, None
+        with suppress(QueueUnavailableError):  # then only the metrics lack it
+            state = await _once(lambda: queueing.queue.state(workspace_id, request_id))
+        if state is not None:
+            queueing.counts.request_ended(state.deployment, state.status)
+            queueing.counts.left_queue(state.status_at_ms - state.created_at_ms)
+
+    async def figures(self, context: RequestContext, call: DirectCall) -> Answered:
+        """How many requests of a deployment wait and run."""
+        deployment = _ref(call)
+        await self._take(context, self._look_ups[deployment.workspace_id])
+        return figures_answer(deployment, await _answer(lambda: self._queueing.queue.figures(deployment)))
+
+    @property
+    def _queueing(self) -> AsyncQueueing:
+        assert self._given.queueing is not None  # `check_set_up` comes first
+        return self._given.queueing
+
+    async def _check_webhook(self, url: str) -> None:
+        try:
+            await self._queueing.webhook_urls.check(url, WEBHOOK_ENDPOINT)
+        except HostRuleError as error:
+            raise MalformedRequestError(error.message) from None
+
+    async def _take(self, context: RequestContext, plan: Plan) -> Taken:
+        meters = self._given.meters
+        try:
+            answer = await self._given.counters.take(plan, 0)
+        except CountersUnavailableError:
+            meters.limit_decision("unavailable", "", "")
+            raise
+        context.rate_limit_lines = rate_limit_lines(answer.requests, None)
+        if isinstance(answer, LimitHit):
+            limit = answer.bound.limit
+            meters.limit_decision("refused", limit.type.value, limit.unit.value)
+            raise limit_refusal(plan, answer)
+        meters.limit_decision("admitted", "", "")
+        return answer
+
+    async def _queued(self, request: NewRequest, parks: bool) -> None:
+        """Queue it. A second try with the same id changes nothing if the first one was successful after all.
+
+        Without an answer nobody knows whether it was. Then try to prevent that it runs, and tell the caller its id.
+        """
+        queue, workspace_id, cancellation = self._queueing.queue, request.deployment.workspace_id, None
+        try:
+            within_s = TRY_S + len(request.submission.model_input) / QUEUED_BYTES_PER_S
+            await _answer(lambda: queue.submit(request, parks), within_s)
+        except AsyncUnavailableError as error:
+            with suppress(QueueUnavailableError):  # the caller is told all the same
+                cancellation = await _once(lambda: queue.cancel(workspace_id, request.id))
+            if cancellation is not None and cancellation.canceled:
+                await self._count_canceled(workspace_id, request.id)
+            if cancellation is None or cancellation.canceled:
+                doubt = f"{error.message}: the request may have been queued, as {request.id}, or not"
+                raise AsyncUnavailableError(doubt) from None
+
+
+def _ref(call: DirectCall) -> DeploymentRef:
+    return DeploymentRef(call.wanted.workspace_id, call.wanted.model_id, call.deployment.id)
+
+
+def _check_id(path: ModelPath) -> None:
+    """Ask the queue for nothing that cannot be in it."""
+    if not _ID.fullmatch(path.request_id):
+        raise NoSuchAsyncRequestError
+
+
+async def _answer(ask: Callable[[], Awaitable[Result]], within_s: float | None = None) -> Result:
+    """What the queue answers, asked twice at most."""
+    try:
+        return await _once(ask, within_s)
+    except QueueUnavailableError:
+        await sleep(PAUSE_S)
+    try:
+        return await _once(ask, within_s)
+    except QueueUnavailableError:
+        raise AsyncUnavailableError("The queue of asynchronous requests does not answer") from None
+
+
+async def _once(ask: Callable[[], Awaitable[Result]], within_s: float | None = None) -> Result:
+    try:
+        async with timeout(TRY_S if within_s is None else within_s):
+            return await ask()
+    except TimeoutError:
+        raise QueueUnavailableError from None

@@ -1,0 +1,50 @@
+"""Runs what a process does in the background, for as long as the process serves. A bug in one part stops no other."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+PAUSE_S = 1.0
+_AGAIN_S = 1.0
+"""Longer than a task needs to clean up: another cancellation would cut that short."""
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def running(*parts: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run these until the block ends. One that ends or fails is started again."""
+    tasks = [asyncio.create_task(_restart_on_failure(part)) for part in parts]
+    try:
+        yield
+    finally:
+        await asyncio.gather(*map(cancelled, tasks))
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task, repeatedly, until it ends: a library may swallow a cancellation, as redis-py does on Python 3.11
+    by `asyncio.wait_for`."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN_S)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most so long. Returns whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _restart_on_failure(part: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await part()
+        except Exception:
+            log.exception(
+                "A background part of this process failed; restarting it in %g s. Please report this bug.", PAUSE_S
+            )
+        await asyncio.sleep(PAUSE_S)

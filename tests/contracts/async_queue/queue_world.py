@@ -1,0 +1,147 @@
+"""The queue with the test's own clock: the one in memory, or the real scripts on a real Redis.
+
+The real scripts take their time from a Redis key instead of from TIME; all else is as in production.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import redis
+
+from proxy.async_requests.queues import AttemptQueue, DeliveryQueue, QueueOverview, RequestQueue
+from proxy.async_requests.requests import (
+    Again,
+    Attempt,
+    Delivery,
+    DeploymentRef,
+    NewRequest,
+    RequestError,
+    RequestState,
+    RetryRules,
+    Submission,
+)
+from proxy.async_requests.states import ErrorCode
+from proxy.edges.redis.async_queue.attempt_queue import RedisAttemptQueue
+from proxy.edges.redis.async_queue.client import QueueClient
+from proxy.edges.redis.async_queue.commands import QueueOptions
+from proxy.edges.redis.async_queue.delivery_queue import RedisDeliveryQueue
+from proxy.edges.redis.async_queue.overview import RedisQueueOverview
+from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
+from proxy.edges.redis.async_queue.scripts import load_scripts
+from proxy.edges.redis.async_queue.workspaces import WorkspaceIndex
+from tests.fakes.async_queue import FakeAsyncQueue
+
+START_MS = 1_700_000_000_000
+"""In the past, as `XCLAIM` accepts no later time than Redis' own."""
+STEP_MS = 100
+"""The test's clock moves by whole steps: how long entries are idle is known by Redis' own clock only."""
+CLOCK_KEY = "test:now"
+CLOCK = f"(function() local t = redis.call('GET', '{CLOCK_KEY}') return {{0, t * 1000}} end)()"
+REDIS_AHEAD = "(function() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) - now end)()"
+SKEW = f"{REDIS_AHEAD} - {STEP_MS // 2}"
+WS, DEP = "ws1", DeploymentRef("ws1", "mdl1", "dep1")
+PIECE_BYTES = 150
+"""So that inputs of a few hundred bytes are large ones."""
+MAX_QUEUED_BYTES, MAX_ANSWER_BYTES, TIMEOUT_S = 1000, 1000, 600.0
+ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "the model server answered 500")
+DEFAULT_RETRIES = RetryRules()
+HOOK = "https://hooks.example/results"
+
+
+class Queue(RequestQueue, AttemptQueue, DeliveryQueue, QueueOverview, Protocol):
+    """All sides of the queue."""
+
+
+class RedisQueue(RedisRequestQueue, RedisAttemptQueue, RedisDeliveryQueue, RedisQueueOverview):
+    """All sides of the queue in Redis, which are four parts in production."""
+
+    def __init__(self, client: QueueClient) -> None:
+        RedisAttemptQueue.__init__(self, client, TIMEOUT_S, MAX_ANSWER_BYTES)
+        RedisRequestQueue.__init__(self, client, MAX_QUEUED_BYTES)
+
+
+@dataclass
+class World:
+    """A queue and its clock."""
+
+    queue: Queue
+    now_ms: int = START_MS
+    redis: "redis.Redis | None" = None
+    client: QueueClient | None = None
+    _ids: int = field(default=0)
+
+    def advance(self, milliseconds: int) -> None:
+        assert milliseconds % STEP_MS == 0
+        self.now_ms += milliseconds
+        if self.redis is not None:
+            self.redis.set(CLOCK_KEY, self.now_ms)
+            self.announce_again()
+
+    def announce_again(self) -> None:
+        """The client remembers by its own clock which workspaces it has announced."""
+        assert self.client is not None
+        self.client.index = WorkspaceIndex(self.client.commands)
+
+    def new_request(self, submission: Submission, deployment: DeploymentRef = DEP) -> NewRequest:
+        self._ids += 1
+        return NewRequest(f"req{self._ids}", deployment, "/predict", submission)
+
+    async def submit(
+        self,
+        model_input: bytes = b"{}",
+        *,
+        hook: str | None = HOOK,
+        priority: int = 0,
+        max_time_in_queue_s: int = 60,
+        retries: RetryRules = DEFAULT_RETRIES,
+        deployment: DeploymentRef = DEP,
+    ) -> str:
+        request = self.new_request(Submission(model_input, hook, priority, max_time_in_queue_s, retries), deployment)
+        await self.queue.submit(request, parks=False)
+        return request.id
+
+    async def start(self, holder: str = "a", deployment: DeploymentRef = DEP) -> Attempt:
+        attempt = await self.queue.start(deployment, holder)
+        assert attempt is not None
+        return attempt
+
+    async def next_delivery(self, holder: str = "a") -> Delivery:
+        delivery = await self.queue.next_delivery(WS, holder)
+        assert delivery is not None
+        return delivery
+
+    async def state(self, request_id: str) -> RequestState:
+        state = await self.queue.state(WS, request_id)
+        assert state is not None
+        return state
+
+
+def again(delay_ms: int = 1000) -> Again:
+    return Again(delay_ms, ERROR)
+
+
+def fake_world() -> World:
+    world = World(None)  # type: ignore[arg-type]  # the queue needs the world's clock first
+    world.queue = FakeAsyncQueue(lambda: world.now_ms, MAX_QUEUED_BYTES, MAX_ANSWER_BYTES, TIMEOUT_S)
+    return world
+
+
+def redis_world(client: QueueClient, own: "redis.Redis") -> World:
+    own.flushall()
+    own.set(CLOCK_KEY, START_MS)
+    world = World(RedisQueue(client), redis=own, client=client)
+    world.announce_again()
+    return world
+
+
+def test_client(url: str) -> QueueClient:
+    return QueueClient(url, QueueOptions(piece_bytes=PIECE_BYTES, scripts=load_scripts(CLOCK, SKEW)))
+
+
+test_client.__test__ = False  # type: ignore[attr-defined]
+
+
+def leftovers(own: "redis.Redis") -> list[str]:
+    """Keys that will stay for ever."""
+    kept: list[bytes] = own.keys("tga:*")  # type: ignore[assignment]  # bytes: the client decodes nothing
+    return sorted(key.decode() for key in kept if own.ttl(key) < 0)

@@ -1,0 +1,84 @@
+"""The queue works for a Redis user with the permissions that docs/operating.md names, and with no others."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from proxy.async_requests.requests import Again, DeploymentRef, NewRequest, RequestError, Submission, Succeeded
+from proxy.async_requests.states import ErrorCode, Status
+from proxy.edges.redis.async_queue.client import QueueClient
+from tests.contracts.async_queue.queue_world import RedisQueue
+from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+
+OPERATING = Path(__file__).parents[3] / "docs/operating.md"
+DEPLOYMENT = DeploymentRef("ws", "mdl", "dep")
+ERROR = RequestError(ErrorCode.MODEL_PREDICT_ERROR, "text")
+
+
+def documented_rules() -> list[str]:
+    found = re.search(r"^ACL SETUSER tollgate-async (.+)$", OPERATING.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1].split()
+
+
+@pytest.fixture(params=REDIS_BINARIES)
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with private_redis(binary=request.param) as server:
+        yield server
+
+
+@pytest.fixture
+async def queue(server: RedisServer) -> AsyncIterator[RedisQueue]:
+    async with Redis.from_url(server.url) as admin:
+        await admin.execute_command(  # type: ignore[no-untyped-call]  # redis-py has no types here
+            "ACL", "SETUSER", "tollgate-async", *documented_rules()
+        )
+    client = QueueClient(server.url.replace("unix://", "unix://tollgate-async:PASSWORD@"))
+    yield RedisQueue(client)
+    assert client.trouble == ""
+    await client.close()
+
+
+async def test_documented_acl_rules_suffice_for_the_whole_queue(queue: RedisQueue, server: RedisServer) -> None:
+    hints = queue.hints()
+    assert await anext(hints) == ""
+    ids = ("canceled", "delivered", "again", "gone")
+    for id in ids:
+        submission = Submission(b"{}", "https://hooks.example.com/in")
+        await queue.submit(NewRequest(id, DEPLOYMENT, "/", submission), parks=False)
+    assert await asyncio.wait_for(anext(hints), 5) == "ws"
+    await queue.report_standing(DEPLOYMENT, ready=True)
+    cancellation = await queue.cancel("ws", "canceled")
+    assert cancellation is not None
+    assert cancellation.canceled
+    for id in ids[1:3]:
+        attempt = await queue.start(DEPLOYMENT, "holder")
+        assert attempt is not None
+        assert attempt.ref.request_id == id
+        await queue.renew([attempt.ref])
+        await queue.store(attempt.ref, 0, b"1")
+        assert await queue.finish(attempt.ref, Succeeded(1, 1) if id == "delivered" else Again(60_000, ERROR))
+    assert (await queue.figures(DEPLOYMENT)).in_progress == 2
+    assert len(await queue.overview()) == 1
+    delivery = await queue.next_delivery("ws", "holder")
+    assert delivery is not None
+    assert await queue.chunk(delivery, 0) == b"1"
+    await queue.renew_deliveries([delivery])
+    assert await queue.undelivered(delivery, 0)
+    await queue.sweep("ws")
+    delivery = await queue.next_delivery("ws", "holder")
+    assert delivery is not None
+    assert await queue.delivered(delivery)
+    assert await queue.fail_deployment(DEPLOYMENT) == 2
+    while (delivery := await queue.next_delivery("ws", "holder")) is not None:
+        assert await queue.delivered(delivery)
+    assert await queue.workspaces() == ["ws"]
+    await queue.sweep("ws")
+    state = await queue.state("ws", "delivered")
+    assert state is not None
+    assert state.status is Status.SUCCEEDED
+    server.kill()  # ends the subscription

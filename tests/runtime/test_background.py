@@ -1,0 +1,39 @@
+"""What runs in the background ends when its process does, also if a task swallows a cancellation."""
+
+import asyncio
+
+from runtime.background import cancelled, running
+
+
+class Stubborn:
+    """Runs for ever and swallows this many cancellations."""
+
+    def __init__(self, swallows: int) -> None:
+        self.left = swallows
+        self.began = asyncio.Event()
+
+    async def run(self) -> None:
+        self.began.set()
+        while self.left:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.left -= 1
+        await asyncio.Event().wait()
+
+
+async def test_task_that_swallows_a_cancellation_still_ends() -> None:
+    stubborn = Stubborn(2)
+    task = asyncio.create_task(stubborn.run())
+    await stubborn.began.wait()
+    async with asyncio.timeout(30):
+        await cancelled(task)
+    assert task.cancelled()
+    assert stubborn.left == 0
+
+
+async def test_background_part_that_swallows_a_cancellation_ends_with_the_block() -> None:
+    stubborn = Stubborn(1)
+    async with asyncio.timeout(30), running(stubborn.run):
+        await stubborn.began.wait()
+    assert stubborn.left == 0
