@@ -108,8 +108,8 @@ class Rig:
         except aiohttp.ClientError:
             return False
         root = Path(self.product.environment.get("TOLLGATE_JOURNAL_DIR") or self.product.data / "journal")
-        journals = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-        return pending == 0 and len(journals) == WORKERS
+        journals = [path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        return pending == 0 and len(journals) == WORKERS and sorted(journals) == sorted(self.product.incarnations())
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str, within_s: float = DRAIN_S) -> Any:
         async def look_or_fail() -> Any:
@@ -264,6 +264,12 @@ async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[s
     records = rig.callers.records
     await rig.until(rig.drained, "all events are shipped")
     await asyncio.sleep(HOLDBACK_S + 1)
+
+    async def billed() -> bool:
+        return not faults_of_events(records, await rig.items())
+
+    with contextlib.suppress(AssertionError):
+        await rig.until(billed, "events arrive", 15)
     items = await rig.until(rig.items, "events")
     faults = faults_of_events(records, items)
     due = usage_by_entity(items)

@@ -128,7 +128,15 @@ class Product:
 
     def processes(self, named: str = "") -> list[int]:
         """The pids of all running processes of this `up` whose command line contains `named`."""
-        return [pid for pid in _pids() if _group(pid) == self.up.pid and named in _command_line(pid)]
+        return [pid for pid, _ in self._processes(named)]
+
+    def incarnations(self) -> list[str]:
+        """Those of the running workers, which name their journals."""
+        return [line.split()[-1] for _, line in self._processes("-m proxy.worker ")]
+
+    def _processes(self, named: str) -> list[tuple[int, str]]:
+        lines = [(pid, _command_line(pid)) for pid in _pids() if _group(pid) == self.up.pid]
+        return [(pid, line) for pid, line in lines if named in line]
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])

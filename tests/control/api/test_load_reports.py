@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from control.edges.redis import load_book
 from control.edges.sql import model_rows
 from control.edges.sql.store import current_revision
 from control.edges.sql.tables import deployments
@@ -22,6 +23,13 @@ Json = dict[str, Any]
 ONE, TWO = "a" * 16, "b" * 16
 FIRST, SECOND = "https://93.184.215.14:8000", "https://93.184.215.14:8001"
 HEALTH = {"path": "/health", "interval_s": 5, "timeout_s": 2, "healthy_after": 1, "unhealthy_after": 3}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a report and the look at it may be seconds apart, and Redis may be late."""
+    monkeypatch.setattr(load_reports, "FIGURES_LAST_MS", 60_000)
+    monkeypatch.setattr(load_book, "_DEADLINE_S", 10)
 
 
 async def deployment(plane: ControlPlane, *replicas: str, **settings: Any) -> Json:

@@ -169,6 +169,8 @@ class FaultInjector:
     lossy: list[Span] = field(default_factory=list)
     stopped: list[Span] = field(default_factory=list)
     killed: list[float] = field(default_factory=list)
+    _starting: set[Replica] = field(default_factory=set)
+    """Replicas that were killed and do not listen yet."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def inject(self) -> None:
@@ -209,13 +211,17 @@ class FaultInjector:
         self._later(self._stopped_for("-m control --", 5.0))
 
     async def _replica(self) -> None:
-        replica = self.rng.choice(self.rig.replicas)
-        await asyncio.to_thread(replica.kill)
-        self._later(self._started_again(replica, self.rng.uniform(0, 2)))
+        running = [replica for replica in self.rig.replicas if replica not in self._starting]
+        if running:
+            replica = self.rng.choice(running)
+            self._starting.add(replica)
+            await asyncio.to_thread(replica.kill)
+            self._later(self._started_again(replica, self.rng.uniform(0, 2)))
 
     async def _started_again(self, replica: Replica, after_s: float) -> None:
         await asyncio.sleep(after_s)
         await asyncio.to_thread(replica.start)
+        self._starting.remove(replica)
 
     async def _redis(self) -> None:
         await self._redis_dies(cut_s=0)
