@@ -32,6 +32,8 @@ class Directory(Protocol):
         """None if there is no such slug, or the group may not call it."""
         ...
 
+    def group(self, id: str) -> Group | None: ...
+
     def slugs(self, group_id: str) -> tuple[str, ...]: ...
 
 
@@ -79,7 +81,10 @@ class Route:
         return model_listing.list_models_answer(head.incoming, slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
-        route = self._directory.slug_route(_group(identified).id, slug)
+        group = _group(identified)
+        route = self._directory.slug_route(group.id, slug)
+        if route is None and self._directory.group(group.id) is None:
+            raise BadCredentialError  # the group was deleted while the body came, and its keys with it
         if route is None or route.endpoint.workspace_id != identified.key.workspace_id:
             raise NoSuchSlugError(f"The model {slug[:MAX_SLUG_CHARS]!r} does not exist, or this key may not call it")
         return route

@@ -54,11 +54,17 @@ class FakeDirectory:
 
     def slug_route(self, group_id: str, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
+        if group_id not in self.groups:
+            return None
         path = [self.groups[group_id]]
         while (parent := path[-1].parent_id) is not None:
             path.append(self.groups[parent])
         plan = plan_for(path, slug)
         return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
+
+    def group(self, id: str) -> Group | None:
+        self._check()
+        return self.groups.get(id)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         return tuple(entry.slug for entry in self.groups[group_id].models)

@@ -381,6 +381,18 @@ async def test_unknown_and_forbidden_slugs_get_the_same_404(rig: PathRig) -> Non
     assert len(set(texts)) == 1
 
 
+async def test_group_deleted_while_the_body_comes_revokes_the_key_of_the_call_too(rig: PathRig) -> None:
+    incoming, body_comes = asking(), asyncio.Event()
+    incoming.parts.appendleft(body_comes)
+    serving = asyncio.create_task(rig.serve(incoming))
+    await incoming.waiting.wait()
+    rig.directory.keys.clear()
+    rig.directory.groups.clear()
+    body_comes.set()
+    outgoing = await serving
+    assert (outgoing.status, outgoing.json) == (403, {"error": "Authentication failed"})
+
+
 async def test_slug_of_another_workspace_is_a_404_even_if_the_group_allows_it(rig: PathRig) -> None:
     rig.directory.add_slug(SLUG, Target("VENDOR_B", secret_id="s1"), workspace_id="w2")
     assert (await rig.serve(asking())).status == 404

@@ -1,4 +1,4 @@
-"""An operator's change applies within a second; a refusal reveals nothing about other tenants."""
+"""An operator's change applies at once, not at the next refresh; a refusal reveals nothing about other tenants."""
 
 import time
 
@@ -9,10 +9,14 @@ from tests.journeys.conftest import Stage
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, chat
 
-LIVE_S = 1.0
+REFRESH_INTERVAL_S = 60.0
+"""The default of TOLLGATE_REFRESH_INTERVAL_S."""
+live = pytest.mark.parametrize("within_s", [REFRESH_INTERVAL_S / 4, pytest.param(1.0, marks=pytest.mark.soak)])
+"""A second on a machine that does nothing else."""
 
 
-async def test_changed_target_of_a_slug_applies_within_a_second(stage: Stage) -> None:
+@live
+async def test_changed_target_of_a_slug_applies_at_once(stage: Stage, within_s: float) -> None:
     key = await stage.key_without_limits()
     endpoints = (await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
     (endpoint,) = [entry for entry in endpoints if entry["slug"] == stage.slug]
@@ -27,10 +31,11 @@ async def test_changed_target_of_a_slug_applies_within_a_second(stage: Stage) ->
             return bool((await stage.ask(key)).choices[0].message.content == "This is elsewhere.")
 
         await stage.until(answers, "the other model answers")
-        assert time.monotonic() - changed < LIVE_S
+        assert time.monotonic() - changed < within_s
 
 
-async def test_revoked_key_is_refused_within_a_second(stage: Stage) -> None:
+@live
+async def test_revoked_key_is_refused_at_once(stage: Stage, within_s: float) -> None:
     key = await stage.key_without_limits()
     await stage.ask(key)
     groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
@@ -45,7 +50,7 @@ async def test_revoked_key_is_refused_within_a_second(stage: Stage) -> None:
         return False
 
     await stage.until(refused, "the key is refused")
-    assert time.monotonic() - revoked < LIVE_S
+    assert time.monotonic() - revoked < within_s
 
 
 async def test_new_key_is_accepted_at_once(stage: Stage) -> None:
