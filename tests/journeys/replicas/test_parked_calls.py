@@ -70,7 +70,8 @@ async def test_five_replicas_come_and_go_under_parked_calls_and_every_call_has_i
     crowd.arrive()
     await crowd.until_parked(TOTAL)
     killed: list[Any] = []
-    listed = [servers.start(delay_s=0.1)]
+    coming = [servers.start(delay_s=0.2) for _ in range(5)]  # ahead: a start may outlast all the calls
+    listed = [coming.pop()]
 
     async def put() -> None:
         urls = [server.url for server in listed]
@@ -82,7 +83,7 @@ async def test_five_replicas_come_and_go_under_parked_calls_and_every_call_has_i
     await put()
     for step in range(4):
         await some_reach(listed[-1])
-        listed.append(servers.start(delay_s=0.1))
+        listed.append(coming.pop())
         if step in (1, 3):
             killed.append(listed.pop(0))
             killed[-1].kill()
