@@ -21,7 +21,7 @@ from policy.snapshot import WorkspaceRow
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError, RequestQueue
-from proxy.async_requests.requests import DeploymentRef, NewRequest
+from proxy.async_requests.requests import Cancellation, DeploymentRef, NewRequest
 from proxy.async_requests.states import Status
 from proxy.async_requests.submission import WEBHOOK_ENDPOINT, parse_submission
 from proxy.exchange import Answered, CountersUnavailableError, Identified, RequestContext
@@ -180,12 +180,22 @@ class AsyncRequests:
             await self._take(context, self._look_ups[identified.key.workspace_id])
             _check_id(path)
         workspace_id = identified.key.workspace_id
-        cancellation = await _answer(lambda: self._queueing.queue.cancel(workspace_id, path.request_id))
+        cancellation = await self._cancellation(workspace_id, path.request_id)
         if cancellation is None:
             raise NoSuchAsyncRequestError
         if cancellation.canceled:
             await self._count_canceled(workspace_id, path.request_id)
         return cancellation_answer(path.request_id, cancellation)
+
+    async def _cancellation(self, workspace_id: str, request_id: str) -> Cancellation | None:
+        """If the queue had to be asked again, a request that is CANCELED by then counts as canceled by this call."""
+        queue = self._queueing.queue
+
+        async def ask_again() -> Cancellation | None:
+            found = await queue.cancel(workspace_id, request_id)
+            return found and Cancellation(found.status is Status.CANCELED, found.status)
+
+        return await _answer(lambda: queue.cancel(workspace_id, request_id), again=ask_again)
 
     async def _count_canceled(self, workspace_id: str, request_id: str) -> None:
         queueing, state = self._queueing, None
@@ -256,14 +266,18 @@ def _check_id(path: ModelPath) -> None:
         raise NoSuchAsyncRequestError
 
 
-async def _answer(ask: Callable[[], Awaitable[Result]], within_s: float | None = None) -> Result:
-    """What the queue answers, asked twice at most."""
+async def _answer(
+    ask: Callable[[], Awaitable[Result]],
+    within_s: float | None = None,
+    again: Callable[[], Awaitable[Result]] | None = None,
+) -> Result:
+    """What the queue answers, asked twice at most. `again`: the second question, if it is another one."""
     try:
         return await _once(ask, within_s)
     except QueueUnavailableError:
         await sleep(PAUSE_S)
     try:
-        return await _once(ask, within_s)
+        return await _once(again or ask, within_s)
     except QueueUnavailableError:
         raise AsyncUnavailableError("The queue of asynchronous requests does not answer") from None
 

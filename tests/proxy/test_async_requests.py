@@ -525,6 +525,17 @@ async def test_status_and_cancel_without_an_answer_are_503(rig: AsyncRig, method
     assert (await rig.serve(asking("/production/async_queue_status", "GET"))).status == 503
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("takes_effect", [True, False])
+async def test_cancel_whose_answer_is_lost_tells_that_it_was_canceled(rig: AsyncRig, takes_effect: bool) -> None:
+    id = await rig.queued()
+    rig.queue.takes_effect = takes_effect
+    rig.queue.will(QueueUnavailableError())
+    assert (await rig.serve(about(id, "DELETE"))).json["canceled"] is True
+    assert [row[3] for row in rig.counts.take()["requests"]] == ["CANCELED"]
+    assert (await rig.serve(about(id, "DELETE"))).json["canceled"] is False
+
+
 async def test_caller_who_leaves_before_the_201_leaves_nothing_here(rig: AsyncRig) -> None:
     rig.queue.will(asyncio.Event())
     task = asyncio.create_task(rig.serve(asking()))

@@ -124,7 +124,9 @@ async def running_rig(directory: Path, plan: Plan) -> AsyncIterator[Rig]:
     watching = asyncio.create_task(redis_log.watch())
     replicas = [Replica(directory / f"replica-{number}.log") for number in range(sum(LANES.values()))]
     timeout = aiohttp.ClientTimeout(total=20)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+    # A DELETE on a connection that was used before is sent again by aiohttp, unseen, if the worker died over the first.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         try:
             for replica in replicas:
                 await asyncio.to_thread(replica.start)
