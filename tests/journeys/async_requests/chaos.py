@@ -171,6 +171,7 @@ class FaultInjector:
     lossy: list[Span] = field(default_factory=list)
     stopped: list[Span] = field(default_factory=list)
     killed: list[float] = field(default_factory=list)
+    replicas_killed: list[float] = field(default_factory=list)
     _starting: set[Replica] = field(default_factory=set)
     """Replicas that were killed and do not listen yet."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)
@@ -217,6 +218,7 @@ class FaultInjector:
         if running:
             replica = self.rng.choice(running)
             self._starting.add(replica)
+            self.replicas_killed.append(time.time())
             await asyncio.to_thread(replica.kill)
             self._later(self._started_again(replica, self.rng.uniform(0, 2)))
 
@@ -305,7 +307,13 @@ async def verdict(rig: Rig, injector: FaultInjector) -> list[str]:
     faults += await faults_of_keys(rig)
     attempts = [attempt for replica in rig.replicas for attempt in replica.attempts()]
     evidence = Evidence(
-        rig.callers.requests, attempts, rig.results.told, injector.lossy, injector.stopped, injector.killed
+        rig.callers.requests,
+        attempts,
+        rig.results.told,
+        injector.lossy,
+        injector.stopped,
+        injector.killed,
+        injector.replicas_killed,
     )
     return faults + faults_of(evidence)
 

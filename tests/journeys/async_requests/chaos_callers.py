@@ -118,7 +118,7 @@ class AsyncCallers:
         webhook = rng.random() < 0.6
         if webhook:
             body["webhook_endpoint"] = self.webhook
-        return Request(asked, attempts, webhook), body
+        return Request(asked, attempts, webhook, time.time()), body
 
     async def _cancel(self, request: Request, after_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -44,6 +44,7 @@ class Request:
     """The `model_input`."""
     max_attempts: int
     webhook: bool
+    asked_at: float = 0.0
     answered: int = 0
     """The status of the answer to `async_predict`; 0 if none came."""
     id: str = ""
@@ -97,6 +98,7 @@ class Evidence:
     stopped: Sequence[Span] = ()
     killed: Sequence[float] = ()
     """When a process that runs attempts was killed."""
+    replicas_killed: Sequence[float] = ()
 
 
 def faults_of(evidence: Evidence) -> list[str]:
@@ -179,13 +181,18 @@ def _of_end(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -
             if codes not in (("MODEL_NOT_READY",), ("MODEL_UNAVAILABLE",)):
                 yield f"expired with {codes}"
         case "FAILED":
-            yield from _of_failure(request, codes, how, evidence)
+            yield from _of_failure(request, codes, attempts, evidence)
         case "WEBHOOK_FAILED":
             yield "its webhook was given up"
 
 
-def _of_failure(request: Request, codes: tuple[str, ...], how: list[str], evidence: Evidence) -> Iterator[str]:
+def _of_failure(
+    request: Request, codes: tuple[str, ...], attempts: list[AttemptSeen], evidence: Evidence
+) -> Iterator[str]:
     """Whether the code is one that the attempts explain."""
+    how = [one.how for one in attempts]
+    if _may_have_died_unseen(request, attempts, evidence):
+        how.append("died")
     cause = {
         "MODEL_INVALID_INPUT": ("400", "422"),
         "MODEL_DOES_NOT_EXIST": ("404",),
@@ -200,6 +207,13 @@ def _of_failure(request: Request, codes: tuple[str, ...], how: list[str], eviden
             yield f"failed with {codes[0]} after {how}"
     elif codes[0] == "INTERNAL_SERVER_ERROR" and not (evidence.killed or evidence.stopped or evidence.lossy):
         yield "failed with INTERNAL_SERVER_ERROR, and no process was killed"
+
+
+def _may_have_died_unseen(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -> bool:
+    """Whether the last attempt may have been sent to a replica that was killed before it noted it."""
+    ended_at = next(one.at for one in request.seen if one.status in FINAL)
+    killed = any(request.asked_at <= at <= ended_at for at in evidence.replicas_killed)
+    return killed and request.max_attempts not in {one.attempt for one in attempts}
 
 
 def _of_messages(request: Request, attempts: list[AttemptSeen], told: list[Told]) -> Iterator[str]:

@@ -65,6 +65,7 @@ def faults(
 
 
 AGAIN = (attempt(1, how="500"), attempt(2, 101.0))
+PREDICT_ERROR = ("MODEL_PREDICT_ERROR",)
 REDIS_DIED = {"lossy": [(99.0, 103.0)]}
 
 
@@ -74,8 +75,9 @@ REDIS_DIED = {"lossy": [(99.0, 103.0)]}
         (request(), (attempt(),), (), {}),
         (request("QUEUED", "IN_PROGRESS", "IN_PROGRESS", "SUCCEEDED"), AGAIN, (), {}),
         (request(webhook=True), (attempt(),), (told(accepted=False), told()), {}),
-        (request("FAILED", errors=("MODEL_PREDICT_ERROR",)), (attempt(how="500"), attempt(2, 101.0, "died")), (), {}),
+        (request("FAILED", errors=PREDICT_ERROR), (attempt(how="500"), attempt(2, 101.0, "died")), (), {}),
         (request("FAILED", errors=("INTERNAL_SERVER_ERROR",)), (attempt(how="left"),), (), {"killed": [100.0]}),
+        (request("FAILED", errors=PREDICT_ERROR, asked_at=98.0), (attempt(),), (), {"replicas_killed": [99.0]}),
         (request("EXPIRED", errors=("MODEL_NOT_READY",), webhook=True), (), (told(None, ("MODEL_NOT_READY",)),), {}),
         (request("CANCELED", canceled=True, webhook=True), (), (), {}),
         (request("404", "SUCCEEDED"), (attempt(),), (), REDIS_DIED),
@@ -123,3 +125,14 @@ def test_correct_run_has_no_fault(asked: Request, attempts: Any, messages: Any, 
 )
 def test_each_kind_of_fault_is_found(asked: Request, attempts: Any, messages: Any, fault: str) -> None:
     assert any(fault in one for one in faults(asked, attempts, messages))
+
+
+@pytest.mark.parametrize(
+    ("attempts", "killed_at"),
+    [((attempt(),), 97.0), ((attempt(),), 101.0), ((attempt(), attempt(2)), 99.0)],
+    ids=["before it was asked", "after it ended", "after it noted the last attempt"],
+)
+def test_killed_replica_explains_only_a_last_attempt_that_it_may_have_had(attempts: Any, killed_at: float) -> None:
+    failed = request("FAILED", errors=PREDICT_ERROR, asked_at=98.0)
+    (fault,) = faults(failed, attempts, replicas_killed=[killed_at])
+    assert "failed with MODEL_PREDICT_ERROR after" in fault
