@@ -35,6 +35,8 @@ class Settings:
     platform_hosts: str = ""
     model_api_base_url: str = ""
     egress_ca_file: str | None = None
+    checkpoint_store: str | None = None
+    """Where the files of training checkpoints are read; None: nowhere."""
     tombstone_retention_s: float = 7 * 86_400.0
     drain_timeout_s: float = 25.0
     log_level: str = DEFAULT_LEVEL
@@ -77,6 +79,7 @@ _TEXTS = {
     "TOLLGATE_EGRESS_ALLOW": "egress_allow",
     "TOLLGATE_PLATFORM_HOSTS": "platform_hosts",
     "TOLLGATE_EGRESS_CA_FILE": "egress_ca_file",
+    "TOLLGATE_CHECKPOINT_STORE": "checkpoint_store",
 }
 _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_REDIS_URL": ("redis_url", redis_url),

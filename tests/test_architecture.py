@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("policy", "proxy", "control", "launcher", "runtime")
+PACKAGES = ("policy", "proxy", "control", "launcher", "trainer", "runtime")
 
 MAX_MODULES_PER_FOLDER = 15
 MAX_MODULE_LINES = 400
@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "proxy": {"policy", "proxy", "runtime"},
     "control": {"policy", "control", "runtime"},
     "launcher": {"launcher", "runtime"},
+    "trainer": {"policy", "trainer", "runtime"},
 }
 # `tollgate` is one command for all programs. The launcher's part of it is its own, so the command line may import it.
 COMMANDS = {"control.operator.cli": "launcher.command"}
@@ -70,7 +71,7 @@ CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
 }
 
 # Modules that do I/O, and where they may be imported besides the edges.
-EDGES = ("proxy.edges.", "control.edges.", "launcher.edges.", "runtime.")
+EDGES = ("proxy.edges.", "control.edges.", "launcher.edges.", "trainer.edges.", "trainer.runner.", "runtime.")
 PROXY_EDGES = ("proxy.edges.", "control.edges.")
 PROXY_ROOTS = (
     "proxy.__main__",
@@ -81,7 +82,8 @@ PROXY_ROOTS = (
 )
 CONTROL_ROOTS = ("control.__main__", "control.app", "control.operator.cli", "control.operator.stack", "control.demo.")
 LAUNCHER_ROOTS = ("launcher.app", "launcher.command")
-ROOTS = PROXY_ROOTS + CONTROL_ROOTS + LAUNCHER_ROOTS
+TRAINER_ROOTS = ("trainer.app", "trainer.__main__")
+ROOTS = PROXY_ROOTS + CONTROL_ROOTS + LAUNCHER_ROOTS + TRAINER_ROOTS
 WORLD: dict[str, tuple[str, ...]] = {
     # sockets
     "aiohttp": (*EDGES, *ROOTS, "control.api."),
@@ -262,7 +264,8 @@ def length(function: Function) -> int:
 
 
 def planes_do_not_import_each_other(sources: Sources) -> list[str]:
-    """policy imports no other package; proxy and control import policy, never each other; launcher only runtime."""
+    """policy imports no other package; proxy and control import policy, never each other; launcher only
+    runtime, trainer policy and runtime."""
     return [
         module.at(line, f"{module.name} must not import {target}")
         for module in sources.values()

@@ -40,6 +40,7 @@ from proxy.http_rules.headers import DIRECT_FORWARDED_FIELDS, DIRECT_RETURNED_FI
 from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
+from trainer.settings import DEFAULT_STOP_GRACE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
@@ -97,7 +98,7 @@ def test_management_api_error_codes_match_the_table() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
 def test_every_operation_is_documented(operation: Operation) -> None:
     told = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
-    text = page("management-api") + page("events-and-webhooks")
+    text = page("management-api") + page("events-and-webhooks") + page("training")
     assert re.search(re.escape(told) + r"(?![\w/])", text), told
 
 
@@ -108,12 +109,14 @@ def test_settings_table_lists_every_setting() -> None:
 
 def test_settings_table_names_the_process_that_reads_each_setting() -> None:
     read = {
-        plane: {name for text in sources(plane) for name in SETTING.findall(text)} for plane in ("control", "proxy")
+        plane: {name for text in sources(plane) for name in SETTING.findall(text)}
+        for plane in ("control", "proxy", "trainer")
     }
     control = set(SETTING.findall((ROOT / "control/settings.py").read_text()))
     for name, readers, *_rest in rows("settings", "All settings"):
         asked = set(readers.replace("both", "control, proxy").split(", "))
-        assert ("proxy" in asked) == (plain(name) in read["proxy"]), name
+        for plane in ("proxy", "trainer"):
+            assert (plane in asked) == (plain(name) in read[plane]), name
         assert ("control" in asked) == (plain(name) in control), name
 
 
@@ -122,6 +125,7 @@ def test_settings_table_shows_the_default_values() -> None:
     defaults = {**{name: getattr(control, name) for name in control.__slots__}}
     defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
     defaults |= {f"async_{name}": value for name, value in asdict(proxy.async_requests).items()}
+    defaults |= {"training_stop_grace_s": DEFAULT_STOP_GRACE_S}
     checked = 0
     for name, _readers, default, *_rest in rows("settings", "All settings"):
         if (number := re.match(r"[\d.]+\b", default)) is not None:

@@ -208,6 +208,9 @@ def workspace_create(
 @click.argument("name")
 @tier_option()
 @click.option("--onboarded/--not-onboarded", default=None, help="Whether it is onboarded to the gateway.")
+@click.option(
+    "--training/--no-training", default=None, help="Whether it may create training jobs, which run code here."
+)
 @click.option("--billing", type=click.Choice(["active", "suspended"]), help="Suspended: its calls are answered 402.")
 @click.option(
     "--async-max-body-bytes",
@@ -220,9 +223,11 @@ def workspace_set(name: str, **given: Any) -> None:
     """Change a workspace and print it as one JSON object."""
     from control.resources import workspaces
 
-    changes = {field: given.pop(field) for field in ("tier", "onboarded", "billing", "async_max_body_bytes")}
+    changes = {
+        field: given.pop(field) for field in ("tier", "onboarded", "training", "billing", "async_max_body_bytes")
+    }
     if all(value is None for value in changes.values()):
-        flags = "--tier, --onboarded, --not-onboarded, --billing or --async-max-body-bytes"
+        flags = "--tier, --onboarded, --not-onboarded, --training, --no-training, --billing or --async-max-body-bytes"
         raise click.UsageError(f"nothing to change: give {flags}")
     _change(given, lambda store: workspaces.set_workspace(store, name, **changes))
 

@@ -31,6 +31,8 @@ class WorkspaceRecord:
     signing_secret: str | None = field(default=None, repr=False)
     previous_signing_secret: str | None = field(default=None, repr=False)
     previous_signing_until_ms: int = 0
+    training: bool = False
+    """Whether it may create training jobs."""
 
 
 @dataclass(frozen=True, slots=True)

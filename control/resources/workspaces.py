@@ -21,7 +21,7 @@ from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.limits.tiers import check_tier, parse_tiers
 
-_CHANGEABLE = ("tier", "billing", "onboarded", "async_max_body_bytes")
+_CHANGEABLE = ("tier", "billing", "onboarded", "training", "async_max_body_bytes")
 MAX_ASYNC_BODY_BYTES = 100_000_000
 DEFAULT = "default"
 """Returns `async_max_body_bytes` to the proxies' setting."""
@@ -64,7 +64,7 @@ async def create_workspace(
 
 
 async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, Any]:
-    """Change `tier`, `billing`, `onboarded` or `async_max_body_bytes`; None leaves a field as it is."""
+    """Change `tier`, `billing`, `onboarded`, `training` or `async_max_body_bytes`; None leaves a field as it is."""
     wanted = {field: value for field, value in changes.items() if value is not None}
     unknown = wanted.keys() - set(_CHANGEABLE)
     if unknown or not wanted:
@@ -124,6 +124,7 @@ def _shown(record: WorkspaceRecord, prefixes: Sequence[str]) -> dict[str, Any]:
         "tier": record.tier,
         "billing": record.billing,
         "onboarded": record.onboarded,
+        "training": record.training,
         "async_max_body_bytes": record.async_max_body_bytes,
     }
 

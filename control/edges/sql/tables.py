@@ -3,7 +3,7 @@
 Times are epoch milliseconds, JSON is text, ids are compared byte by byte on both databases.
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, false
 
 naming = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -65,6 +65,7 @@ workspaces = Table(
     Column("signing_secret", Text, nullable=True),  # sealed, as is the previous one
     Column("previous_signing_secret", Text, nullable=True),
     Column("previous_signing_until_ms", BigInteger, nullable=False, server_default="0"),
+    Column("training", Boolean, nullable=False, server_default=false()),  # may it create training jobs
 )
 
 prefixes = Table(

@@ -1,0 +1,1 @@
+"""The operations on training: projects, jobs, their logs, metrics, checkpoints and interactive sessions."""

@@ -1,0 +1,1 @@
+"""Queries on training: projects, jobs, checkpoints, logs, metrics, sessions and the backend."""

@@ -1,0 +1,1 @@
+"""The rules of training: projects, jobs and their states, what trainers report, sessions."""

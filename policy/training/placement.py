@@ -1,0 +1,147 @@
+"""Which waiting jobs start now, on which hosts, and which spot jobs end for them. Pure.
+
+Dedicated jobs come before spot jobs, then the higher priority, then the older. A job that has to wait reserves the
+hosts that it will get: jobs behind it may use only what it leaves, so small jobs cannot keep a large one waiting.
+
+See docs/reference/training.md#queue.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from policy.training.resources import Host, NodeResources
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that waits, or runs."""
+
+    job_id: str
+    is_spot: bool
+    priority: int
+    created_at_ms: int
+    node_count: int
+    resources: NodeResources
+
+    @property
+    def order(self) -> tuple[bool, int, int, str]:
+        return (self.is_spot, -self.priority, self.created_at_ms, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A job that has hosts, and the host of each node by rank. `is_ending`: it was asked to stop."""
+
+    job: Candidate
+    hosts: tuple[str, ...]
+    is_ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`starts`: the host of each node by rank, by job id, in the order to start. `preempted`: spot jobs to end."""
+
+    starts: Mapping[str, tuple[str, ...]]
+    preempted: tuple[str, ...] = ()
+
+
+def unfit_field(hosts: Sequence[Host], node_count: int, resources: NodeResources) -> str | None:
+    """The first of `cpu_count`, `memory`, `accelerator` and `node_count` that no waiting would make fit; else None."""
+    if not any(host.millicpu >= resources.millicpu for host in hosts):
+        return "cpu_count"
+    if not any(host.memory_mib >= resources.memory_mib for host in hosts):
+        return "memory"
+    if resources.gpu_type and not any(host.gpus.get(resources.gpu_type, 0) >= resources.gpu_count for host in hosts):
+        return "accelerator"
+    return "node_count" if _Room(hosts).take(node_count, resources) is None else None
+
+
+def decide(hosts: Sequence[Host], placed: Iterable[Placed], waiting: Iterable[Candidate]) -> Decision:
+    """What to do now. A preempted job's room is given only once it has ended: ask again then."""
+    room, held = _Room(hosts), list(placed)
+    for one in held:
+        room.give(one, -1)
+    starts: dict[str, tuple[str, ...]] = {}
+    preempted: tuple[str, ...] = ()
+    has_reserved = False
+    for job in sorted(waiting, key=lambda job: job.order):
+        got = room.take(job.node_count, job.resources)
+        if got is not None:
+            starts[job.job_id] = got
+        elif not has_reserved:
+            has_reserved = True
+            preempted = () if job.is_spot else _preempted(room, held, job)
+            _reserve(room, hosts, job)
+    return Decision(starts, preempted)
+
+
+def _preempted(room: "_Room", held: Sequence[Placed], job: Candidate) -> tuple[str, ...]:
+    """The spot jobs whose end makes room, the least important first; none if their end would not be enough."""
+    after = room.copy()
+    ending: list[str] = []
+    for one in held:
+        if one.is_ending:
+            after.give(one, 1)
+    for one in sorted((one for one in held if not one.is_ending), key=lambda one: one.job.order, reverse=True):
+        if after.copy().take(job.node_count, job.resources) is not None:
+            return tuple(ending)
+        if one.job.is_spot:
+            after.give(one, 1)
+            ending.append(one.job.job_id)
+    return tuple(ending) if after.take(job.node_count, job.resources) is not None else ()
+
+
+def _reserve(room: "_Room", hosts: Sequence[Host], job: Candidate) -> None:
+    """Take the room that the job would have on empty hosts; what is left of a host may become negative."""
+    names = _Room(hosts).take(job.node_count, job.resources) or ()
+    room.give(Placed(job, names), -1)
+
+
+class _Room:
+    """What is left of each host."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._left = {
+            host.name: {"millicpu": host.millicpu, "memory_mib": host.memory_mib, "nodes": host.max_nodes}
+            | {f"gpu {type}": count for type, count in host.gpus.items()}
+            for host in hosts
+        }
+
+    def copy(self) -> "_Room":
+        room = _Room(())
+        room._left = {name: dict(left) for name, left in self._left.items()}
+        return room
+
+    def take(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
+        """Take room for every node, or none at all: the hosts by rank, or None. Spreads nodes over the emptiest."""
+        needs, got = _needs(resources), list[str]()
+        for _ in range(node_count):
+            fitting = [name for name, left in self._left.items() if _fits(left, needs)]
+            if not fitting:
+                for name in got:
+                    self._change(name, needs, 1)
+                return None
+            best = max(fitting, key=lambda name: (self._left[name]["millicpu"], name))
+            self._change(best, needs, -1)
+            got.append(best)
+        return tuple(got)
+
+    def give(self, placed: Placed, sign: int) -> None:
+        """Give (1) or take (-1) what a placed job has, whatever is left. Ignores hosts that are gone."""
+        for name in placed.hosts:
+            if name in self._left:
+                self._change(name, _needs(placed.job.resources), sign)
+
+    def _change(self, name: str, needs: Mapping[str, int], sign: int) -> None:
+        left = self._left[name]
+        for kind, amount in needs.items():
+            left[kind] = left.get(kind, 0) + sign * amount
+
+
+def _needs(resources: NodeResources) -> dict[str, int]:
+    needs = {"millicpu": resources.millicpu, "memory_mib": resources.memory_mib, "nodes": 1}
+    return needs | ({f"gpu {resources.gpu_type}": resources.gpu_count} if resources.gpu_type else {})
+
+
+def _fits(left: Mapping[str, int], needs: Mapping[str, int]) -> bool:
+    return all(left.get(kind, 0) >= amount for kind, amount in needs.items())

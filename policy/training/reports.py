@@ -1,0 +1,358 @@
+"""The messages between a trainer and control: what a trainer observes, what control wants, what a job left behind.
+
+See docs/reference/management-api.md#internal-api.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policy.training.job_spec import JobSpec
+from policy.training.resources import Host, NodeResources
+from policy.training.statuses import Outcome, Phase, Wanted
+from policy.training.wire import count, flag, objects, optional_text, text
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node of a running or ended attempt. `exit_status` None: it runs. Negative: the signal that ended it."""
+
+    rank: int
+    host: str
+    exit_status: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "NodeState":
+        status = wire["exit_status"]
+        if status is not None and type(status) is not int:
+            raise TypeError("exit_status must be a whole number")
+        return cls(count(wire, "rank"), text(wire, "host"), status)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a trainer observes of one attempt at a job. `error_message`: for people, without secrets."""
+
+    job_id: str
+    attempt: int
+    phase: Phase
+    outcome: Outcome | None = None
+    error_message: str | None = None
+    """Also while RUNNING: failed nodes are kept for an interactive session."""
+    nodes: tuple[NodeState, ...] = ()
+    is_syncing: bool = False
+    """Checkpoints that are complete on disk are not in the store yet."""
+    is_forgotten: bool = False
+    """Nothing of the job is left, here or in the store; control may delete its record."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "attempt": self.attempt,
+            "phase": self.phase.value,
+            "outcome": self.outcome and self.outcome.value,
+            "error_message": self.error_message,
+            "nodes": [node.to_wire() for node in self.nodes],
+            "is_syncing": self.is_syncing,
+            "is_forgotten": self.is_forgotten,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "JobReport":
+        """The inverse of `to_wire`. Raises KeyError, TypeError or ValueError that names what is wrong."""
+        return cls(
+            job_id=text(wire, "job_id"),
+            attempt=count(wire, "attempt"),
+            phase=Phase(wire["phase"]),
+            outcome=None if wire["outcome"] is None else Outcome(wire["outcome"]),
+            error_message=optional_text(wire, "error_message"),
+            nodes=tuple(map(NodeState.from_wire, objects(wire, "nodes"))),
+            is_syncing=flag(wire, "is_syncing"),
+            is_forgotten=flag(wire, "is_forgotten"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BackendReport:
+    """One sync of a trainer: its backend and everything that it observes. `trainer` identifies the process."""
+
+    trainer: str
+    backend: str
+    reason: str | None
+    """Why the backend is away; None if it is there. Nothing is known about jobs while it is away."""
+    has_sessions: bool
+    hosts: tuple[Host, ...]
+    jobs: tuple[JobReport, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "trainer": self.trainer,
+            "backend": self.backend,
+            "reason": self.reason,
+            "has_sessions": self.has_sessions,
+            "hosts": [host.to_wire() for host in self.hosts],
+            "jobs": [job.to_wire() for job in self.jobs],
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "BackendReport":
+        """The inverse of `to_wire`. Raises KeyError, TypeError or ValueError that names what is wrong."""
+        return cls(
+            trainer=text(wire, "trainer"),
+            backend=text(wire, "backend"),
+            reason=optional_text(wire, "reason"),
+            has_sessions=flag(wire, "has_sessions"),
+            hosts=tuple(map(Host.from_wire, objects(wire, "hosts"))),
+            jobs=tuple(map(JobReport.from_wire, objects(wire, "jobs"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJob:
+    """What control wants of one job that has not ended, or that a trainer still has something of."""
+
+    job_id: str
+    attempt: int
+    """0: it was never started."""
+    status: str
+    wanted: Wanted
+    priority: int
+    availability_model: str
+    node_count: int
+    resources: NodeResources
+    created_at_ms: int
+
+    def to_wire(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {"wanted": self.wanted.value, "resources": self.resources.to_wire()}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "WantedJob":
+        priority = wire["priority"]
+        if type(priority) is not int:
+            raise TypeError("priority must be a whole number")
+        return cls(
+            job_id=text(wire, "job_id"),
+            attempt=count(wire, "attempt"),
+            status=text(wire, "status"),
+            wanted=Wanted(wire["wanted"]),
+            priority=priority,
+            availability_model=text(wire, "availability_model"),
+            node_count=count(wire, "node_count"),
+            resources=NodeResources.from_wire(wire["resources"]),
+            created_at_ms=count(wire, "created_at_ms"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTerminal:
+    """A browser waits for the shell of a session on this node. The trainer connects it once per `terminal_id`."""
+
+    terminal_id: str
+    job_id: str
+    attempt: int
+    rank: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "WantedTerminal":
+        return cls(text(wire, "terminal_id"), text(wire, "job_id"), count(wire, "attempt"), count(wire, "rank"))
+
+
+@dataclass(frozen=True, slots=True)
+class WantedState:
+    """Control's answer to a sync. `jobs`: highest priority first, then oldest."""
+
+    jobs: tuple[WantedJob, ...] = ()
+    terminals: tuple[WantedTerminal, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "jobs": [job.to_wire() for job in self.jobs],
+            "terminals": [terminal.to_wire() for terminal in self.terminals],
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "WantedState":
+        """The inverse of `to_wire`. Raises KeyError, TypeError or ValueError that names what is wrong."""
+        return cls(
+            tuple(map(WantedJob.from_wire, objects(wire, "jobs"))),
+            tuple(map(WantedTerminal.from_wire, objects(wire, "terminals"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file of a checkpoint. `path`: relative to the checkpoint, with `/`. `sha256`: in hexadecimal."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "CheckpointFile":
+        return cls(text(wire, "path"), count(wire, "size_bytes"), text(wire, "sha256"))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """A checkpoint of a job, as far as its way into the store. `files` None: it is not verified there yet."""
+
+    name: str
+    location: str
+    """Its directory in the store, relative to the store's root; another one for each content."""
+    created_at_ms: int
+    checkpoint_type: str
+    base_model: str | None
+    lora_adapter_config: Mapping[str, Any] | None
+    size_bytes: int
+    files: tuple[CheckpointFile, ...] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {"files": None if self.files is None else [file.to_wire() for file in self.files]}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "CheckpointReport":
+        """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
+        adapter = wire["lora_adapter_config"]
+        if adapter is not None and not isinstance(adapter, dict):
+            raise TypeError("lora_adapter_config must be an object")
+        return cls(
+            name=text(wire, "name"),
+            location=text(wire, "location"),
+            created_at_ms=count(wire, "created_at_ms"),
+            checkpoint_type=text(wire, "checkpoint_type"),
+            base_model=optional_text(wire, "base_model"),
+            lora_adapter_config=adapter,
+            size_bytes=count(wire, "size_bytes"),
+            files=None if wire["files"] is None else tuple(map(CheckpointFile.from_wire, objects(wire, "files"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A checkpoint that a job starts with: it is put back under its name."""
+
+    name: str
+    location: str
+    files: tuple[CheckpointFile, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"name": self.name, "location": self.location, "files": [file.to_wire() for file in self.files]}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Restore":
+        files = tuple(map(CheckpointFile.from_wire, objects(wire, "files")))
+        return cls(text(wire, "name"), text(wire, "location"), files)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Control's answer when a trainer may start a job: the attempt's number and all that it needs.
+
+    `environment_token` is spent once at `/internal/v1/training/environment`, by whoever runs the nodes.
+    """
+
+    job_id: str
+    attempt: int
+    spec: JobSpec
+    environment_token: str
+    restore: Restore | None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "attempt": self.attempt,
+            "spec": self.spec.to_wire(),
+            "environment_token": self.environment_token,
+            "restore": self.restore and self.restore.to_wire(),
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Claimed":
+        return cls(
+            job_id=text(wire, "job_id"),
+            attempt=count(wire, "attempt"),
+            spec=JobSpec.from_wire(wire["spec"]),
+            environment_token=text(wire, "environment_token"),
+            restore=None if wire["restore"] is None else Restore.from_wire(wire["restore"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    """A line that a node printed, secrets masked. `level`: `INFO`, or `WARNING` for standard error."""
+
+    timestamp_ns: int
+    level: str
+    message: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "OutputLine":
+        return cls(count(wire, "timestamp_ns"), text(wire, "level"), text(wire, "message"))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One value that a node printed as a line of JSON. `step` None: the line had none."""
+
+    name: str
+    timestamp_ms: int
+    step: int | None
+    value: float
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "MetricPoint":
+        value = wire["value"]
+        if type(value) not in (int, float):
+            raise TypeError("value must be a number")
+        step = wire["step"]
+        if step is not None and type(step) is not int:
+            raise TypeError("step must be a whole number")
+        return cls(text(wire, "name"), count(wire, "timestamp_ms"), step, float(value))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBatch:
+    """What a node printed between two offsets of its output. Control takes each byte range once."""
+
+    attempt: int
+    rank: int
+    offset: int
+    next_offset: int
+    lines: Sequence[OutputLine]
+    metrics: Sequence[MetricPoint]
+
+    def to_wire(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in ("attempt", "rank", "offset", "next_offset")}
+        return plain | {
+            "lines": [line.to_wire() for line in self.lines],
+            "metrics": [point.to_wire() for point in self.metrics],
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "OutputBatch":
+        """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
+        return cls(
+            attempt=count(wire, "attempt"),
+            rank=count(wire, "rank"),
+            offset=count(wire, "offset"),
+            next_offset=count(wire, "next_offset"),
+            lines=tuple(map(OutputLine.from_wire, objects(wire, "lines"))),
+            metrics=tuple(map(MetricPoint.from_wire, objects(wire, "metrics"))),
+        )

@@ -1,0 +1,58 @@
+"""The statuses of training jobs and of their checkpoints, and the phases that a trainer reports.
+
+See docs/reference/training.md#statuses.
+"""
+
+from enum import Enum
+
+CREATED, PENDING = "TRAINING_JOB_CREATED", "TRAINING_JOB_PENDING"
+DEPLOYING, RUNNING = "TRAINING_JOB_DEPLOYING", "TRAINING_JOB_RUNNING"
+COMPLETED, FAILED = "TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED"
+DEPLOY_FAILED, STOPPED = "TRAINING_JOB_DEPLOY_FAILED", "TRAINING_JOB_STOPPED"
+
+QUEUED = frozenset((CREATED, PENDING))
+"""The job waits for room; nothing of it runs."""
+PLACED = frozenset((DEPLOYING, RUNNING))
+"""A backend has the job."""
+ENDED = frozenset((COMPLETED, FAILED, DEPLOY_FAILED, STOPPED))
+STATUSES = (PENDING, CREATED, DEPLOYING, RUNNING, COMPLETED, DEPLOY_FAILED, FAILED, STOPPED)
+
+SYNCING = "SYNCING"
+ALL_SYNCED = "COMPLETED"
+"""`checkpoint_sync_status` of a job whose checkpoints are all in the store."""
+SYNCED = "COMPLETE"
+"""`sync_status` of a checkpoint that is in the store, verified."""
+FULL, LORA = "FULL", "LORA"
+"""`checkpoint_type`."""
+
+
+class Phase(Enum):
+    """How far a trainer is with one attempt at a job."""
+
+    WAITING = "WAITING"
+    """It does not fit now. Nothing of it runs."""
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    ENDED = "ENDED"
+    """Nothing of it runs any more; the outcome says why."""
+
+
+class Outcome(Enum):
+    """How one attempt at a job ended."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    DEPLOY_FAILED = "DEPLOY_FAILED"
+    """No start command ran."""
+    STOPPED = "STOPPED"
+    REQUEUED = "REQUEUED"
+    """The job waits again: it was preempted, or its start was lost before anything ran."""
+
+
+class Wanted(Enum):
+    """What control wants of a job."""
+
+    RUN = "RUN"
+    STOP = "STOP"
+    FORGET = "FORGET"
+    """The job was deleted: remove its files, also those in the checkpoint store."""

@@ -1,0 +1,99 @@
+"""What every training backend does: runs the nodes of jobs, keeps what they print, puts checkpoints into the store.
+
+`trainer/app.py` picks one. A fake and the real ones pass the same suite (`tests/contracts/training`).
+See docs/reference/training.md#backends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from policy.training.reports import CheckpointReport, Claimed, JobReport
+from policy.training.resources import Host
+from policy.training.statuses import Outcome
+
+
+class BackendAwayError(Exception):
+    """The backend cannot be reached. The message says why and what to check."""
+
+
+class NoTerminalError(Exception):
+    """There is no shell on this node: it has ended, or the backend has no sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """Whole lines of one node's output from an offset on. `lines`: (epoch ns, is standard error, text), masked.
+
+    `next_offset` is where the next chunk starts. `is_end`: the node has ended, and this is the last of its output.
+    """
+
+    lines: Sequence[tuple[int, bool, str]]
+    next_offset: int
+    is_end: bool
+
+
+class Terminal(Protocol):
+    """A shell in a pseudo-terminal on a node, in the job's working directory and environment."""
+
+    async def read(self) -> bytes:
+        """What the shell wrote; empty at its end."""
+        ...
+
+    async def write(self, typed: bytes) -> None: ...
+
+    async def resize(self, columns: int, rows: int) -> None: ...
+
+    async def close(self) -> None:
+        """End the shell and what it started in its foreground."""
+        ...
+
+
+class Backend(Protocol):
+    """One backend. Every method may raise BackendAwayError. Each is idempotent unless it says otherwise."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def has_sessions(self) -> bool: ...
+
+    async def open(self) -> None:
+        """Take up what an earlier trainer left: adopt the jobs that still run."""
+        ...
+
+    async def hosts(self) -> Sequence[Host]:
+        """The machines, as if no job ran on them."""
+        ...
+
+    async def start(self, job: Claimed, hosts: Sequence[str]) -> None:
+        """Begin an attempt: node `rank` on `hosts[rank]`. Progress and failure show in `observe`."""
+        ...
+
+    async def stop(self, job_id: str, outcome: Outcome) -> None:
+        """Ask a job to end: SIGTERM now, SIGKILL after the grace period. `outcome` (STOPPED or REQUEUED) if it runs."""
+        ...
+
+    async def observe(self) -> Sequence[JobReport]:
+        """The latest attempt of every job that the backend has something of."""
+        ...
+
+    async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
+        """What a node printed from `offset` on, a bounded part of it."""
+        ...
+
+    async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:
+        """The checkpoints of an attempt, as far as their way into the store. Not those it was restored from."""
+        ...
+
+    async def forget(self, job_id: str, with_store: bool) -> None:
+        """Remove everything of an ended job from the hosts, and with `with_store` from the checkpoint store."""
+        ...
+
+    async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
+        """A new shell on a node. NoTerminalError if the node has ended."""
+        ...
+
+    async def close(self) -> None:
+        """End the trainer's part. `local` stops its jobs, so that none outlives the product; others leave them."""
+        ...

@@ -1,0 +1,1 @@
+"""The only code of the trainer that touches control, machines and stores."""

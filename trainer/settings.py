@@ -1,0 +1,96 @@
+"""The trainer's settings, read once from the environment (docs/reference/settings.md). `repr` shows no secrets."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtime.environment import Environment, http_url, internal_token
+from runtime.log_schema import DEFAULT_LEVEL, parse_level
+
+LOCAL, RAY, OFF = "local", "ray", "off"
+BACKENDS = (LOCAL, RAY, OFF)
+DEFAULT_STOP_GRACE_S = 10.0
+_MEMORY = re.compile(r"([1-9][0-9]{0,8})(Mi|Gi|Ti)")
+_MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What `local` may use of this machine. None: what the machine has."""
+
+    cpu: int | None = None
+    memory_mib: int | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of `trainer.app.run`."""
+
+    control_url: str
+    internal_token: str = field(repr=False)
+    directory: Path
+    """Where the nodes' files are, and by default the checkpoint store."""
+    backend: str = LOCAL
+    ray_address: str | None = None
+    checkpoint_store: str = ""
+    """An fsspec URL."""
+    capacity: Capacity = Capacity()
+    stop_grace_s: float = DEFAULT_STOP_GRACE_S
+    """From SIGTERM to SIGKILL."""
+    user: str | None = None
+    """The user that the nodes of `local` run as; None: the trainer's."""
+    log_level: str = DEFAULT_LEVEL
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read the settings. Raises `SettingsError` at the first one that is missing or invalid."""
+        read = Environment(environ)
+        directory = read.parsed("TOLLGATE_TRAINING_DIR", Path, ".tollgate/training").absolute()
+        return cls(
+            control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
+            internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
+            directory=directory,
+            backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),
+            ray_address=read.text("TOLLGATE_RAY_ADDRESS") if read.has("TOLLGATE_RAY_ADDRESS") else None,
+            checkpoint_store=read.text("TOLLGATE_CHECKPOINT_STORE", (directory / "checkpoints").as_uri()),
+            capacity=read.parsed("TOLLGATE_TRAINING_CAPACITY", parse_capacity)
+            if read.has("TOLLGATE_TRAINING_CAPACITY")
+            else Capacity(),
+            stop_grace_s=read.seconds("TOLLGATE_TRAINING_STOP_GRACE_S", DEFAULT_STOP_GRACE_S),
+            user=read.text("TOLLGATE_TRAINING_USER") if read.has("TOLLGATE_TRAINING_USER") else None,
+            log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),
+        )
+
+
+def parse_backend(text: str) -> str:
+    if text not in BACKENDS:
+        raise ValueError(f"expected one of {', '.join(BACKENDS)}")
+    return text
+
+
+def parse_capacity(text: str) -> Capacity:
+    """`cpu=4,memory=16Gi,nodes=8`, in any order, each at most once."""
+    expected = "expected cpu=N,memory=NGi,nodes=N, each at most once"
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        field = {"cpu": "cpu", "memory": "memory_mib", "nodes": "nodes"}.get(name)
+        if field is None or field in found:
+            raise ValueError(expected)
+        found[field] = parse_memory_mib(value) if name == "memory" else _positive(value, expected)
+    return Capacity(**found)
+
+
+def parse_memory_mib(text: str) -> int:
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise ValueError("expected a size of memory such as 512Mi or 16Gi")
+    return int(found[1]) * _MIB[found[2]]
+
+
+def _positive(text: str, expected: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise ValueError(expected)
+    return int(text)
