@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from control.operator.training_commands import training
 from launcher.command import launcher
 from policy.credentials import KeyKind
 from runtime.private_files import UMASK
@@ -132,6 +133,7 @@ def demo(keep: bool) -> None:
 
 
 tollgate.add_command(launcher)
+tollgate.add_command(training)
 
 
 # --- workspaces, keys, secrets ------------------------------------------------------------------------------------

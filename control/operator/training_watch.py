@@ -1,0 +1,113 @@
+"""`tollgate training watch`: follows one job over the management API and prints a line about its progress.
+
+On a terminal the line is rewritten in place; elsewhere a new line is printed when it changes.
+See docs/reference/command-line.md#training.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from control.edges.management_client import AwayError, ManagementClient, ManagementError
+from policy.training.statuses import COMPLETED, ENDED, SYNCED, SYNCING
+
+POLL_S = 1.0
+_METRICS_SHOWN = 4
+_CLEAR = "\r\x1b[2K"
+Print = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one look at a job showed."""
+
+    job: Mapping[str, Any]
+    latest: Mapping[str, Mapping[str, Any]]
+    """The last point of each metric."""
+    checkpoints: tuple[str, ...]
+    """Their `sync_status`."""
+
+    @property
+    def has_ended(self) -> bool:
+        """The job has ended, and its checkpoints are in the store."""
+        return self.job["current_status"] in ENDED and self.job["checkpoint_sync_status"] != SYNCING
+
+
+class ProgressPrinter:
+    """Prints progress: in place on a terminal, as lines elsewhere."""
+
+    def __init__(self, write: Print, is_terminal: bool) -> None:
+        self._write = write
+        self._is_terminal = is_terminal
+        self._last = ""
+
+    def show(self, line: str) -> None:
+        if self._is_terminal:
+            self._write(_CLEAR + line)
+        elif line != self._last:
+            self._write(line + "\n")
+        self._last = line
+
+    def end(self) -> None:
+        if self._is_terminal:
+            self._write("\n")
+
+
+def describe(progress: Progress, now_s: float) -> str:
+    """One line: status, time, metrics, checkpoints, and the error if there is one. `now_s`: epoch seconds."""
+    job = progress.job
+    status = job["current_status"].removeprefix("TRAINING_JOB_")
+    until_s = _epoch_s(job["updated_at"]) if job["current_status"] in ENDED else now_s
+    parts = [f"{status} {_duration(until_s - _epoch_s(job['created_at']))}"]
+    shown = sorted(progress.latest.items())[:_METRICS_SHOWN]
+    parts += [f"{name} {point['value']:.6g}{_at(point['step'])}" for name, point in shown]
+    if progress.checkpoints:
+        done = progress.checkpoints.count(SYNCED)
+        parts.append(f"checkpoints {done} of {len(progress.checkpoints)} synced")
+    if job["error_message"]:
+        parts.append(str(job["error_message"]))
+    return " · ".join(parts)
+
+
+async def watch(client: ManagementClient, job_id: str, printer: ProgressPrinter) -> bool:
+    """Follow the job until it has ended. Returns whether it is COMPLETED. ManagementError if it cannot be followed."""
+    found = (await client.call("POST", "/v1/training_jobs/search", {"job_id": job_id}))["training_jobs"]
+    if not found:
+        raise ManagementError(f"no training job {job_id} in this workspace; search lists them")
+    path = f"/v1/training_projects/{found[0]['training_project_id']}/jobs/{job_id}"
+    while True:
+        try:
+            progress = await _look(client, path)
+        except AwayError as error:
+            printer.show(f"control is away, asking again: {error}")
+        else:
+            printer.show(describe(progress, time.time()))
+            if progress.has_ended:
+                printer.end()
+                return bool(progress.job["current_status"] == COMPLETED)
+        await asyncio.sleep(POLL_S)
+
+
+async def _look(client: ManagementClient, path: str) -> Progress:
+    answer = await client.call("GET", f"{path}/checkpoints")
+    metrics = (await client.call("GET", f"{path}/metrics"))["metrics"]
+    latest = {metric["name"]: metric["points"][-1] for metric in metrics if metric["points"]}
+    statuses = tuple(checkpoint["sync_status"] for checkpoint in answer["checkpoints"])
+    return Progress(answer["training_job"], latest, statuses)
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f" (step {step})"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _epoch_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
