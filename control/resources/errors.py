@@ -79,6 +79,14 @@ class DeliveryNotFoundError(NotFoundError):
     """delivery not found"""
 
 
+class TrainingProjectNotFoundError(NotFoundError):
+    """training project not found"""
+
+
+class TrainingJobNotFoundError(NotFoundError):
+    """training job not found"""
+
+
 # --- it conflicts with what exists --------------------------------------------------------------------------------
 
 
@@ -95,7 +103,7 @@ class ExternalEntityIdTakenError(ConflictError):
 
 
 class SecretInUseError(ConflictError):
-    """the secret is in use by an endpoint"""
+    """the secret is in use by an endpoint or by a training job that has not ended"""
 
 
 class SecretContendedError(ConflictError):
@@ -148,8 +156,45 @@ class DeliveryInProgressError(ConflictError):
     """the delivery is being attempted right now"""
 
 
+class JobEndedError(ConflictError):
+    """the training job has ended"""
+
+
+class JobNotEndedError(ConflictError):
+    """the training job has not ended; stop it first"""
+
+
+class ProjectInUseError(InUseError):
+    """jobs of the training project have not ended; stop them first"""
+
+
+class JobNotClaimableError(ConflictError):
+    """The training job does not wait for a start, or another attempt was started meanwhile."""
+
+
+class TooManyProjectsError(ConflictError):
+    """The workspace has as many training projects as it may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a workspace has at most {most} training projects; delete one first")
+
+
+class TooManyJobsError(ConflictError):
+    """The workspace has as many unfinished training jobs as it may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a workspace has at most {most} training jobs that have not ended; stop one, or wait")
+
+
 class EventsLostError(DomainError):
     """The event that was committed before is not in this database: it was restored or replaced."""
+
+
+# --- the workspace may not ----------------------------------------------------------------------------------------
+
+
+class TrainingNotEnabledError(DomainError):
+    """Training is not enabled for this workspace; the operator enables it: tollgate workspace set NAME --training"""
 
 
 # --- not now ------------------------------------------------------------------------------------------------------
@@ -182,3 +227,13 @@ class IngestTooSlowError(DomainError):
 
 class UsageUnavailableError(DomainError):
     """Usage cannot be read right now because Redis does not answer; try again"""
+
+
+class TrainingUnavailableError(DomainError):
+    """The training backend cannot be reached right now; jobs stay as they are. Try again."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        """`reason`: why, as the trainer says it."""
+        super().__init__()
+        if reason:
+            self.message += f" Its trainer says: {reason}"

@@ -29,6 +29,8 @@ from control.resources.errors import (
     NotFoundError,
     RateLimitedError,
     SecretUnreadableError,
+    TrainingNotEnabledError,
+    TrainingUnavailableError,
     UsageUnavailableError,
 )
 
@@ -73,6 +75,8 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     IngestTooSlowError: (503, "DATABASE_UNAVAILABLE"),
     UsageUnavailableError: (503, "COUNTERS_UNAVAILABLE"),
     SecretUnreadableError: (503, "SECRET_UNREADABLE"),
+    TrainingNotEnabledError: (403, "TRAINING_NOT_ENABLED"),
+    TrainingUnavailableError: (503, "TRAINING_UNAVAILABLE"),
 }
 """Status and code of each domain error; a subclass without a row has its base's."""
 

@@ -6,25 +6,25 @@ Times are epoch milliseconds.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.training.job_spec import JobSpec
 from policy.training.reports import CheckpointFile, NodeState
-from policy.training.resources import Host
+from policy.training.resources import Host, NodeResources
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectRecord:
-    """A training project."""
+    """A training project. `is_deleted`: nobody sees it any more; jobs of it are still to be removed."""
 
     id: str
     workspace_id: str
     name: str
+    is_deleted: bool
     created_at_ms: int
     updated_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A training job. The fields are the table's columns, in their order."""
+    """A training job without its `JobSpec`, which may be long and is read on its own (`job_rows.get_spec`)."""
 
     id: str
     workspace_id: str
@@ -32,9 +32,12 @@ class JobRecord:
     name: str | None
     status: str
     error_message: str | None
-    spec: JobSpec
     priority: int
     availability_model: str
+    node_count: int
+    resources: NodeResources
+    gpu_memory_mib: int | None
+    """Of one GPU, if the backend knew it when the job was created."""
     attempt: int
     stop_requested: bool
     is_deleted: bool

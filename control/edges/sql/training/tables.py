@@ -10,10 +10,18 @@ training_projects = Table(
     Column("id", Id, primary_key=True),
     Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
     Column("name", Id, nullable=False),
+    Column("is_deleted", Boolean, nullable=False),  # invisible; its row goes with the last of its jobs' rows
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
-    Index("uq_training_projects_workspace_id_name", "workspace_id", "name", unique=True),
     Index("ix_training_projects_workspace_id_id", "workspace_id", "id"),
+)
+Index(
+    "uq_training_projects_workspace_id_name",
+    training_projects.c.workspace_id,
+    training_projects.c.name,
+    unique=True,
+    sqlite_where=~training_projects.c.is_deleted,
+    postgresql_where=~training_projects.c.is_deleted,
 )
 
 training_jobs = Table(
@@ -25,9 +33,11 @@ training_jobs = Table(
     Column("name", Text, nullable=True),
     Column("status", Id, nullable=False),
     Column("error_message", Text, nullable=True),
-    Column("spec", Text, nullable=False),  # policy.training.job_spec.JobSpec
     Column("priority", Integer, nullable=False),
     Column("availability_model", Id, nullable=False),
+    Column("node_count", Integer, nullable=False),
+    Column("resources", Text, nullable=False),  # policy.training.resources.NodeResources
+    Column("gpu_memory_mib", BigInteger, nullable=True),  # of one GPU, if the backend knew it when the job was created
     Column("attempt", Integer, nullable=False),  # how often a trainer started it
     Column("stop_requested", Boolean, nullable=False),
     Column("is_deleted", Boolean, nullable=False),  # invisible; its row goes when the trainer has removed its files
@@ -39,9 +49,17 @@ training_jobs = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
     Column("ended_at_ms", BigInteger, nullable=True),
+    # policy.training.job_spec.JobSpec. The last column, because it may be long and SQLite reads a row from its start.
+    Column("spec", Text, nullable=False),
     Index("ix_training_jobs_workspace_id_created_at_ms_id", "workspace_id", "created_at_ms", "id"),
     Index("ix_training_jobs_project_id_created_at_ms_id", "project_id", "created_at_ms", "id"),
     Index("ix_training_jobs_status", "status"),
+)
+Index(
+    "ix_training_jobs_is_deleted",
+    training_jobs.c.id,
+    sqlite_where=training_jobs.c.is_deleted,
+    postgresql_where=training_jobs.c.is_deleted,
 )
 
 training_checkpoints = Table(

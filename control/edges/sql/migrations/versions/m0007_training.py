@@ -34,11 +34,17 @@ def _create_projects() -> None:
         sa.Column("id", Id, primary_key=True),
         sa.Column("workspace_id", Id, nullable=False),
         sa.Column("name", Id, nullable=False),
+        sa.Column("is_deleted", sa.Boolean, nullable=False),
         sa.Column("created_at_ms", sa.BigInteger, nullable=False),
         sa.Column("updated_at_ms", sa.BigInteger, nullable=False),
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], "fk_training_projects_workspace_id"),
     )
-    _index("uq_training_projects_workspace_id_name", "training_projects", "workspace_id", "name", unique=True)
+    op.create_index(
+        *("uq_training_projects_workspace_id_name", "training_projects", ["workspace_id", "name"]),
+        unique=True,
+        sqlite_where=sa.text("NOT is_deleted"),
+        postgresql_where=sa.text("NOT is_deleted"),
+    )
     _index("ix_training_projects_workspace_id_id", "training_projects", "workspace_id", "id")
 
 
@@ -51,9 +57,11 @@ def _create_jobs() -> None:
         sa.Column("name", sa.Text, nullable=True),
         sa.Column("status", Id, nullable=False),
         sa.Column("error_message", sa.Text, nullable=True),
-        sa.Column("spec", sa.Text, nullable=False),
         sa.Column("priority", sa.Integer, nullable=False),
         sa.Column("availability_model", Id, nullable=False),
+        sa.Column("node_count", sa.Integer, nullable=False),
+        sa.Column("resources", sa.Text, nullable=False),
+        sa.Column("gpu_memory_mib", sa.BigInteger, nullable=True),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("stop_requested", sa.Boolean, nullable=False),
         sa.Column("is_deleted", sa.Boolean, nullable=False),
@@ -65,12 +73,18 @@ def _create_jobs() -> None:
         sa.Column("created_at_ms", sa.BigInteger, nullable=False),
         sa.Column("updated_at_ms", sa.BigInteger, nullable=False),
         sa.Column("ended_at_ms", sa.BigInteger, nullable=True),
+        sa.Column("spec", sa.Text, nullable=False),
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], "fk_training_jobs_workspace_id"),
         sa.ForeignKeyConstraint(["project_id"], ["training_projects.id"], "fk_training_jobs_project_id"),
     )
     for owner in ("workspace_id", "project_id"):
         _index(f"ix_training_jobs_{owner}_created_at_ms_id", "training_jobs", owner, "created_at_ms", "id")
     _index("ix_training_jobs_status", "training_jobs", "status")
+    op.create_index(
+        *("ix_training_jobs_is_deleted", "training_jobs", ["id"]),
+        sqlite_where=sa.text("is_deleted"),
+        postgresql_where=sa.text("is_deleted"),
+    )
 
 
 def _create_checkpoints() -> None:

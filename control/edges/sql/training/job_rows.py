@@ -1,0 +1,174 @@
+"""Queries on `training_jobs`: rows and `JobRecord`s. Only `get_spec` reads what a job runs, which may be long.
+
+The caller locks a job before it changes it, and changes it by `control/resources/training/job_states.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import delete, func, insert, select, union, update
+
+from control.edges.sql.one_of import one_of
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.training.project_rows import delete_if_empty
+from control.edges.sql.training.tables import training_checkpoints, training_jobs, training_projects, training_sessions
+from control.resources.training.records import JobRecord
+from policy.training.job_spec import JobSpec, SecretRef
+from policy.training.reports import NodeState
+from policy.training.resources import NodeResources
+from policy.training.statuses import PLACED, QUEUED
+
+UNFINISHED = QUEUED | PLACED
+_jobs = training_jobs.c
+_COLUMNS = tuple(_jobs[name] for name in JobRecord.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSearch:
+    """Which jobs of a workspace are searched for; None and empty are no filter."""
+
+    workspace_id: str
+    project_id: str | None = None
+    job_id: str | None = None
+    statuses: tuple[str, ...] = ()
+    newest_first: bool = True
+    limit: int = 1000
+
+
+async def find_job(conn: Connection, workspace_id: str, project_id: str, job_id: str) -> JobRecord | None:
+    """A job as the workspace sees it: None if it was deleted."""
+    found = await search_jobs(conn, JobSearch(workspace_id, project_id, job_id, limit=1))
+    return found[0] if found else None
+
+
+async def find_job_anywhere(conn: Connection, job_id: str) -> JobRecord | None:
+    """A job of any workspace, also a deleted one: for a trainer."""
+    return _optional((await conn.execute(select(*_COLUMNS).where(_jobs.id == job_id))).one_or_none())
+
+
+async def lock_job(tx: WriteTx, job_id: str) -> JobRecord | None:
+    """The same, locked against other changes."""
+    query = select(*_COLUMNS).where(_jobs.id == job_id).with_for_update(key_share=True)
+    return _optional((await tx.conn.execute(query)).one_or_none())
+
+
+async def lock_project_jobs(tx: WriteTx, project_id: str) -> list[JobRecord]:
+    """All jobs of a project, also deleted ones, in order of their ids, so that two processes cannot deadlock."""
+    query = select(*_COLUMNS).where(_jobs.project_id == project_id).order_by(_jobs.id)
+    return [_record(row) for row in await tx.conn.execute(query.with_for_update(key_share=True))]
+
+
+async def get_spec(conn: Connection, job_id: str) -> JobSpec:
+    """What an existing job runs."""
+    text = (await conn.execute(select(_jobs.spec).where(_jobs.id == job_id))).scalar_one()
+    return JobSpec.from_wire(orjson.loads(text))
+
+
+async def search_jobs(conn: Connection, search: JobSearch) -> list[JobRecord]:
+    """The jobs that match, by time of creation, and those of one millisecond by id."""
+    query = select(*_COLUMNS).where(_jobs.workspace_id == search.workspace_id, ~_jobs.is_deleted)
+    if search.project_id is not None:
+        query = query.where(_jobs.project_id == search.project_id)
+    if search.job_id is not None:
+        query = query.where(_jobs.id == search.job_id)
+    if search.statuses:
+        query = query.where(_jobs.status.in_(sorted(search.statuses)))
+    order = [_jobs.created_at_ms, _jobs.id]
+    query = query.order_by(*(column.desc() for column in order) if search.newest_first else order)
+    return [_record(row) for row in await conn.execute(query.limit(search.limit))]
+
+
+async def latest_jobs(conn: Connection, project_ids: Iterable[str]) -> Mapping[str, JobRecord]:
+    """The newest job of each of these projects, by project; a project without jobs is missing."""
+    newest = (
+        select(_jobs.id)
+        .where(_jobs.project_id == training_projects.c.id, ~_jobs.is_deleted)
+        .order_by(_jobs.created_at_ms.desc(), _jobs.id.desc())
+        .limit(1)
+        .correlate(training_projects)
+        .scalar_subquery()
+    )
+    chosen = select(newest).where(one_of(training_projects.c.id, project_ids))
+    rows = await conn.execute(select(*_COLUMNS).where(_jobs.id.in_(chosen)))
+    return {row.project_id: _record(row) for row in rows}
+
+
+async def count_unfinished(conn: Connection, workspace_id: str) -> int:
+    query = select(func.count()).where(_jobs.workspace_id == workspace_id, _jobs.status.in_(sorted(UNFINISHED)))
+    count: int = (await conn.execute(query)).scalar_one()
+    return count
+
+
+async def wanted_jobs(conn: Connection) -> list[JobRecord]:
+    """All jobs of all workspaces that have not ended, or are deleted and not forgotten yet.
+
+    The highest priority first, then the oldest.
+    """
+    unfinished = select(_jobs.id).where(_jobs.status.in_(sorted(UNFINISHED)))
+    ids = union(unfinished, select(_jobs.id).where(_jobs.is_deleted)).subquery()
+    order = (_jobs.priority.desc(), _jobs.created_at_ms, _jobs.id)
+    query = select(*_COLUMNS).join_from(training_jobs, ids, _jobs.id == ids.c.id).order_by(*order)
+    return [_record(row) for row in await conn.execute(query)]
+
+
+async def uses_secret(conn: Connection, workspace_id: str, name: str) -> bool:
+    """Whether an environment variable of a job that has not ended names this secret."""
+    named = orjson.dumps({"secret": name}).decode()  # as `insert_job` writes it; other text may look alike
+    unfinished = (_jobs.workspace_id == workspace_id, _jobs.status.in_(sorted(UNFINISHED)))
+    query = select(_jobs.spec).where(*unfinished, _jobs.spec.contains(named, autoescape=True))
+    for text in (await conn.execute(query)).scalars():
+        if SecretRef(name) in JobSpec.from_wire(orjson.loads(text)).environment.values():
+            return True
+    return False
+
+
+async def insert_job(tx: WriteTx, record: JobRecord, spec: JobSpec) -> None:
+    text = orjson.dumps(spec.to_wire()).decode()
+    await tx.conn.execute(insert(training_jobs).values(**_values(record), spec=text))
+
+
+async def update_job(tx: WriteTx, before: JobRecord, after: JobRecord) -> None:
+    """Write what differs. `before` is the job as it was locked."""
+    old = _values(before)
+    changed = {name: value for name, value in _values(after).items() if value != old[name]}
+    if changed:
+        await tx.conn.execute(update(training_jobs).where(_jobs.id == after.id).values(**changed))
+
+
+async def delete_job(tx: WriteTx, record: JobRecord) -> None:
+    """Delete a job with its checkpoints and sessions, and its project if that was deleted and this was its last job.
+
+    The job's logs and metrics are deleted later, in small steps.
+    """
+    for table in (training_checkpoints, training_sessions):
+        await tx.conn.execute(delete(table).where(table.c.job_id == record.id))
+    await tx.conn.execute(delete(training_jobs).where(_jobs.id == record.id))
+    await delete_if_empty(tx, record.project_id)
+
+
+def _values(record: JobRecord) -> dict[str, Any]:
+    """The columns of a job, without its spec."""
+    values = {name: getattr(record, name) for name in JobRecord.__dataclass_fields__}
+    return values | {
+        "resources": orjson.dumps(record.resources.to_wire()).decode(),
+        "nodes": orjson.dumps([node.to_wire() for node in record.nodes]).decode(),
+        "output_offsets": orjson.dumps({str(rank): offset for rank, offset in record.output_offsets.items()}).decode(),
+    }
+
+
+def _record(row: Any) -> JobRecord:
+    values = {name: getattr(row, name) for name in JobRecord.__dataclass_fields__}
+    return JobRecord(
+        **values
+        | {
+            "resources": NodeResources.from_wire(orjson.loads(row.resources)),
+            "nodes": tuple(map(NodeState.from_wire, orjson.loads(row.nodes))),
+            "output_offsets": {int(rank): offset for rank, offset in orjson.loads(row.output_offsets).items()},
+        }
+    )
+
+
+def _optional(row: Any) -> JobRecord | None:
+    return _record(row) if row else None

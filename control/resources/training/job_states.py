@@ -1,0 +1,171 @@
+"""The life of a training job: which status follows which, by what happened. Pure.
+
+Everything that changes a job's status is here: `reported`, `claimed` and `stopped` move it along one table, and each
+returns the job unchanged where nothing happened. Ended jobs never move.
+
+See docs/reference/training.md#statuses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+
+from control.resources.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
+from control.resources.training.records import JobRecord
+from policy.training.reports import JobReport
+from policy.training.statuses import (
+    ALL_SYNCED,
+    COMPLETED,
+    CREATED,
+    DEPLOY_FAILED,
+    DEPLOYING,
+    ENDED,
+    FAILED,
+    PENDING,
+    PLACED,
+    QUEUED,
+    RUNNING,
+    STOPPED,
+    SYNCING,
+    Outcome,
+    Phase,
+    Wanted,
+)
+
+MAX_ERROR_CHARS = 1000
+
+
+class Event(Enum):
+    """What happens to a job."""
+
+    DOES_NOT_FIT = "DOES_NOT_FIT"
+    CLAIMED = "CLAIMED"
+    """A trainer starts an attempt."""
+    RUNS = "RUNS"
+    HAS_COMPLETED = "HAS_COMPLETED"
+    HAS_FAILED = "HAS_FAILED"
+    COULD_NOT_START = "COULD_NOT_START"
+    WAS_STOPPED = "WAS_STOPPED"
+    LOST_ITS_PLACE = "LOST_ITS_PLACE"
+    """The attempt was preempted, or it was lost before anything ran."""
+
+
+_QUEUED: Mapping[Event, str] = {Event.CLAIMED: DEPLOYING, Event.WAS_STOPPED: STOPPED}
+_PLACED: Mapping[Event, str] = {
+    Event.HAS_COMPLETED: COMPLETED,
+    Event.HAS_FAILED: FAILED,
+    Event.WAS_STOPPED: STOPPED,
+    Event.LOST_ITS_PLACE: PENDING,
+}
+TRANSITIONS: Mapping[str, Mapping[Event, str]] = {
+    CREATED: {**_QUEUED, Event.DOES_NOT_FIT: PENDING},
+    PENDING: _QUEUED,
+    DEPLOYING: {**_PLACED, Event.RUNS: RUNNING, Event.COULD_NOT_START: DEPLOY_FAILED},
+    RUNNING: {**_PLACED, Event.COULD_NOT_START: FAILED},
+    **{status: {} for status in ENDED},
+}
+"""The status after an event, by status. An event that is missing changes nothing: it is late, or repeated."""
+
+_OUTCOMES = {
+    Outcome.COMPLETED: Event.HAS_COMPLETED,
+    Outcome.FAILED: Event.HAS_FAILED,
+    Outcome.DEPLOY_FAILED: Event.COULD_NOT_START,
+    Outcome.STOPPED: Event.WAS_STOPPED,
+    Outcome.REQUEUED: Event.LOST_ITS_PLACE,
+}
+
+
+def reported(job: JobRecord, report: JobReport, now_ms: int) -> JobRecord:
+    """The job after a trainer's report; the job itself if the report is about another attempt or tells nothing new.
+
+    A trainer reports `is_syncing` false only after it has delivered the checkpoints' own reports.
+    """
+    if report.attempt != job.attempt:
+        return job
+    event = _event(job, report)
+    after = _moved(job, event, now_ms) if event else job
+    if job.status in PLACED and event is not Event.DOES_NOT_FIT:
+        nodes = report.nodes if after.status not in QUEUED else ()
+        after = replace(after, error_message=_error_text(report.error_message), nodes=nodes)
+    return _touched(job, replace(after, checkpoint_sync_status=_sync_status(job, report)), now_ms)
+
+
+def claimed(job: JobRecord, attempt: int, environment_digest: str, now_ms: int) -> JobRecord:
+    """The job once a trainer starts its next attempt. `attempt`: how many the trainer knows of.
+
+    Raises JobNotClaimableError if the job does not wait, or has been started meanwhile.
+    """
+    if job.status not in QUEUED or job.stop_requested or job.is_deleted or job.attempt != attempt:
+        raise JobNotClaimableError
+    attempt_of = replace(job, attempt=attempt + 1, environment_digest=environment_digest)
+    fresh = replace(attempt_of, error_message=None, nodes=(), output_offsets={})
+    return _touched(job, _moved(fresh, Event.CLAIMED, now_ms), now_ms)
+
+
+def stopped(job: JobRecord, now_ms: int) -> JobRecord:
+    """The job after a request to stop it: a waiting one has ended, another one is asked to. JobEndedError if it has."""
+    if job.status in ENDED:
+        raise JobEndedError
+    after = _moved(job, Event.WAS_STOPPED, now_ms) if job.status in QUEUED else replace(job, stop_requested=True)
+    return _touched(job, after, now_ms)
+
+
+def deleted(job: JobRecord, now_ms: int) -> JobRecord:
+    """The job, invisible from now on. JobNotEndedError if it has not ended."""
+    if job.status not in ENDED:
+        raise JobNotEndedError
+    return _touched(job, replace(job, is_deleted=True), now_ms)
+
+
+def wanted(job: JobRecord) -> Wanted | None:
+    """What a trainer is to do with the job; None if it has ended and may keep its files."""
+    if job.is_deleted:
+        return Wanted.FORGET
+    if job.status in ENDED:
+        return None
+    return Wanted.STOP if job.stop_requested else Wanted.RUN
+
+
+def _event(job: JobRecord, report: JobReport) -> Event | None:
+    match report.phase:
+        case Phase.WAITING:
+            return Event.DOES_NOT_FIT
+        case Phase.STARTING:
+            return None
+        case Phase.RUNNING:
+            return Event.RUNS
+        case Phase.ENDED:
+            event = _OUTCOMES[report.outcome or Outcome.FAILED]
+            return Event.WAS_STOPPED if event is Event.LOST_ITS_PLACE and job.stop_requested else event
+
+
+def _moved(job: JobRecord, event: Event, now_ms: int) -> JobRecord:
+    status = TRANSITIONS[job.status].get(event, job.status)
+    has_ended = status in ENDED and job.status not in ENDED
+    is_over = has_ended or (status in QUEUED and job.status in PLACED)
+    return replace(
+        job,
+        status=status,
+        ended_at_ms=now_ms if has_ended else job.ended_at_ms,
+        environment_digest=None if is_over else job.environment_digest,
+    )
+
+
+def _sync_status(job: JobRecord, report: JobReport) -> str | None:
+    if report.is_syncing:
+        return SYNCING
+    return ALL_SYNCED if job.checkpoint_sync_status == SYNCING else job.checkpoint_sync_status
+
+
+def _error_text(message: str | None) -> str | None:
+    """A message as every database holds it."""
+    if message is None:
+        return None
+    return message.replace("\0", "").encode("utf-8", "replace").decode()[:MAX_ERROR_CHARS]
+
+
+def _touched(before: JobRecord, after: JobRecord, now_ms: int) -> JobRecord:
+    """`updated_at` moves with each change, and only forwards."""
+    if after == before:
+        return before
+    return replace(after, updated_at_ms=max(now_ms, before.updated_at_ms + 1))
