@@ -15,11 +15,11 @@ from aiohttp import web
 from control.app import LIMITS, build
 from control.edges.process.data_directory import DataDirectory, DataDirectoryError
 from control.edges.sql.database import SchemaTooNewError
-from control.edges.telemetry.log_lines import log_to_stderr
 from control.settings import Settings
 from control.stopping import done_unless
 from control.time_slices import defer_full_collections
 from runtime.http_server import FrontRunner
+from runtime.log_lines import log_to_stderr
 from runtime.private_files import UMASK
 from runtime.setting_names import warnings_of
 
@@ -31,6 +31,8 @@ _FLAGS = {
     "redis_url": "TOLLGATE_REDIS_URL",
 }
 """The setting that each flag overrides."""
+_QUIET = ("alembic", "aiosqlite")
+"""Below WARNING, aiosqlite logs the parameters of statements, which hold secrets."""
 
 
 @click.command("tollgate control", context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,7 +49,7 @@ def main(data: Path | None, **flags: Any) -> None:
     """Tollgate's control plane. Settings: TOLLGATE_* (see docs/reference/settings.md); flags override."""
     try:
         settings = Settings.from_environ(_environ_with(data, flags))
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.log_level, _QUIET)
         for warning in warnings_of(os.environ):
             log.warning("%s", warning)
         app = build(settings)

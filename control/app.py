@@ -41,7 +41,6 @@ from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
 from control.edges.sql.store import Store
-from control.edges.telemetry.log_lines import OutageLog
 from control.edges.telemetry.metrics import Metrics
 from control.edges.wake.client import WakeClient
 from control.edges.wake.sender import WakeSender
@@ -60,6 +59,7 @@ from control.throttle import Throttle
 from control.time_slices import collect_when_idle
 from runtime.background import cancelled
 from runtime.http_server import FrontLimits
+from runtime.log_lines import OutageLog
 
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0

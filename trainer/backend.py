@@ -1,11 +1,12 @@
 """What every training backend does: runs the nodes of jobs, keeps what they print, puts checkpoints into the store.
 
-`trainer/app.py` picks one. A fake and the real ones pass the same suite (`tests/contracts/training`).
+`trainer/app.py` builds one with the settings, an `EnvironmentSource` and the store of `trainer/edges/checkpoints`. A
+fake and the real ones pass the same suite (`tests/contracts/training`).
 See docs/reference/training.md#backends.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport
@@ -19,6 +20,26 @@ class BackendAwayError(Exception):
 
 class NoTerminalError(Exception):
     """There is no shell on this node: it has ended, or the backend has no sessions."""
+
+
+class EnvironmentRefusedError(Exception):
+    """Control does not give out a job's environment. The message says why; the attempt ends with it and `outcome`."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """A job's own environment variables, secrets among them, and what to mask in its output."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    secrets: Sequence[str] = field(repr=False)
+
+
+EnvironmentSource = Callable[[str], Awaitable[JobEnvironment]]
+"""Spends `Claimed.environment_token`. Waits while control is away. Raises EnvironmentRefusedError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +88,19 @@ class Backend(Protocol):
         ...
 
     async def start(self, job: Claimed, hosts: Sequence[str]) -> None:
-        """Begin an attempt: node `rank` on `hosts[rank]`. Progress and failure show in `observe`."""
+        """Begin an attempt: node `rank` on `hosts[rank]`. Progress and failure show in `observe`, from the return on.
+
+        Nothing is left of earlier attempts: `forget` was called."""
         ...
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:
-        """Ask a job to end: SIGTERM now, SIGKILL after the grace period. `outcome` (STOPPED or REQUEUED) if it runs."""
+        """Ask a job to end: SIGTERM now, SIGKILL after the grace period. `outcome` (STOPPED or REQUEUED) if it runs.
+
+        Returns without waiting for the end. STOPPED after REQUEUED wins. No such job, or it has ended: nothing."""
         ...
 
     async def observe(self) -> Sequence[JobReport]:
-        """The latest attempt of every job that the backend has something of."""
+        """The latest attempt of every job that the backend has something of, from STARTING on with each node's host."""
         ...
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
@@ -87,7 +112,9 @@ class Backend(Protocol):
         ...
 
     async def forget(self, job_id: str, with_store: bool) -> None:
-        """Remove everything of an ended job from the hosts, and with `with_store` from the checkpoint store."""
+        """Remove everything of an ended job from the hosts, and with `with_store` from the checkpoint store.
+
+        With `with_store` also a job of which the hosts have nothing. BackendAwayError if the store is away."""
         ...
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
@@ -95,5 +122,8 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the trainer's part. `local` stops its jobs, so that none outlives the product; others leave them."""
+        """End the trainer's part. `local` stops its jobs, so that none outlives the product; others leave them.
+
+        Returns once they have ended. `observe`, `output` and `checkpoints` answer for these jobs meanwhile and
+        afterwards, so that control learns of their ends; nothing else is called."""
         ...

@@ -9,8 +9,8 @@ import logging
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from control.edges.telemetry.log_lines import OutageLog
 from runtime.background import is_set_within
+from runtime.log_lines import OutageLog
 
 CHANNEL = "tollgate:hints"
 _RETRY_S = 1.0

@@ -13,11 +13,11 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from control.edges.telemetry.log_lines import OutageLog
 from control.resources.platform.load_reports import HEALTH_LASTS_MS, Heard, sum_of
 from control.resources.platform.loads import Load
 from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad
+from runtime.log_lines import OutageLog
 
 _MACHINES = "tg:load:machines"
 """Hash: when each machine was last heard, in Redis' milliseconds."""

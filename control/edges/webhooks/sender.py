@@ -16,7 +16,6 @@ from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, UncancelledWork, WriteTx
 from control.edges.sql.webhook_rows import Claim
-from control.edges.telemetry.log_lines import OutageLog
 from control.resources.errors import DatabaseUnavailableError
 from control.resources.records import DEAD, DELIVERED, DeliveryRecord, WebhookRecord
 from control.resources.webhook_messages import (
@@ -28,6 +27,7 @@ from control.resources.webhook_messages import (
     signed_headers,
     valid_secrets,
 )
+from runtime.log_lines import OutageLog
 
 log = logging.getLogger(__name__)
 

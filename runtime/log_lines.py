@@ -1,7 +1,8 @@
-"""Control's log: JSON lines on standard error, in the schema of both planes (`runtime/log_schema.py`)."""
+"""A process's log: JSON lines on standard error, in the schema of all processes (`runtime/log_schema.py`)."""
 
 import logging
 import sys
+from collections.abc import Iterable
 
 from runtime.log_schema import log_line
 
@@ -11,15 +12,12 @@ class _JsonFormatter(logging.Formatter):
         return log_line(record)
 
 
-def log_to_stderr(level: str) -> None:
-    """Send this process's logging from `level` on to standard error. Alembic and aiosqlite log from WARNING on.
-
-    Below that, aiosqlite logs the parameters of statements, which hold secrets.
-    """
+def log_to_stderr(level: str, quiet: Iterable[str] = ()) -> None:
+    """Send this process's logging from `level` on to standard error; the loggers in `quiet` from WARNING on."""
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level, handlers=[out])
-    for name in ("alembic", "aiosqlite"):
+    for name in quiet:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
