@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from policy.training.reports import CheckpointReport, Claimed, JobReport
+from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
 from policy.training.resources import Host
 from policy.training.statuses import Outcome
 
@@ -40,6 +40,31 @@ class JobEnvironment:
 
 EnvironmentSource = Callable[[str], Awaitable[JobEnvironment]]
 """Spends `Claimed.environment_token`. Waits while control is away. Raises EnvironmentRefusedError."""
+
+
+class JobCheckpoints(Protocol):
+    """The checkpoints of one attempt: `trainer.edges.checkpoints.CheckpointSync`, made of a directory and a job id."""
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a checkpoint that is complete on disk is not in the store yet."""
+        ...
+
+    async def run_once(self) -> Sequence[CheckpointReport]:
+        """Look at the directory, send what is complete, and report all checkpoints."""
+        ...
+
+    async def restore(self, restore: Restore) -> None:
+        """Put a checkpoint from the store back under its name."""
+        ...
+
+    async def finish(self) -> None:
+        """After the job's end: send what is left."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove everything of the job from the store."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
