@@ -40,6 +40,7 @@ from control.edges.sql.database import migrate
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
+from control.edges.sql.log_rows import OF_DEPLOYMENTS
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.edges.wake.client import WakeClient
@@ -50,7 +51,7 @@ from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
-from control.resources.platform.deployment_logs import DeploymentLogs, LogBounds
+from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.webhook_messages import outbox
 from control.retention import delete_old_records
@@ -114,7 +115,7 @@ def build(settings: Settings) -> web.Application:
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
         events=EventReader(store, settings.event_holdback_s, clock),
         readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
-        deployment_logs=DeploymentLogs(store, _log_bounds(settings)),
+        deployment_logs=Logs(store, OF_DEPLOYMENTS, _log_bounds(settings)),
         loads=book,
         load_reports=reports,
         counters=UsageCounters(redis) if redis is not None else None,

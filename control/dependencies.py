@@ -11,7 +11,7 @@ from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
 from control.resources.billing_events import EventReader
-from control.resources.platform.deployment_logs import DeploymentLogs
+from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
 from control.settings import Settings
@@ -35,7 +35,7 @@ class Dependencies:
     ingest: Ingest
     events: EventReader
     readiness: ReadinessChecks
-    deployment_logs: DeploymentLogs
+    deployment_logs: Logs
     loads: Loads
     load_reports: LoadReports
     counters: UsageCounters | None = None

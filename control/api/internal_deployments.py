@@ -17,7 +17,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError, bad_request
 from control.dependencies import Dependencies
 from control.resources.errors import InvalidFieldError
-from control.resources.platform.deployment_logs import LEVELS
+from control.resources.logs import LEVELS
 from control.resources.records import LogLine
 from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad

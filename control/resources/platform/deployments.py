@@ -14,8 +14,8 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.resources.endpoints import UpstreamUrls
 from control.resources.errors import DeploymentInUseError, DeploymentNotFoundError, InvalidFieldError
 from control.resources.ids import new_id
+from control.resources.logs import Logs, now_ns
 from control.resources.platform import statuses
-from control.resources.platform.deployment_logs import DeploymentLogs, now_ns
 from control.resources.platform.loads import UNREPORTED, Load, Loads
 from control.resources.platform.models import find_model, with_model_locked
 from control.resources.records import DeploymentRecord, LogLine, ModelRecord
@@ -134,7 +134,7 @@ async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tu
 
 
 async def report_status(
-    store: Store, logs: DeploymentLogs, ref: DeploymentRef, status: str, error_message: str | None
+    store: Store, logs: Logs, ref: DeploymentRef, status: str, error_message: str | None
 ) -> DeploymentRecord:
     """The status that whoever launches the replicas reports. The message goes into the deployment's log, too."""
     record = await _change(store, ref, lambda record: statuses.moved(record, status, error_message))

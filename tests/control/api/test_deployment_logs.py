@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from control.edges.sql import deployment_log_rows
+from control.edges.sql import log_rows
+from control.edges.sql.log_rows import OF_DEPLOYMENTS
 from control.edges.sql.tables import deployment_logs
-from control.resources.platform.deployment_logs import (
+from control.resources.logs import (
     MAX_MESSAGE_CHARS,
     NS_PER_MS,
-    DeploymentLogs,
     LogBounds,
+    Logs,
     now_ns,
     printable,
 )
@@ -225,11 +226,11 @@ def test_long_message_is_cut(character: str) -> None:
     assert printable("x" * MAX_MESSAGE_CHARS) == "x" * MAX_MESSAGE_CHARS
 
 
-def logs_of(plane: ControlPlane, **bounds: Any) -> DeploymentLogs:
-    return DeploymentLogs(plane.store, LogBounds(**bounds))
+def logs_of(plane: ControlPlane, **bounds: Any) -> Logs:
+    return Logs(plane.store, OF_DEPLOYMENTS, LogBounds(**bounds))
 
 
-async def write(logs: DeploymentLogs, path: str, *texts: str, at_ns: int | None = None) -> None:
+async def write(logs: Logs, path: str, *texts: str, at_ns: int | None = None) -> None:
     await logs.write([(id_of(path), LogLine(at_ns or now_ns(), "INFO", text)) for text in texts])
 
 
@@ -283,13 +284,13 @@ async def test_large_batches_are_written_in_small_transactions(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, sizes = await deployment(sqlite_plane), list[int]()
-    insert = deployment_log_rows.insert_lines
+    insert = log_rows.insert_lines
 
-    async def recorded(tx: Any, lines: Any) -> None:
+    async def recorded(tx: Any, log: Any, lines: Any) -> None:
         sizes.append(len(lines))
-        await insert(tx, lines)
+        await insert(tx, log, lines)
 
-    monkeypatch.setattr(deployment_log_rows, "insert_lines", recorded)
+    monkeypatch.setattr(log_rows, "insert_lines", recorded)
     await write(logs_of(sqlite_plane), path, *("x" for _ in range(2500)))
     assert sum(sizes) == 2500
     assert max(sizes) <= 200
@@ -309,7 +310,7 @@ async def test_two_control_processes_append_to_one_log(database_url: str) -> Non
     async with running_plane(database_url) as one, running_plane(database_url, prefix="b") as two:
         path = await deployment(one)
         texts = [str(n) for n in range(20)]
-        logs = [DeploymentLogs(plane.store, LogBounds(max_lines=15)) for plane in (one, two)]
+        logs = [Logs(plane.store, OF_DEPLOYMENTS, LogBounds(max_lines=15)) for plane in (one, two)]
         await asyncio.gather(*(write(logs[n % 2], path, text) for n, text in enumerate(texts)))
         await logs[0].prune()
         assert len(await messages(one, path)) == 15

@@ -1,13 +1,15 @@
-"""Queries on `deployment_logs`: insert lines, read those that match, find and delete what is beyond the bounds.
+"""Queries on logs: insert lines, read those that match, find and delete what is beyond the bounds.
 
-A line's place is (timestamp, id): lines of one timestamp stay in the order in which they arrived.
+`LogTable` says whose log it is: a deployment's or a training job's. A line's place is (timestamp, id): lines of one
+timestamp stay in the order in which they arrived.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Integer, and_, delete, exists, func, literal, or_, select, text
+from sqlalchemy import ColumnElement, Integer, Table, and_, delete, exists, func, literal, or_, select, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -15,11 +17,29 @@ from sqlalchemy.sql.functions import FunctionElement
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployment_logs, deployments
+from control.edges.sql.training.tables import training_jobs, training_logs
 from control.resources.records import LogFilter, LogLine
 
 Place = tuple[int, int]
 """(timestamp in nanoseconds, id) of a line."""
-_COLUMNS = ("deployment_id", "timestamp_ns", "level", "message", "replica", "request_id")
+_COLUMNS = ("timestamp_ns", "level", "message", "replica", "request_id")
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """The logs of one kind of owner. `owner`: the name of the column with the owner's id."""
+
+    lines: Table
+    owner: str
+    owners: Table
+
+    @property
+    def owner_id(self) -> ColumnElement[str]:
+        return self.lines.c[self.owner]
+
+
+OF_DEPLOYMENTS = LogTable(deployment_logs, "deployment_id", deployments)
+OF_TRAINING_JOBS = LogTable(training_logs, "job_id", training_jobs)
 
 
 class _Position(FunctionElement[int]):
@@ -59,38 +79,41 @@ def _bytes_in_postgresql(size: _Bytes, compiler: SQLCompiler, **options: Any) ->
 # --- insert ----------------------------------------------------------------------------------------------------------
 
 
-async def insert_lines(tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> None:
-    """Insert (deployment id, line) in this order. Drops lines of deployments that do not exist."""
-    rows = [[id, *(getattr(line, name) for name in _COLUMNS[1:])] for id, line in lines]
-    await tx.conn.execute(text(_INSERTS[tx.conn.dialect.name]), {"rows": orjson.dumps(rows).decode()})
+async def insert_lines(tx: WriteTx, log: LogTable, lines: Sequence[tuple[str, LogLine]]) -> None:
+    """Insert (owner's id, line) in this order. Drops lines of owners that do not exist."""
+    rows = [[id, *(getattr(line, name) for name in _COLUMNS)] for id, line in lines]
+    insert = _insert_text(log, *_SOURCES[tx.conn.dialect.name])
+    await tx.conn.execute(text(insert), {"rows": orjson.dumps(rows).decode()})
 
 
-def _insert_text(value: str, source: str, order: str) -> str:
+def _insert_text(log: LogTable, value: str, source: str, order: str) -> str:
     """One statement with one parameter for any number of rows: binding each value costs more than the insert."""
     types = ("text", "bigint", "text", "text", "text", "text")
     values = [value.format(place=place, type=type) for place, type in enumerate(types)]
     return (
-        f"INSERT INTO deployment_logs ({', '.join(_COLUMNS)}) SELECT {', '.join(values)} FROM {source}"  # noqa: S608
-        f" WHERE EXISTS (SELECT 1 FROM deployments WHERE deployments.id = {values[0]}) ORDER BY {order}"
+        f"INSERT INTO {log.lines.name} ({', '.join((log.owner, *_COLUMNS))})"  # noqa: S608
+        f" SELECT {', '.join(values)} FROM {source}"
+        f" WHERE EXISTS (SELECT 1 FROM {log.owners.name} WHERE {log.owners.name}.id = {values[0]}) ORDER BY {order}"
     )
 
 
-_INSERTS = {
-    "sqlite": _insert_text("json_extract(r.value, '$[{place}]')", "json_each(:rows) AS r", "r.key"),
-    "postgresql": _insert_text(
+_SOURCES = {
+    "sqlite": ("json_extract(r.value, '$[{place}]')", "json_each(:rows) AS r", "r.key"),
+    "postgresql": (
         "CAST(r.value ->> {place} AS {type})",
         "json_array_elements(CAST(:rows AS json)) WITH ORDINALITY AS r (value, place)",
         "r.place",
     ),
 }
+"""By database: how a value is read from a row, where the rows are, and their order."""
 
 
 # --- read ------------------------------------------------------------------------------------------------------------
 
 
-async def read_lines(conn: Connection, deployment_id: str, wanted: LogFilter) -> list[LogLine]:
-    table = deployment_logs
-    query = select(*(table.c[name] for name in _COLUMNS[1:])).where(*_conditions(deployment_id, wanted))
+async def read_lines(conn: Connection, log: LogTable, owner_id: str, wanted: LogFilter) -> list[LogLine]:
+    table = log.lines
+    query = select(*(table.c[name] for name in _COLUMNS)).where(*_conditions(log, owner_id, wanted))
     if wanted.newest_first:
         query = query.order_by(table.c.timestamp_ns.desc(), table.c.id.desc())
     else:
@@ -98,9 +121,9 @@ async def read_lines(conn: Connection, deployment_id: str, wanted: LogFilter) ->
     return [LogLine(*row) for row in await conn.execute(query.limit(wanted.limit))]
 
 
-def _conditions(deployment_id: str, wanted: LogFilter) -> list[ColumnElement[bool]]:
-    table = deployment_logs
-    found = [table.c.deployment_id == deployment_id]
+def _conditions(log: LogTable, owner_id: str, wanted: LogFilter) -> list[ColumnElement[bool]]:
+    table = log.lines
+    found = [log.owner_id == owner_id]
     if wanted.start_ns is not None:
         found.append(table.c.timestamp_ns >= wanted.start_ns)
     if wanted.end_ns is not None:
@@ -119,20 +142,19 @@ def _conditions(deployment_id: str, wanted: LogFilter) -> list[ColumnElement[boo
 # --- bounds ----------------------------------------------------------------------------------------------------------
 
 
-async def logged_after(conn: Connection, deployment_id: str) -> str | None:
-    """The next deployment id, in order, that has lines. One look-up in the index."""
-    table = deployment_logs
-    query = select(table.c.deployment_id).where(table.c.deployment_id > deployment_id)
-    return (await conn.execute(query.order_by(table.c.deployment_id).limit(1))).scalar()
+async def logged_after(conn: Connection, log: LogTable, owner_id: str) -> str | None:
+    """The next owner's id, in order, that has lines. One look-up in the index."""
+    query = select(log.owner_id).where(log.owner_id > owner_id)
+    return (await conn.execute(query.order_by(log.owner_id).limit(1))).scalar()
 
 
-async def deployment_exists(conn: Connection, deployment_id: str) -> bool:
-    return bool((await conn.execute(select(exists().where(deployments.c.id == deployment_id)))).scalar())
+async def owner_exists(conn: Connection, log: LogTable, owner_id: str) -> bool:
+    return bool((await conn.execute(select(exists().where(log.owners.c.id == owner_id)))).scalar())
 
 
-async def newest_beyond(conn: Connection, deployment_id: str, max_lines: int, max_bytes: int) -> Place | None:
+async def newest_beyond(conn: Connection, log: LogTable, owner_id: str, max_lines: int, max_bytes: int) -> Place | None:
     """The newest line that does not fit into the bounds together with all newer ones. None if all lines fit."""
-    table = deployment_logs
+    table = log.lines
     newest_first = (table.c.timestamp_ns.desc(), table.c.id.desc())
     counted = (
         select(
@@ -141,7 +163,7 @@ async def newest_beyond(conn: Connection, deployment_id: str, max_lines: int, ma
             func.row_number().over(order_by=newest_first).label("lines"),
             func.sum(_Bytes(table.c.message)).over(order_by=newest_first, rows=(None, 0)).label("bytes"),
         )
-        .where(table.c.deployment_id == deployment_id)
+        .where(log.owner_id == owner_id)
         .subquery()
     )
     beyond = select(counted.c.timestamp_ns, counted.c.id)
@@ -150,11 +172,11 @@ async def newest_beyond(conn: Connection, deployment_id: str, max_lines: int, ma
     return (row.timestamp_ns, row.id) if row else None
 
 
-async def delete_up_to(tx: WriteTx, deployment_id: str, last: Place, limit: int) -> int:
+async def delete_up_to(tx: WriteTx, log: LogTable, owner_id: str, last: Place, limit: int) -> int:
     """Delete at most `limit` lines, oldest first, up to and with the one at `last`; returns how many."""
-    table = deployment_logs
+    table = log.lines
     at_ns, id = last
     old = or_(table.c.timestamp_ns < at_ns, and_(table.c.timestamp_ns == at_ns, table.c.id <= id))
-    oldest = select(table.c.id).where(table.c.deployment_id == deployment_id, old)
+    oldest = select(table.c.id).where(log.owner_id == owner_id, old)
     oldest = oldest.order_by(table.c.timestamp_ns, table.c.id).limit(limit)
     return (await tx.conn.execute(delete(table).where(table.c.id.in_(oldest)))).rowcount

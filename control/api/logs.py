@@ -1,0 +1,93 @@
+"""What reading a log takes and answers, whether it is a deployment's or a training job's.
+
+See docs/reference/management-api.md#deployment-logs.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from control.api.protocol.encoding import Array, Encoded, encode_object
+from control.api.protocol.schemas import INTEGRAL, Name, RequestV1, ResponseV1
+from control.resources.errors import InvalidFieldError
+from control.resources.logs import LEVELS, MAX_NS, NS_PER_MS
+from control.resources.records import LogFilter, LogLine
+from control.time_slices import each
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) and value.isascii() else value
+
+
+_EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
+_EITHER_CASE = {
+    "type": "string",  # no enum: generated clients make one constant of both cases
+    "pattern": f"^({'|'.join(''.join(f'[{c}{c.lower()}]' for c in level) for level in LEVELS)})$",
+    "description": f"{', '.join(LEVELS)}, in either case.",
+}
+Level = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper), WithJsonSchema(_EITHER_CASE)]
+ReplicaText = Annotated[str, Field(min_length=1, max_length=2048)]
+_Parts = Annotated[list[Name], Field(max_length=32)]
+
+
+class LogsRequestV1(RequestV1):
+    """Selects log lines. A null or absent member selects nothing in particular."""
+
+    start_epoch_millis: Annotated[_EpochMs | None, Field(description="The first millisecond.")] = None
+    end_epoch_millis: Annotated[_EpochMs | None, Field(description="The last millisecond.")] = None
+    direction: Annotated[
+        Literal["asc", "desc"] | None, Field(description="`desc`, the default: newest first; `asc`: oldest first.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 500
+    min_level: Annotated[Level | None, Field(description="This level and the more important ones.")] = None
+    request_id: Name | None = None
+    replica: ReplicaText | None = None
+    includes: Annotated[_Parts | None, Field(description="The message contains all of these texts.")] = None
+    excludes: Annotated[_Parts | None, Field(description="The message contains none of these texts.")] = None
+    search_pattern: Annotated[
+        Name | None, Field(description="The message contains this text, as it is: case counts, nothing is a wildcard.")
+    ] = None
+
+
+class LogLineV1(ResponseV1):
+    """One line of a log. `timestamp`: nanoseconds since the epoch, as text."""
+
+    timestamp: str
+    message: str
+    replica: str | None
+    request_id: str | None
+    level: str
+
+
+def log_filter(body: LogsRequestV1) -> LogFilter:
+    start_ms, end_ms = body.start_epoch_millis, body.end_epoch_millis
+    if start_ms is not None and end_ms is not None and start_ms > end_ms:
+        raise InvalidFieldError("start_epoch_millis", "start_epoch_millis must not be after end_epoch_millis")
+    return LogFilter(
+        start_ns=None if start_ms is None else min(start_ms * NS_PER_MS, MAX_NS),
+        end_ns=None if end_ms is None else min((end_ms + 1) * NS_PER_MS, MAX_NS),
+        levels=None if body.min_level is None else LEVELS[LEVELS.index(body.min_level) :],
+        request_id=body.request_id,
+        replica=body.replica,
+        includes=(*(body.includes or ()), *((body.search_pattern,) if body.search_pattern is not None else ())),
+        excludes=tuple(body.excludes or ()),
+        newest_first=body.direction != "asc",
+        limit=body.limit or 500,
+    )
+
+
+async def encoded_lines(lines: Sequence[LogLine]) -> Encoded:
+    """`{"logs": [line]}`."""
+    return Encoded(encode_object({"logs": Array(await each(lines, _encoded))}))
+
+
+def _encoded(line: LogLine) -> tuple[bytes]:
+    shown = LogLineV1(
+        timestamp=str(line.timestamp_ns),
+        message=line.message,
+        replica=line.replica,
+        request_id=line.request_id,
+        level=line.level,
+    )
+    return (shown.model_dump_json().encode(),)
