@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from control.api.protocol import authentication, bodies
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Encoded, joined
+from control.api.protocol.origins import origin_of
 from control.dependencies import Dependencies, Store
 from control.resources.errors import NotFoundError
 from control.resources.records import PresentedKey
@@ -31,6 +32,8 @@ class ApiRequest:
     path: dict[str, str]
     query: BaseModel | None
     body: BaseModel | None
+    origin: str
+    """`https://tollgate.example`: how this caller reaches control; for links in its answer."""
 
     @property
     def store(self) -> Store:
@@ -92,7 +95,8 @@ def _entry(operation: Operation) -> Handler:
         sent = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(sent, operation.body)
-            return await _rendered(await operation.handler(ApiRequest(caller, dependencies, path, query, body)))
+            asked = ApiRequest(caller, dependencies, path, query, body, origin_of(request))
+            return await _rendered(await operation.handler(asked))
 
     return handle
 
