@@ -28,6 +28,8 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
+from control.api.session_pages import pages, terminal_sockets
+from control.api.training import sessions
 from control.dependencies import Dependencies
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
@@ -88,6 +90,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *webhooks.OPERATIONS,
+    *sessions.OPERATIONS,
 )
 """Every operation of the management API: each file in `control/api` adds its own list here."""
 
@@ -122,8 +125,10 @@ def build(settings: Settings) -> web.Application:
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
-    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS)):
+    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES)
+    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
+    app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     return app

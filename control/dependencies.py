@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from control.api.protocol.cursors import CursorSigner
+from control.api.session_pages.pairing import Terminals
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.ingest import Ingest
@@ -40,3 +41,4 @@ class Dependencies:
     load_reports: LoadReports
     counters: UsageCounters | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
+    terminals: Terminals = field(default_factory=Terminals)

@@ -164,6 +164,14 @@ class JobNotEndedError(ConflictError):
     """the training job has not ended; stop it first"""
 
 
+class JobNotRunningError(ConflictError):
+    """the training job does not run, so no node of it can have an interactive session"""
+
+
+class NoSessionsError(ConflictError):
+    """the training backend has no interactive sessions; the `local` one has"""
+
+
 class ProjectInUseError(InUseError):
     """jobs of the training project have not ended; stop them first"""
 

@@ -54,7 +54,7 @@ async def test_every_byte_value_passes_unchanged(tmp_path: Path) -> None:
 
 async def test_control_c_interrupts_the_command_and_not_the_shell(tmp_path: Path) -> None:
     async with running_shell(tmp_path) as shell:
-        await shell.write(b"echo be-$((1+1)); sleep 1000\n")
+        await shell.write(b"sh -c 'echo be-$((1+1)); exec sleep 1000'\n")
         await shell.until(b"be-2")
         await shell.write(b"\x03")
         await shell.until(b"^C")  # the terminal drops what was typed before it

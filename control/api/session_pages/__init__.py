@@ -1,0 +1,1 @@
+"""The pages below `/sessions/`, for browsers: the code is asked for, then the page is the shell."""

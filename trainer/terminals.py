@@ -1,0 +1,165 @@
+"""Connects the shells that browsers wait for: each between its node, by the backend, and control.
+
+Knows nothing of what is typed and shown, and logs none of it.
+
+See docs/reference/training.md#interactive-sessions.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from policy.training.reports import WantedTerminal
+from trainer.backend import Backend, BackendAwayError, NoTerminalError, Terminal
+
+MAX_TYPED_BYTES = 2_097_152
+"""What was typed and the shell has not read. Control bounds it, too."""
+MAX_OPEN = 64
+_MAX_MESSAGE_BYTES = 65_536
+log = logging.getLogger(__name__)
+
+
+class ControlLostError(Exception):
+    """Control is away, or nobody waits for the terminal any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a terminal, in characters."""
+
+    columns: int
+    rows: int
+
+
+class ControlSocket(Protocol):
+    """The connection of one terminal to control."""
+
+    async def receive(self) -> bytes | Size | None:
+        """What was typed, or the terminal's new size. None: control closed the connection."""
+        ...
+
+    async def send(self, written: bytes) -> None:
+        """Returns when control can take more. Raises ControlLostError."""
+        ...
+
+    async def close(self, reason: str | None) -> None:
+        """`reason`: for the person at the browser. None: the shell has ended by itself."""
+        ...
+
+
+class Dialler(Protocol):
+    """Connects terminals to control."""
+
+    def dial(self, terminal_id: str) -> AbstractAsyncContextManager[ControlSocket]:
+        """The connection of a terminal. Raises ControlLostError on entry."""
+        ...
+
+
+class Terminals:
+    """The open terminals of one trainer."""
+
+    def __init__(self, backend: Backend, dialler: Dialler) -> None:
+        self._backend, self._dialler = backend, dialler
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._taken: set[str] = set()
+
+    def connect(self, wanted: Sequence[WantedTerminal]) -> None:
+        """Connect those that were not asked for before. Returns at once. Control repeats what it waits for."""
+        ids = {one.terminal_id for one in wanted}
+        self._taken &= ids | self._tasks.keys()
+        for one in wanted:
+            if one.terminal_id not in self._taken and len(self._tasks) < MAX_OPEN:
+                self._taken.add(one.terminal_id)
+                task = asyncio.create_task(self._serve(one))
+                self._tasks[one.terminal_id] = task
+                task.add_done_callback(partial(self._forget, one.terminal_id))
+
+    async def close(self) -> None:
+        """End all shells."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, terminal_id: str, _task: asyncio.Task[None]) -> None:
+        del self._tasks[terminal_id]
+
+    async def _serve(self, wanted: WantedTerminal) -> None:
+        try:
+            async with self._dialler.dial(wanted.terminal_id) as control:
+                await self._run(wanted, control)
+        except ControlLostError:
+            return
+        except Exception:  # a bug must not end the trainer
+            log.exception("A shell on node %d of %s ended by a bug", wanted.rank, wanted.job_id)
+
+    async def _run(self, wanted: WantedTerminal, control: ControlSocket) -> None:
+        try:
+            shell = await self._backend.terminal(wanted.job_id, wanted.attempt, wanted.rank)
+        except (NoTerminalError, BackendAwayError) as error:
+            await control.close(str(error) or "There is no shell on this node.")
+            return
+        log.info("Opened a shell on node %d of %s", wanted.rank, wanted.job_id)
+        try:
+            await _carry(shell, control)
+        finally:
+            await shell.close()
+        log.info("Closed a shell on node %d of %s", wanted.rank, wanted.job_id)
+
+
+async def _carry(shell: Terminal, control: ControlSocket) -> None:
+    """Until one side ends. Closes control's connection; the caller closes the shell."""
+    typed = _Typed()
+    tasks = [
+        asyncio.create_task(part) for part in (_show(shell, control), _receive(control, typed), _type(shell, typed))
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        reason = next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await control.close(reason)
+
+
+class _Typed:
+    """What was typed and waits for the shell. Reading from control goes on meanwhile, to notice its end."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[bytes | Size] = asyncio.Queue()
+        self.bytes = 0
+
+    def add(self, one: bytes | Size) -> bool:
+        """Whether there was room."""
+        self.bytes += _size_of(one)
+        self.waiting.put_nowait(one)
+        return self.bytes <= MAX_TYPED_BYTES
+
+
+def _size_of(one: bytes | Size) -> int:
+    return len(one) if isinstance(one, bytes) else 64
+
+
+async def _show(shell: Terminal, control: ControlSocket) -> None:
+    while written := await shell.read():
+        for start in range(0, len(written), _MAX_MESSAGE_BYTES):
+            await control.send(written[start : start + _MAX_MESSAGE_BYTES])
+
+
+async def _receive(control: ControlSocket, typed: _Typed) -> str | None:
+    while (one := await control.receive()) is not None:
+        if not typed.add(one):
+            return "More was typed than the shell reads."
+    return None
+
+
+async def _type(shell: Terminal, typed: _Typed) -> None:
+    while True:
+        one = await typed.waiting.get()
+        await (shell.resize(one.columns, one.rows) if isinstance(one, Size) else shell.write(one))
+        typed.bytes -= _size_of(one)
