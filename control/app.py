@@ -29,7 +29,7 @@ from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
-from control.api.training import sessions
+from control.api.training import instance_types, jobs, projects, search, sessions
 from control.dependencies import Dependencies
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
@@ -90,7 +90,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *webhooks.OPERATIONS,
+    *projects.OPERATIONS,
+    *jobs.OPERATIONS,
     *sessions.OPERATIONS,
+    *search.OPERATIONS,
+    *instance_types.OPERATIONS,
 )
 """Every operation of the management API: each file in `control/api` adds its own list here."""
 

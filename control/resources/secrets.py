@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from control.edges.sql import secret_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.training import job_rows
 from control.resources.errors import InvalidFieldError, SecretContendedError, SecretInUseError, SecretNotFoundError
 from control.resources.ids import new_id, new_nonce
 from control.resources.records import SecretRecord
@@ -59,9 +60,15 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
 
 
 async def remove_secret(store: Store, workspace_id: str, name: str) -> str:
-    """The id of the secret that was deleted. The database refuses it while an endpoint uses the secret."""
+    """The id of the secret that was deleted. Refused while an endpoint or an unfinished training job uses it.
+
+    Endpoints refer to secrets by id, so the database refuses for them; jobs name secrets.
+    """
 
     async def work(tx: WriteTx) -> str:
+        await secret_rows.lock_secret(tx, workspace_id, name)  # no job that names it is created meanwhile
+        if await job_rows.uses_secret(tx.conn, workspace_id, name):
+            raise SecretInUseError
         id = await secret_rows.delete_secret(tx, workspace_id, name)
         if id is None:
             raise SecretNotFoundError

@@ -31,6 +31,8 @@ MAX_MEMBERS = 100
 MAX_DIGITS = 1000
 """Of one number: the time to parse it grows with their square."""
 _MAX_DETAILS = 50
+_TAGS = (*PROVIDERS, "[key]")
+"""Parts of a place that pydantic adds, and callers do not know."""
 _PORTION = 200
 """Values that are checked between two pauses."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -256,8 +258,8 @@ def _details(error: ValidationError, *place: str | int) -> list[Detail]:
 
 
 def _detail(item: Any, place: Sequence[str | int]) -> Detail:
-    """The field's path as the caller knows it: `place` without the tags that pydantic adds for unions."""
-    path = ".".join(str(part) for part in place if part not in PROVIDERS)[:255]
+    """The field's path as the caller knows it: `place` without the tags that pydantic adds for unions and names."""
+    path = ".".join(str(part) for part in place if part not in _TAGS)[:255]
     match item["type"]:
         case "extra_forbidden" | "none_required":  # the target's provider does not have this field
             return Detail(path, "unknown field")

@@ -44,7 +44,7 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
     400: ("The request is malformed or breaks a rule.", "INVALID_REQUEST", "Invalid body: slug: required"),
     401: ("Credentials are missing or malformed.", "UNAUTHORIZED", "Unauthorized"),
     403: (
-        "The key is unknown, revoked or federated, lacks management scope, or its workspace is not onboarded.",
+        "The key is unknown, revoked or federated, lacks management scope, or its workspace may not do this.",
         "NOT_ONBOARDED",
         "The workspace is not onboarded to the gateway",
     ),
@@ -83,7 +83,7 @@ def describe(operations: Sequence[Operation]) -> Json:
         "info": {
             "title": "Tollgate management API",
             "version": "1.0.0",
-            "description": "Endpoints, groups and limits, keys, secrets, platform models, and billing events. "
+            "description": "Endpoints, groups and limits, keys, secrets, platform models, training, and events. "
             f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_VALUES} values, {MAX_MEMBERS} members in one object and "
             f"{MAX_NESTING} levels. A page of a list ends early above {PAGE_BYTES} bytes, but has at least one item. "
             "Use `has_more` and `cursor`, not the number of items, to tell whether more follow.",

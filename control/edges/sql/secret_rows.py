@@ -1,9 +1,10 @@
 """Queries on `secrets`. Ciphertext goes in and out; no value ever does. Every write publishes the row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import delete, insert, select, update
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import secrets
 from control.resources.records import SecretRecord
@@ -24,6 +25,13 @@ async def lock_all_secrets(tx: WriteTx) -> list[SecretRecord]:
 async def secret_exists(conn: Connection, workspace_id: str, secret_id: str) -> bool:
     query = select(secrets.c.id).where(secrets.c.id == secret_id, secrets.c.workspace_id == workspace_id)
     return (await conn.execute(query)).one_or_none() is not None
+
+
+async def lock_existing(tx: WriteTx, workspace_id: str, names: Iterable[str]) -> set[str]:
+    """Those of these names that secrets of the workspace have. Until the transaction ends, nobody deletes them."""
+    wanted = (secrets.c.workspace_id == workspace_id, one_of(secrets.c.name, names))
+    query = select(secrets.c.name).where(*wanted).order_by(secrets.c.id)
+    return set((await tx.conn.execute(query.with_for_update(read=True, key_share=True))).scalars())
 
 
 async def list_secrets(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[SecretRecord]:

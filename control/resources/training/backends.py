@@ -3,10 +3,13 @@
 See docs/reference/training.md#backends.
 """
 
-from control.edges.sql.store import Connection
+from collections.abc import Sequence
+
+from control.edges.sql.store import Connection, Store
 from control.edges.sql.training import backend_rows
 from control.resources.errors import TrainingUnavailableError
 from control.resources.training.records import BackendRecord
+from policy.training.resources import Host
 
 REPORT_VALID_MS = 5_000
 """A trainer that was silent for longer is away. It reports twice a second."""
@@ -20,3 +23,10 @@ async def present_backend(conn: Connection, now_ms: int) -> BackendRecord:
     if backend.reason is not None:
         raise TrainingUnavailableError(backend.reason)
     return backend
+
+
+async def last_hosts(store: Store) -> Sequence[Host]:
+    """The machines that were reported last, also while the backend is away; none if no trainer ever reported."""
+    async with store.read() as conn:
+        backend = await backend_rows.find_backend(conn)
+    return backend.hosts if backend else ()

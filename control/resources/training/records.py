@@ -53,6 +53,18 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSearch:
+    """Which jobs of a workspace are searched for; None and empty are no filter."""
+
+    workspace_id: str
+    project_id: str | None = None
+    job_id: str | None = None
+    statuses: tuple[str, ...] = ()
+    newest_first: bool = True
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """A checkpoint. `files` None: it is not verified in the store yet."""
 

@@ -3,18 +3,19 @@
 See docs/reference/training.md#jobs.
 """
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import insert, select
 
-from control.edges.sql import tables
+from control.edges.sql import secret_rows, tables
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Store
 from control.edges.sql.training import backend_rows, job_rows, project_rows
-from control.edges.sql.training.job_rows import JobSearch
 from control.edges.sql.training.tables import training_backend, training_projects
-from control.resources.training.records import BackendRecord, JobRecord, ProjectRecord
+from control.resources.records import SecretRecord
+from control.resources.training.records import BackendRecord, JobRecord, JobSearch, ProjectRecord
 from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
 from policy.training.reports import NodeState
 from policy.training.resources import Host, NodeResources
@@ -145,11 +146,42 @@ async def test_the_name_of_a_deleted_project_is_free_again(store: Store) -> None
         assert await project_rows.project_names(conn, ["tp_2"]) == {"tp_2": "name of tp_2"}
 
 
+async def test_the_jobs_of_a_project_are_made_invisible_together(store: Store) -> None:
+    ended = job(status=COMPLETED)
+    await filled(store, ended, job(id="tj_2", project_id="tp_2"))
+    async with store.write() as tx:
+        assert await job_rows.unfinished_in_project(tx.conn, "tp_1") == []
+        assert await job_rows.unfinished_in_project(tx.conn, "tp_2") == ["tj_2"]
+        await job_rows.mark_deleted_in_project(tx, "tp_1")
+        assert await job_rows.lock_job(tx, "tj_1") == replace(ended, is_deleted=True, updated_at_ms=tx.now_ms)
+    assert await search(store) == ["tj_2"]
+
+
+async def test_a_secret_that_a_new_job_names_cannot_be_deleted_meanwhile(store: Store) -> None:
+    await filled(store)
+    async with store.write() as tx:
+        for id, workspace_id in (("s_1", "ws"), ("s_2", "other")):
+            await secret_rows.insert_secret(tx, SecretRecord(id, workspace_id, id, "sealed", 1, 1))
+    order: list[str] = []
+
+    async def delete() -> None:
+        async with store.write() as tx:
+            await secret_rows.delete_secret(tx, "ws", "s_1")
+        order.append("deleted")
+
+    async with store.write() as tx:
+        assert await secret_rows.lock_existing(tx, "ws", ["s_1", "s_2", "s_3"]) == {"s_1"}
+        deleting = asyncio.create_task(delete())
+        await asyncio.sleep(0.05)  # the deletion waits; were it not to, the order would show it
+        order.append("created")
+    await deleting
+    assert order == ["created", "deleted"]
+
+
 async def test_the_row_of_a_deleted_project_goes_with_its_last_job(store: Store) -> None:
     first, second = job(is_deleted=True), job(id="tj_2", is_deleted=True)
     await filled(store, first, second)
     async with store.write() as tx:
-        assert await job_rows.lock_project_jobs(tx, "tp_1") == [first, second]
         await job_rows.delete_job(tx, first)
         await project_rows.update_project(tx, project("tp_1", is_deleted=True))
     assert "tp_1" in await _project_ids(store)

@@ -4,7 +4,6 @@ The caller locks a job before it changes it, and changes it by `control/resource
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,7 +13,8 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.project_rows import delete_if_empty
 from control.edges.sql.training.tables import training_checkpoints, training_jobs, training_projects, training_sessions
-from control.resources.training.records import JobRecord
+from control.resources.training.records import JobRecord, JobSearch
+from control.time_slices import each
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import NodeState
 from policy.training.resources import NodeResources
@@ -23,18 +23,6 @@ from policy.training.statuses import PLACED, QUEUED
 UNFINISHED = QUEUED | PLACED
 _jobs = training_jobs.c
 _COLUMNS = tuple(_jobs[name] for name in JobRecord.__dataclass_fields__)
-
-
-@dataclass(frozen=True, slots=True)
-class JobSearch:
-    """Which jobs of a workspace are searched for; None and empty are no filter."""
-
-    workspace_id: str
-    project_id: str | None = None
-    job_id: str | None = None
-    statuses: tuple[str, ...] = ()
-    newest_first: bool = True
-    limit: int = 1000
 
 
 async def find_job(conn: Connection, workspace_id: str, project_id: str, job_id: str) -> JobRecord | None:
@@ -54,10 +42,16 @@ async def lock_job(tx: WriteTx, job_id: str) -> JobRecord | None:
     return _optional((await tx.conn.execute(query)).one_or_none())
 
 
-async def lock_project_jobs(tx: WriteTx, project_id: str) -> list[JobRecord]:
-    """All jobs of a project, also deleted ones, in order of their ids, so that two processes cannot deadlock."""
-    query = select(*_COLUMNS).where(_jobs.project_id == project_id).order_by(_jobs.id)
-    return [_record(row) for row in await tx.conn.execute(query.with_for_update(key_share=True))]
+async def unfinished_in_project(conn: Connection, project_id: str, limit: int = 6) -> list[str]:
+    """The ids of the project's first jobs that have not ended."""
+    query = select(_jobs.id).where(_jobs.project_id == project_id, _jobs.status.in_(sorted(UNFINISHED)))
+    return list((await conn.execute(query.order_by(_jobs.id).limit(limit))).scalars())
+
+
+async def mark_deleted_in_project(tx: WriteTx, project_id: str) -> None:
+    """Make all jobs of a project invisible. All have ended, and no other is created: the caller holds the lock."""
+    visible = (_jobs.project_id == project_id, ~_jobs.is_deleted)
+    await tx.conn.execute(update(training_jobs).where(*visible).values(is_deleted=True, updated_at_ms=tx.now_ms))
 
 
 async def get_spec(conn: Connection, job_id: str) -> JobSpec:
@@ -77,7 +71,7 @@ async def search_jobs(conn: Connection, search: JobSearch) -> list[JobRecord]:
         query = query.where(_jobs.status.in_(sorted(search.statuses)))
     order = [_jobs.created_at_ms, _jobs.id]
     query = query.order_by(*(column.desc() for column in order) if search.newest_first else order)
-    return [_record(row) for row in await conn.execute(query.limit(search.limit))]
+    return await each(await conn.execute(query.limit(search.limit)), _record)
 
 
 async def latest_jobs(conn: Connection, project_ids: Iterable[str]) -> Mapping[str, JobRecord]:
@@ -110,7 +104,7 @@ async def wanted_jobs(conn: Connection) -> list[JobRecord]:
     ids = union(unfinished, select(_jobs.id).where(_jobs.is_deleted)).subquery()
     order = (_jobs.priority.desc(), _jobs.created_at_ms, _jobs.id)
     query = select(*_COLUMNS).join_from(training_jobs, ids, _jobs.id == ids.c.id).order_by(*order)
-    return [_record(row) for row in await conn.execute(query)]
+    return await each(await conn.execute(query), _record)
 
 
 async def uses_secret(conn: Connection, workspace_id: str, name: str) -> bool:

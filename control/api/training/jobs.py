@@ -1,0 +1,56 @@
+"""`/v1/training_projects/{training_project_id}/jobs`: training jobs (docs/reference/training.md#jobs)."""
+
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.training.job_requests import CreateTrainingJobRequestV1
+from control.api.training.job_schemas import TrainingJobResponseV1, job_response
+from control.resources.training import jobs
+from control.resources.training.jobs import JobRef, JobSummary
+
+
+async def _post(request: ApiRequest) -> TrainingJobResponseV1:
+    new = request.body_as(CreateTrainingJobRequestV1).training_job.new_job()
+    project_id = request.path["training_project_id"]
+    return _response(await jobs.create_job(request.store, request.workspace_id, project_id, new))
+
+
+async def _get(request: ApiRequest) -> TrainingJobResponseV1:
+    return _response(await jobs.read_job(request.store, job_ref(request)))
+
+
+async def _recreate(request: ApiRequest) -> TrainingJobResponseV1:
+    return _response(await jobs.recreate_job(request.store, job_ref(request)))
+
+
+async def _stop(request: ApiRequest) -> TrainingJobResponseV1:
+    return _response(await jobs.stop_job(request.store, job_ref(request)))
+
+
+async def _delete(request: ApiRequest) -> TrainingJobResponseV1:
+    return _response(await jobs.remove_job(request.store, job_ref(request)))
+
+
+def job_ref(request: ApiRequest) -> JobRef:
+    """The job that the path names."""
+    return JobRef(request.workspace_id, request.path["training_project_id"], request.path["training_job_id"])
+
+
+def _response(job: JobSummary) -> TrainingJobResponseV1:
+    return TrainingJobResponseV1(training_job=job_response(job))
+
+
+_TAG, _PATH = "Training", "/v1/training_projects/{training_project_id}/jobs"
+_ONE, _ANSWER = f"{_PATH}/{{training_job_id}}", TrainingJobResponseV1
+OPERATIONS = (
+    Operation(
+        *("POST", _PATH, _post, "Create a training job", _ANSWER),
+        body=CreateTrainingJobRequestV1,
+        errors=(404, 409),
+        tag=_TAG,
+    ),
+    Operation("GET", _ONE, _get, "Get a training job", _ANSWER, errors=(404,), tag=_TAG),
+    Operation("DELETE", _ONE, _delete, "Delete a training job", _ANSWER, errors=(404, 409), tag=_TAG),
+    Operation("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER, errors=(404, 409), tag=_TAG),
+    Operation(
+        *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER), errors=(400, 404, 409), tag=_TAG
+    ),
+)

@@ -1,0 +1,78 @@
+"""`/v1/training_projects`: training projects (docs/reference/training.md#projects)."""
+
+from control.api.protocol.encoding import Array, Encoded, encode_object
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import Name, RequestV1, ResponseV1
+from control.api.training.job_schemas import TrainingProjectV1, project_response
+from control.resources.training import projects
+from control.resources.training.projects import ProjectSummary
+from control.time_slices import each
+
+
+class NewTrainingProjectRequestV1(RequestV1):
+    """A training project, by its name."""
+
+    name: Name
+
+
+class PutTrainingProjectRequestV1(RequestV1):
+    """The training project to make, unless the workspace has one of that name."""
+
+    training_project: NewTrainingProjectRequestV1
+
+
+class TrainingProjectResponseV1(ResponseV1):
+    """One training project."""
+
+    training_project: TrainingProjectV1
+
+
+class TrainingProjectsResponseV1(ResponseV1):
+    """All training projects of the workspace, the newest first."""
+
+    training_projects: list[TrainingProjectV1]
+
+
+async def _post(request: ApiRequest) -> TrainingProjectResponseV1:
+    name = request.body_as(PutTrainingProjectRequestV1).training_project.name
+    return _response(await projects.put_project(request.store, request.workspace_id, name))
+
+
+async def _get(request: ApiRequest) -> TrainingProjectResponseV1:
+    id = request.path["training_project_id"]
+    return _response(await projects.read_project(request.store, request.workspace_id, id))
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    found = await projects.read_projects(request.store, request.workspace_id)
+    return Encoded(encode_object({"training_projects": Array(await each(found, _encoded))}))
+
+
+async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
+    id = request.path["training_project_id"]
+    return _response(await projects.remove_project(request.store, request.workspace_id, id))
+
+
+def _encoded(project: ProjectSummary) -> tuple[bytes]:
+    return (project_response(project).model_dump_json().encode(),)
+
+
+def _response(project: ProjectSummary) -> TrainingProjectResponseV1:
+    return TrainingProjectResponseV1(training_project=project_response(project))
+
+
+_TAG, _PATH = "Training", "/v1/training_projects"
+_ONE = f"{_PATH}/{{training_project_id}}"
+OPERATIONS = (
+    Operation(
+        *("POST", _PATH, _post, "Create a training project", TrainingProjectResponseV1),
+        body=PutTrainingProjectRequestV1,
+        errors=(409,),
+        tag=_TAG,
+    ),
+    Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),
+    Operation("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1, errors=(404,), tag=_TAG),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete a training project", TrainingProjectResponseV1), errors=(404, 409), tag=_TAG
+    ),
+)

@@ -1,0 +1,51 @@
+"""Whether a job may ever run: its nodes fit on the backend's machines, its sessions exist there, its secrets exist.
+
+See docs/reference/training.md#jobs.
+"""
+
+from collections.abc import Sequence
+
+from control.edges.sql import secret_rows
+from control.edges.sql.store import WriteTx
+from control.resources.errors import InvalidFieldError
+from control.resources.training.records import BackendRecord
+from policy.training.job_spec import JobSpec, SecretRef
+from policy.training.placement import unfit_field
+from policy.training.resources import Host, NodeResources
+
+_JOB = "training_job"
+
+
+def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
+    """InvalidFieldError for a job that no waiting would make fit, and for a session that the backend cannot have."""
+    field = unfit_field(backend.hosts, spec.node_count, spec.resources)
+    if field is not None:
+        raise InvalidFieldError(f"{_JOB}.compute.{field}", _never_fits(field, backend.hosts, spec.resources))
+    if spec.session is not None and not backend.has_sessions:
+        message = f"the training backend ({backend.backend}) has no interactive sessions; leave the field out"
+        raise InvalidFieldError(f"{_JOB}.interactive_session", message)
+
+
+async def check_secrets(tx: WriteTx, workspace_id: str, spec: JobSpec) -> None:
+    """InvalidFieldError for a variable whose secret does not exist. Keeps the others from being deleted meanwhile."""
+    named = {name: value.name for name, value in spec.environment.items() if isinstance(value, SecretRef)}
+    existing = await secret_rows.lock_existing(tx, workspace_id, named.values()) if named else set()
+    for variable, secret in named.items():
+        if secret not in existing:
+            message = f"the workspace has no secret named {secret!r}; store it with POST /v1/secrets"
+            raise InvalidFieldError(f"{_JOB}.runtime.environment_variables.{variable}", message)
+
+
+def _never_fits(field: str, hosts: Sequence[Host], resources: NodeResources) -> str:
+    match field:
+        case "cpu_count":
+            most = max((host.millicpu for host in hosts), default=0) // 1000
+            return f"no machine of the training backend has as many CPUs; the largest has {most}"
+        case "memory":
+            most = max((host.memory_mib for host in hosts), default=0)
+            return f"no machine of the training backend has as much memory; the largest has {most}Mi"
+        case "accelerator":
+            most = max((host.gpus.get(resources.gpu_type or "", 0) for host in hosts), default=0)
+            return f"no machine of the training backend has as many accelerators {resources.gpu_type}; one has {most}"
+        case _:
+            return "as many nodes of this size never fit on the training backend; ask for fewer or smaller nodes"

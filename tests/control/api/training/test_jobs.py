@@ -1,0 +1,334 @@
+"""Creating, reading, stopping, deleting and recreating training jobs, on both databases.
+
+See docs/reference/training.md#jobs.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from control.edges.redis.throttle_windows import LocalWindows
+from control.edges.sql.training import job_rows
+from control.edges.sql.training.tables import training_backend
+from control.resources.training import jobs
+from control.resources.workspaces import set_workspace
+from control.throttle import OTHER, Allowance, allowance_for
+from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
+from policy.training.resources import Host, NodeResources
+from policy.training.statuses import Outcome, Phase
+from tests.control.plane import ControlPlane, Json
+from tests.control.training import HOSTS, enable, end, job_body, move, new_job, project, report_backend
+
+FIELDS = {
+    *("id", "created_at", "updated_at", "current_status", "instance_type", "training_project_id", "training_project"),
+    *("error_message", "node_count", "name", "checkpoint_sync_status", "priority", "availability_model", "user"),
+}
+INSTANCE = {"id", "name", "memory_limit_mib", "millicpu_limit", "gpu_count", "gpu_type", "gpu_memory_limit_mib"}
+NULLABLE = {"error_message", "name", "checkpoint_sync_status", "user"}
+
+
+@pytest.fixture
+async def place(plane: ControlPlane) -> str:
+    """The path of the jobs of a project whose workspace may create some."""
+    await enable(plane)
+    return f"/v1/training_projects/{(await project(plane))['id']}/jobs"
+
+
+@pytest.fixture
+async def sqlite_place(sqlite_plane: ControlPlane) -> str:
+    """The same, on SQLite only."""
+    await enable(sqlite_plane)
+    return f"/v1/training_projects/{(await project(sqlite_plane))['id']}/jobs"
+
+
+async def create(plane: ControlPlane, place: str, **changes: Any) -> Json:
+    return await new_job(plane, place.split("/")[3], **changes)
+
+
+async def spec_of(plane: ControlPlane, job: Json) -> JobSpec:
+    async with plane.store.read() as conn:
+        return await job_rows.get_spec(conn, job["id"])
+
+
+async def test_a_job_has_the_documented_fields(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    assert made.keys() == FIELDS
+    assert {name for name, value in made.items() if value is None} == NULLABLE
+    assert made["instance_type"].keys() == INSTANCE
+    assert made["training_project"] == {"id": made["training_project_id"], "name": "llama"}
+    assert (made["current_status"], made["node_count"], made["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
+    assert made["availability_model"] == "dedicated"
+    assert (await plane.get(f"{place}/{made['id']}")).ok() == {"training_job": made}
+
+
+async def test_the_instance_type_tells_what_each_node_gets(plane: ControlPlane, place: str) -> None:
+    gpu = {"accelerator": "H100", "count": 2}
+    made = await create(plane, place, cpu_count=2, memory="1Gi", accelerator=gpu)
+    assert made["instance_type"] == {
+        "id": "2000m-1024Mi-2xH100",
+        "name": "2 CPU, 1 GiB, 2 H100",
+        "memory_limit_mib": 1024,
+        "millicpu_limit": 2000,
+        "gpu_count": 2,
+        "gpu_type": "H100",
+        "gpu_memory_limit_mib": 81920,
+    }
+
+
+async def test_everything_that_was_configured_is_kept(plane: ControlPlane, place: str) -> None:
+    await plane.secret("hub token")
+    given = {
+        "environment_variables": {"A": "1", "TOKEN": {"type": "SECRET", "name": "hub token"}},
+        "working_directory": "./src//run/",
+        "checkpointing_config": {"enabled": True, "checkpoint_path": "out/best"},
+        "interactive_session": {"trigger": "on_failure", "timeout_minutes": 60},
+        "image": {"base_image": "python:3.12"},
+    }
+    made = await create(plane, place, node_count=2, name="try", priority=-3, availability_model="spot", **given)
+    assert (made["name"], made["priority"], made["availability_model"]) == ("try", -3, "spot")
+    assert await spec_of(plane, made) == JobSpec(
+        start_commands=("echo hello",),
+        resources=NodeResources(1000, 512),
+        node_count=2,
+        environment={"A": "1", "TOKEN": SecretRef("hub token")},
+        working_directory="src/run",
+        checkpoint_path="out/best",
+        base_image="python:3.12",
+        session=SessionSpec("on_failure", 60),
+    )
+
+
+async def test_everything_that_may_be_left_out_has_its_default(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    wanted = JobSpec((), NodeResources(1000, 2048), checkpoint_path="checkpoints")
+    shortest = {"compute": {"cpu_count": 1}, "runtime": {"checkpointing_config": {"enabled": True}}}
+    nulls = {
+        "image": None,
+        "compute": {"cpu_count": 1, "node_count": None, "memory": None, "accelerator": None},
+        "runtime": {
+            "start_commands": None,
+            "environment_variables": None,
+            "working_directory": None,
+            "checkpointing_config": {"enabled": True, "checkpoint_path": None},
+        },
+        **{"name": None, "priority": None, "availability_model": None, "interactive_session": None},
+    }
+    for body in (shortest, nulls):
+        made = (await sqlite_plane.post(sqlite_place, {"training_job": body})).ok()["training_job"]
+        assert await spec_of(sqlite_plane, made) == wanted
+        assert (made["priority"], made["availability_model"]) == (0, "dedicated")
+
+
+async def test_only_a_workspace_with_training_may_create_jobs(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    await set_workspace(plane.store, "workspace acme", training=False)
+    for path, body in ((place, job_body()), (f"{place}/{made['id']}/recreate", None)):
+        assert "--training" in (await plane.post(path, body)).refused(403, "TRAINING_NOT_ENABLED")["error"]
+    (await plane.get(f"{place}/{made['id']}")).ok()
+    (await plane.post(f"{place}/{made['id']}/stop")).ok()
+
+
+@pytest.mark.parametrize(
+    "report", [None, {"reported_at_ms": 0}, {"reason": "Ray is not reachable"}], ids=["never", "silent", "away"]
+)
+async def test_without_a_backend_writes_are_503_and_jobs_stay(
+    plane: ControlPlane, place: str, report: Json | None
+) -> None:
+    made, ended = await create(plane, place), await create(plane, place)
+    await end(plane.store, ended["id"])
+    async with plane.store.write() as tx:
+        await tx.conn.execute(delete(training_backend))
+    if report is not None:
+        await report_backend(plane.store, **report)
+    answers = [await plane.post(path, job_body()) for path in (place, f"{place}/{made['id']}/recreate")]
+    answers += [await plane.post(f"{place}/{made['id']}/stop"), await plane.delete(f"{place}/{ended['id']}")]
+    for answer in answers:
+        error = answer.refused(503, "TRAINING_UNAVAILABLE")["error"]
+        assert ("Ray is not reachable" in error) == bool(report and "reason" in report)
+    assert (await plane.get(f"{place}/{made['id']}")).ok()["training_job"] == made
+    assert len((await plane.post("/v1/training_jobs/search", {})).ok()["training_jobs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"cpu_count": 9}, "cpu_count"),
+        ({"memory": "17Gi"}, "memory"),
+        ({"accelerator": {"accelerator": "H100", "count": 3}}, "accelerator"),
+        ({"accelerator": {"accelerator": "A100", "count": 1}}, "accelerator"),
+        ({"node_count": 17}, "node_count"),
+        ({"cpu_count": 5, "node_count": 2}, "node_count"),
+    ],
+)
+async def test_what_can_never_fit_is_refused_by_its_field(
+    sqlite_plane: ControlPlane, sqlite_place: str, changes: Json, field: str
+) -> None:
+    refused = (await sqlite_plane.post(sqlite_place, job_body(**changes))).refused(400, "INVALID_REQUEST")
+    assert [detail["field"] for detail in refused["details"]] == [f"training_job.compute.{field}"]
+
+
+async def test_a_session_is_refused_where_the_backend_has_none(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    await report_backend(sqlite_plane.store, HOSTS, backend="ray", has_sessions=False)
+    session = {"trigger": "on_startup", "timeout_minutes": 1}
+    refused = (await sqlite_plane.post(sqlite_place, job_body(interactive_session=session))).refused(400)
+    assert refused["details"][0]["field"] == "training_job.interactive_session"
+
+
+async def test_a_secret_must_exist_in_the_same_workspace(plane: ControlPlane, place: str) -> None:
+    other = (await plane.another_workspace())["api_key"]
+    (await plane.post("/v1/secrets", {"name": "theirs", "value": "v"}, key=other)).ok()
+    body = job_body(environment_variables={"A": "plain", "TOKEN": {"type": "SECRET", "name": "theirs"}})
+    refused = (await plane.post(place, body)).refused(400)
+    assert refused["details"][0]["field"] == "training_job.runtime.environment_variables.TOKEN"
+
+
+async def test_a_secret_of_an_unfinished_job_cannot_be_deleted(plane: ControlPlane, place: str) -> None:
+    await plane.secret("hub")
+    made = await create(plane, place, environment_variables={"TOKEN": {"type": "SECRET", "name": "hub"}})
+    assert "training job" in (await plane.delete("/v1/secrets/hub")).refused(409)["error"]
+    await end(plane.store, made["id"])
+    (await plane.delete("/v1/secrets/hub")).ok()
+    refused = (await plane.post(f"{place}/{made['id']}/recreate")).refused(400)
+    assert refused["details"][0]["field"] == "training_job.runtime.environment_variables.TOKEN"
+
+
+async def test_a_waiting_job_stops_at_once(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    stopped = (await plane.post(f"{place}/{made['id']}/stop")).ok()["training_job"]
+    assert stopped["current_status"] == "TRAINING_JOB_STOPPED"
+    assert stopped["updated_at"] > made["updated_at"]
+    assert "has ended" in (await plane.post(f"{place}/{made['id']}/stop")).refused(409, "CONFLICT")["error"]
+
+
+async def test_a_running_job_is_asked_to_stop(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    await move(plane.store, made["id"], (Phase.RUNNING, None))
+    for _ in range(2):
+        stopping = (await plane.post(f"{place}/{made['id']}/stop")).ok()["training_job"]
+        assert stopping["current_status"] == "TRAINING_JOB_RUNNING"
+    async with plane.store.read() as conn:
+        (found,) = await job_rows.wanted_jobs(conn)
+    assert found.stop_requested
+
+
+async def test_a_failed_job_tells_why(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    await end(plane.store, made["id"])
+    failed = (await plane.get(f"{place}/{made['id']}")).ok()["training_job"]
+    assert (failed["current_status"], failed["error_message"]) == ("TRAINING_JOB_FAILED", "node 0 exited with status 3")
+
+
+async def test_only_an_ended_job_can_be_deleted_and_is_gone_at_once(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    path = f"{place}/{made['id']}"
+    assert "stop it first" in (await plane.delete(path)).refused(409, "CONFLICT")["error"]
+    await end(plane.store, made["id"])
+    assert (await plane.delete(path)).ok()["training_job"]["id"] == made["id"]
+    answers = [await plane.get(path), await plane.delete(path)]
+    answers += [await plane.post(f"{path}/{verb}") for verb in ("stop", "recreate")]
+    for answer in answers:
+        assert answer.refused(404, "NOT_FOUND")["error"] == "training job not found"
+
+
+async def test_a_recreated_job_is_a_new_one_with_the_same_configuration(plane: ControlPlane, place: str) -> None:
+    session = {"trigger": "on_demand", "timeout_minutes": 1}
+    made = await create(plane, place, name="first", priority=7, interactive_session=session)
+    await end(plane.store, made["id"])
+    again = (await plane.post(f"{place}/{made['id']}/recreate")).ok()["training_job"]
+    new = {name: again[name] for name in ("id", "created_at", "updated_at")}
+    assert again == made | new
+    assert again["id"] != made["id"]
+    assert await spec_of(plane, again) == await spec_of(plane, made)
+    async with plane.store.read() as conn:
+        (record,) = await job_rows.wanted_jobs(conn)
+    assert record.recreated_from == made["id"]
+
+
+async def test_a_job_that_fits_no_longer_is_not_recreated(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place, cpu_count=4)
+    await report_backend(sqlite_plane.store, [Host("small", 1000, 8192, 8)])
+    refused = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/recreate")).refused(400)
+    assert refused["details"][0]["field"] == "training_job.compute.cpu_count"
+
+
+async def test_another_workspace_or_project_has_no_such_job(plane: ControlPlane, place: str) -> None:
+    made = await create(plane, place)
+    other = await plane.another_workspace()
+    await set_workspace(plane.store, "other", training=True)
+    theirs = await project(plane, key=other["api_key"])
+    mine = await project(plane, "another")
+    elsewhere = [
+        (f"{place}/{made['id']}", other["api_key"], "training project not found"),
+        (f"/v1/training_projects/{theirs['id']}/jobs/{made['id']}", other["api_key"], "training job not found"),
+        (f"/v1/training_projects/{mine['id']}/jobs/{made['id']}", plane.key, "training job not found"),
+    ]
+    for path, key, error in elsewhere:
+        answers = [await plane.get(path, key=key), await plane.delete(path, key=key)]
+        answers += [await plane.post(f"{path}/{verb}", key=key) for verb in ("stop", "recreate")]
+        assert [answer.refused(404, "NOT_FOUND")["error"] for answer in answers] == [error] * 4
+    answer = await plane.post(place, job_body(), key=other["api_key"])
+    assert answer.refused(404)["error"] == "training project not found"
+
+
+async def test_a_workspace_has_a_bounded_number_of_unfinished_jobs(
+    plane: ControlPlane, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_UNFINISHED", 3)
+    answers = await asyncio.gather(*(plane.post(place, job_body()) for _ in range(5)))
+    assert sorted(answer.status for answer in answers) == [200, 200, 200, 409, 409]
+    made = next(answer.body["training_job"] for answer in answers if answer.status == 200)
+    (await plane.post(f"{place}/{made['id']}/stop")).ok()
+    await create(plane, place)
+
+
+async def test_instance_types_are_the_machines_also_while_the_backend_is_away(sqlite_plane: ControlPlane) -> None:
+    path = "/v1/training_instance_types"
+    assert (await sqlite_plane.get(path)).ok() == {"instance_types": []}
+    await report_backend(sqlite_plane.store, [*HOSTS, HOSTS[0]], reason="gone")
+    found = (await sqlite_plane.get(path)).ok()["instance_types"]
+    assert [(one["id"], one["gpu_memory_limit_mib"]) for one in found] == [
+        ("4000m-8192Mi", None),
+        ("8000m-16384Mi-2xH100", 81920),
+    ]
+    assert found[0].keys() == INSTANCE
+
+
+async def test_training_falls_under_the_limit_of_all_other_operations(sqlite_plane: ControlPlane) -> None:
+    document = (await sqlite_plane.get("/v1/openapi.json")).ok()
+    operations = [
+        (method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if "Training" in operation["tags"]
+    ]
+    assert len(operations) >= 11
+    assert {allowance_for(*one) for one in operations} == {OTHER}
+    assert (OTHER.requests, OTHER.window_ms) == (100, 1000)
+
+
+async def test_training_is_limited_together_with_all_other_operations(
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitted = Counter[str]()
+
+    async def admit_as_if_no_time_passed(_windows: LocalWindows, _key: str, allowance: Allowance) -> int:
+        admitted[allowance.name] += 1
+        return 0 if admitted[allowance.name] <= allowance.requests else 1
+
+    monkeypatch.setattr(LocalWindows, "admit", admit_as_if_no_time_passed)
+    for path in ["/v1/training_projects", "/v1/secrets"] * (OTHER.requests // 2):
+        (await sqlite_plane.get(path)).ok()
+    assert (await sqlite_plane.get("/v1/training_instance_types")).refused(429)["retry_after"] == 1
+    (await sqlite_plane.post("/v1/training_jobs/search", {})).refused(429, "RATE_LIMITED")
+
+
+async def test_a_reported_outcome_is_what_the_job_shows(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    shown = {}
+    for outcome in Outcome:
+        made = await create(sqlite_plane, sqlite_place)
+        await move(sqlite_plane.store, made["id"], (Phase.ENDED, outcome))
+        found = (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"]
+        shown[outcome.value] = found["current_status"].removeprefix("TRAINING_JOB_")
+    assert shown == {outcome.value: outcome.value for outcome in Outcome} | {"REQUEUED": "PENDING"}
