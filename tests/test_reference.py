@@ -18,6 +18,7 @@ from control.operator.cli import tollgate
 from control.resources.platform import statuses
 from control.resources.platform.loads import UNREPORTED
 from control.resources.records import DeploymentRecord
+from control.resources.training.job_states import TRANSITIONS
 from control.settings import Settings as ControlSettings
 from control.throttle import allowance_for
 from policy.deployments import (
@@ -100,6 +101,22 @@ def test_every_operation_is_documented(operation: Operation) -> None:
     told = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
     text = page("management-api") + page("events-and-webhooks") + page("training")
     assert re.search(re.escape(told) + r"(?![\w/])", text), told
+
+
+def test_transitions_of_training_jobs_match_the_table() -> None:
+    queued_and_placed = ("CREATED", "PENDING", "DEPLOYING", "RUNNING")
+    written = {
+        (status, plain(event), plain(after))
+        for _what, event, *cells in rows("training", "Statuses")
+        for status, after in zip(queued_and_placed, cells, strict=True)
+        if after
+    }
+    coded = {
+        (status.removeprefix("TRAINING_JOB_"), event.value, after.removeprefix("TRAINING_JOB_"))
+        for status, moves in TRANSITIONS.items()
+        for event, after in moves.items()
+    }
+    assert written == coded
 
 
 def test_settings_table_lists_every_setting() -> None:
