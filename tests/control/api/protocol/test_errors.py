@@ -12,6 +12,8 @@ from control.resources.errors import (
     IllegalStatusError,
     InvalidFieldError,
     RateLimitedError,
+    TooManyJobsError,
+    TooManyProjectsError,
     TooManyWebhooksError,
 )
 from control.resources.workspaces import WorkspaceError
@@ -26,7 +28,7 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
 def example_of(kind: type[DomainError]) -> DomainError:
     if issubclass(kind, InvalidFieldError):
         return kind("slug", "required")
-    if issubclass(kind, RateLimitedError | TooManyWebhooksError):
+    if issubclass(kind, RateLimitedError | TooManyWebhooksError | TooManyJobsError | TooManyProjectsError):
         return kind(3)
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
@@ -39,7 +41,7 @@ def example_of(kind: type[DomainError]) -> DomainError:
 def test_every_domain_error_is_rendered_as_a_response(kind: type[DomainError]) -> None:
     error = example_of(kind)
     answer = render(problem_of(error))
-    assert answer.status in (400, 404, 409, 429, 503)
+    assert answer.status in (400, 403, 404, 409, 429, 503)
     body = json.loads(answer.body)  # type: ignore[arg-type]  # text is encoded by then
     assert body["error"] == error.message != ""
     assert body["code"].isupper()
