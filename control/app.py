@@ -15,6 +15,7 @@ from control.api import (
     internal_deployments,
     internal_events,
     internal_snapshot,
+    internal_training,
     keys,
     secrets,
     usage,
@@ -42,7 +43,7 @@ from control.edges.sql.database import migrate
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
-from control.edges.sql.log_rows import OF_DEPLOYMENTS
+from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.edges.wake.client import WakeClient
@@ -55,6 +56,8 @@ from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
+from control.resources.training.metrics import JobMetrics
+from control.resources.training.output import JobOutput
 from control.resources.webhook_messages import outbox
 from control.retention import delete_old_records
 from control.settings import Settings
@@ -125,10 +128,12 @@ def build(settings: Settings) -> web.Application:
         deployment_logs=Logs(store, OF_DEPLOYMENTS, _log_bounds(settings)),
         loads=book,
         load_reports=reports,
+        training_output=_training_output(store, settings),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
+    internal += tuple(internal_training.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
@@ -144,6 +149,10 @@ def _log_bounds(settings: Settings) -> LogBounds:
         max_bytes=int(settings.deployment_log_max_bytes),
         retention_days=settings.deployment_log_retention_days,
     )
+
+
+def _training_output(store: Store, settings: Settings) -> JobOutput:
+    return JobOutput(store, Logs(store, OF_TRAINING_JOBS, _log_bounds(settings)), JobMetrics(store))
 
 
 def _redis(redis: Redis | None, hints: HintPublisher) -> Lifetime:
@@ -241,6 +250,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
             await delete_old_records(store, settings.event_retention_days)
             await dependencies.deployment_logs.prune()
+            await dependencies.training_output.prune()
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

@@ -15,6 +15,7 @@ from control.resources.billing_events import EventReader
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
+from control.resources.training.output import JobOutput
 from control.settings import Settings
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
@@ -39,6 +40,7 @@ class Dependencies:
     deployment_logs: Logs
     loads: Loads
     load_reports: LoadReports
+    training_output: JobOutput
     counters: UsageCounters | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     terminals: Terminals = field(default_factory=Terminals)

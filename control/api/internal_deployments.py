@@ -5,26 +5,16 @@ line per call. 400 names what is malformed, and nothing of the batch is taken. D
 """
 
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
 
-import orjson
 from aiohttp import web
 
-from control.api.protocol import authentication
-from control.api.protocol.bodies import receive_batch
-from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError, bad_request
-from control.dependencies import Dependencies
+from control.api.protocol.reports import Json, items, received
 from control.resources.errors import InvalidFieldError
 from control.resources.logs import LEVELS
 from control.resources.records import LogLine
-from control.time_slices import each, pause
 from policy.deployment_load import DeploymentLoad
 
-T = TypeVar("T")
-Json = dict[str, Any]
-MAX_ITEMS = 1000
 _MAX_URLS = 1000
 _MOST = {"in_flight": 2**31 - 1, "queued": 2**31 - 1, "parked": 2**31 - 1, "last_request_at_ms": 2**53 - 1}
 _MAX_TEXT = 128
@@ -35,16 +25,16 @@ _TIMESTAMP = re.compile(r"[0-9]{1,18}|[1-8][0-9]{18}")
 
 
 async def _post_loads(request: web.Request) -> web.Response:
-    dependencies, body = await _received(request)
+    dependencies, body = await received(request)
     machine = body.get("machine")
     if not isinstance(machine, str) or not _MACHINE.fullmatch(machine):
         raise InvalidFieldError("machine", "machine must be 16 hexadecimal digits")
-    await dependencies.load_reports.take(machine, await _items(body, "loads", _load))
+    await dependencies.load_reports.take(machine, await items(body, "loads", _load))
     return web.json_response({})
 
 
 async def _post_wake(request: web.Request) -> web.Response:
-    dependencies, body = await _received(request)
+    dependencies, body = await received(request)
     try:
         model_id, deployment_id = _text(body, "model_id"), _text(body, "deployment_id")
     except ValueError as error:
@@ -55,41 +45,9 @@ async def _post_wake(request: web.Request) -> web.Response:
 
 
 async def _post_logs(request: web.Request) -> web.Response:
-    dependencies, body = await _received(request)
-    await dependencies.deployment_logs.write(await _items(body, "lines", _line))
+    dependencies, body = await received(request)
+    await dependencies.deployment_logs.write(await items(body, "lines", _line))
     return web.json_response({})
-
-
-async def _received(request: web.Request) -> tuple[Dependencies, Json]:
-    dependencies = request.app[DEPENDENCIES]
-    authentication.check_internal(request, dependencies.settings.internal_token)
-    sent = await receive_batch(request)
-    await pause()
-    try:
-        body = orjson.loads(sent)
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise bad_request("The body must be a JSON object")
-    return dependencies, body
-
-
-async def _items(body: Json, name: str, read: Callable[[Json], T]) -> list[T]:
-    """The members of a list, read. The error names the first malformed one."""
-    found = body.get(name)
-    if not isinstance(found, list) or len(found) > MAX_ITEMS:
-        raise InvalidFieldError(name, f"{name} must be an array of at most {MAX_ITEMS} items")
-
-    def item(place: tuple[int, Any]) -> T:
-        index, wire = place
-        try:
-            if not isinstance(wire, dict):
-                raise ValueError("must be an object")
-            return read(wire)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidFieldError(f"{name}.{index}", f"malformed: {error}") from None
-
-    return await each(enumerate(found), item)
 
 
 def _load(wire: Json) -> DeploymentLoad:

@@ -180,6 +180,23 @@ class JobNotClaimableError(ConflictError):
     """The training job does not wait for a start, or another attempt was started meanwhile."""
 
 
+class CheckpointsSyncingError(ConflictError):
+    """Checkpoints that the training job starts with are still on their way into the store."""
+
+
+class MissingSecretsError(ConflictError):
+    """Secrets that the training job names do not exist."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(
+            f"the workspace has no secret named {' or '.join(map(repr, names))}; store it and recreate the job"
+        )
+
+
+class OtherTrainerError(ConflictError):
+    """Another trainer reports to this control plane. It may take over 5 s after the other one was heard of last."""
+
+
 class TooManyProjectsError(ConflictError):
     """The workspace has as many training projects as it may have."""
 
@@ -199,6 +216,10 @@ class EventsLostError(DomainError):
 
 
 # --- the workspace may not ----------------------------------------------------------------------------------------
+
+
+class EnvironmentTokenError(DomainError):
+    """The token is not that of the training job's present attempt, or it was spent."""
 
 
 class TrainingNotEnabledError(DomainError):

@@ -87,7 +87,8 @@ class Logs:
 
     async def insert(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Write printable lines in the caller's transaction. Call `note_written` after its commit."""
-        await rows.insert_lines(tx, self._table, lines)
+        if lines:
+            await rows.insert_lines(tx, self._table, lines)
 
     async def note_written(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Cut back the logs that may have grown beyond their bounds."""

@@ -204,7 +204,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a deployment's log."""
+    """One line of a log."""
 
     timestamp_ns: int
     level: str
@@ -215,7 +215,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which lines of a deployment's log are read: those of `[start_ns, end_ns)` that match. None is no filter.
+    """Which lines of a log are read: those of `[start_ns, end_ns)` that match. None is no filter.
 
     `includes`: texts that the message contains, all of them. `excludes`: texts of which it contains none.
     """

@@ -23,6 +23,7 @@ from control.resources.errors import (
     ConflictError,
     DatabaseUnavailableError,
     DomainError,
+    EnvironmentTokenError,
     EventsLostError,
     IngestTooSlowError,
     InvalidFieldError,
@@ -75,6 +76,7 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     IngestTooSlowError: (503, "DATABASE_UNAVAILABLE"),
     UsageUnavailableError: (503, "COUNTERS_UNAVAILABLE"),
     SecretUnreadableError: (503, "SECRET_UNREADABLE"),
+    EnvironmentTokenError: (403, "ENVIRONMENT_TOKEN_SPENT"),
     TrainingNotEnabledError: (403, "TRAINING_NOT_ENABLED"),
     TrainingUnavailableError: (503, "TRAINING_UNAVAILABLE"),
 }

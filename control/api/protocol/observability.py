@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
+from control.resources.training.backend_reports import read_state
 from policy.credentials import may_export_metrics
 from runtime.log_schema import FIELDS
 
@@ -58,6 +59,7 @@ async def metrics(request: web.Request) -> web.Response:
         raise ProblemError(
             403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
         )
+    dependencies.metrics.show_training(*await read_state(dependencies.store))
     return web.Response(body=dependencies.metrics.text(), headers={"Content-Type": dependencies.metrics.content_type})
 
 

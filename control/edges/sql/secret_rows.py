@@ -34,6 +34,12 @@ async def lock_existing(tx: WriteTx, workspace_id: str, names: Iterable[str]) ->
     return set((await tx.conn.execute(query.with_for_update(read=True, key_share=True))).scalars())
 
 
+async def find_named(conn: Connection, workspace_id: str, names: Iterable[str]) -> list[SecretRecord]:
+    """The secrets that have these names."""
+    query = select(secrets).where(secrets.c.workspace_id == workspace_id, one_of(secrets.c.name, names))
+    return [SecretRecord(*row) for row in await conn.execute(query)]
+
+
 async def list_secrets(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[SecretRecord]:
     query = select(secrets).where(secrets.c.workspace_id == workspace_id).order_by(secrets.c.id).limit(limit)
     if after is not None:

@@ -1,6 +1,6 @@
 """Control's Prometheus metrics: one registry per control plane, nothing global."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -42,6 +42,33 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._training_jobs = Counter(
+            "tollgate_training_jobs_total",
+            "How often training jobs came to a status.",
+            ("status",),
+            registry=self.registry,
+        )
+
+        self._training_output_dropped = Counter(
+            "tollgate_training_output_dropped_total",
+            "Lines and metric points dropped: of training jobs that are gone, or with too many metrics.",
+            ("kind",),
+            registry=self.registry,
+        )
+
+        self._training_backend_up = Gauge(
+            "tollgate_training_backend_up",
+            "Whether the training backend is there: 1, or 0.",
+            registry=self.registry,
+        )
+
+        self._training_unfinished_jobs = Gauge(
+            "tollgate_training_unfinished_jobs",
+            "Training jobs that have not ended, by status.",
+            ("status",),
+            registry=self.registry,
+        )
+
     def watch_event_clock(self, behind_s: Callable[[], float]) -> None:
         Gauge(
             "tollgate_event_clock_behind_seconds",
@@ -54,6 +81,19 @@ class Metrics:
 
     def wake_hook(self, outcome: str) -> None:
         self._wake_hooks.labels(outcome).inc()
+
+    def training_jobs_entered(self, statuses: Iterable[str]) -> None:
+        for status in statuses:
+            self._training_jobs.labels(status).inc()
+
+    def training_output_dropped(self, kind: str, count: int) -> None:
+        self._training_output_dropped.labels(kind).inc(count)
+
+    def show_training(self, is_up: bool, unfinished: Mapping[str, int]) -> None:
+        """Set the gauges of training. `unfinished`: the number of jobs, by status."""
+        self._training_backend_up.set(is_up)
+        for status, count in unfinished.items():
+            self._training_unfinished_jobs.labels(status).set(count)
 
     def answered(self, method: str, route: str, status: int, duration_s: float) -> None:
         self._answers.labels(method, route, str(status)).inc()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, func, insert, select, union, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal_column, select, union, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -18,7 +18,7 @@ from control.time_slices import each
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import NodeState
 from policy.training.resources import NodeResources
-from policy.training.statuses import PLACED, QUEUED
+from policy.training.statuses import ENDED, PLACED, QUEUED, SYNCING
 
 UNFINISHED = QUEUED | PLACED
 _jobs = training_jobs.c
@@ -34,6 +34,25 @@ async def find_job(conn: Connection, workspace_id: str, project_id: str, job_id:
 async def find_job_anywhere(conn: Connection, job_id: str) -> JobRecord | None:
     """A job of any workspace, also a deleted one: for a trainer."""
     return _optional((await conn.execute(select(*_COLUMNS).where(_jobs.id == job_id))).one_or_none())
+
+
+async def find_jobs(conn: Connection, job_ids: Iterable[str]) -> list[JobRecord]:
+    """Those of these jobs that exist, in any workspace, also deleted ones."""
+    return [_record(row) for row in await conn.execute(select(*_COLUMNS).where(one_of(_jobs.id, job_ids)))]
+
+
+async def syncing_ended_jobs(conn: Connection) -> list[JobRecord]:
+    """Jobs that have ended while checkpoints of them were not in the store yet."""
+    # As a parameter it would keep SQLite from the index that holds these jobs alone.
+    syncing: ColumnElement[str] = literal_column(f"'{SYNCING}'")
+    chosen = (_jobs.checkpoint_sync_status == syncing, _jobs.status.in_(sorted(ENDED)), ~_jobs.is_deleted)
+    return [_record(row) for row in await conn.execute(select(*_COLUMNS).where(*chosen))]
+
+
+async def count_by_status(conn: Connection) -> Mapping[str, int]:
+    """How many jobs of all workspaces have each status of those that have not ended."""
+    query = select(_jobs.status, func.count()).where(_jobs.status.in_(sorted(UNFINISHED))).group_by(_jobs.status)
+    return {row[0]: row[1] for row in await conn.execute(query)}
 
 
 async def lock_job(tx: WriteTx, job_id: str) -> JobRecord | None:

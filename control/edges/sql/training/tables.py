@@ -3,6 +3,7 @@
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, Table, Text, false
 
 from control.edges.sql.tables import Counter, Id, metadata
+from policy.training.statuses import SYNCING
 
 training_projects = Table(
     "training_projects",
@@ -61,6 +62,12 @@ Index(
     sqlite_where=training_jobs.c.is_deleted,
     postgresql_where=training_jobs.c.is_deleted,
 )
+Index(
+    "ix_training_jobs_syncing",
+    training_jobs.c.id,
+    sqlite_where=training_jobs.c.checkpoint_sync_status == SYNCING,
+    postgresql_where=training_jobs.c.checkpoint_sync_status == SYNCING,
+)
 
 training_checkpoints = Table(
     "training_checkpoints",
@@ -103,6 +110,7 @@ training_metrics = Table(
     Column("step", BigInteger, nullable=True),
     Column("value", Float(53), nullable=False),
     Index("ix_training_metrics_job_id_name_timestamp_ms", "job_id", "name", "timestamp_ms"),
+    Index("ix_training_metrics_job_id_timestamp_ms", "job_id", "timestamp_ms"),
 )
 
 training_sessions = Table(

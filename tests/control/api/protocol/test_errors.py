@@ -11,6 +11,7 @@ from control.resources.errors import (
     DomainError,
     IllegalStatusError,
     InvalidFieldError,
+    MissingSecretsError,
     RateLimitedError,
     TooManyJobsError,
     TooManyProjectsError,
@@ -30,6 +31,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("slug", "required")
     if issubclass(kind, RateLimitedError | TooManyWebhooksError | TooManyJobsError | TooManyProjectsError):
         return kind(3)
+    if issubclass(kind, MissingSecretsError):
+        return kind(["one"])
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
     return kind()

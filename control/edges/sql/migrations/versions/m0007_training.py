@@ -85,6 +85,8 @@ def _create_jobs() -> None:
         sqlite_where=sa.text("is_deleted"),
         postgresql_where=sa.text("is_deleted"),
     )
+    syncing = sa.text("checkpoint_sync_status = 'SYNCING'")
+    op.create_index("ix_training_jobs_syncing", "training_jobs", ["id"], sqlite_where=syncing, postgresql_where=syncing)
 
 
 def _create_checkpoints() -> None:
@@ -129,6 +131,7 @@ def _create_output() -> None:
         sa.Column("value", sa.Float(53), nullable=False),
     )
     _index("ix_training_metrics_job_id_name_timestamp_ms", "training_metrics", "job_id", "name", "timestamp_ms")
+    _index("ix_training_metrics_job_id_timestamp_ms", "training_metrics", "job_id", "timestamp_ms")
 
 
 def _create_sessions() -> None:

@@ -1,0 +1,65 @@
+"""`POST /internal/v1/training/…`: what a trainer reports and asks. 400 names what is malformed; nothing of it is taken.
+
+All but `environment` need the internal token; that one needs the token of a claimed attempt, so that a machine of the
+backend can start a job without the internal token.
+
+See docs/reference/training.md#internal-api.
+"""
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from control.api.protocol.dependencies import DEPENDENCIES
+from control.api.protocol.reports import json_object, received
+from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
+from control.resources.training import backend_reports, claims
+from control.time_slices import each
+from policy.training.reports import WantedState
+from policy.training.statuses import DEPLOYING
+
+
+async def _post_sync(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
+    dependencies.metrics.training_jobs_entered(synced.entered)
+    state = WantedState(synced.wanted, terminals=dependencies.terminals.wanted())
+    jobs = await each(state.jobs, lambda job: job.to_wire())
+    return _answer({**WantedState(terminals=state.terminals).to_wire(), "jobs": jobs})
+
+
+async def _post_claim(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    claimed = await claims.claim(dependencies.store, request.match_info["job_id"], attempt_in(body))
+    dependencies.metrics.training_jobs_entered([DEPLOYING])
+    return _answer(claimed.to_wire())
+
+
+async def _post_environment(request: web.Request) -> web.Response:
+    dependencies = request.app[DEPENDENCIES]
+    token = token_in(json_object(await request.read()))
+    opened = await claims.open_environment(dependencies.store, dependencies.settings.secret_keys, token)
+    return _answer({"environment": opened.variables, "secrets": opened.secrets})
+
+
+async def _post_output(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    taken = await dependencies.training_output.take(request.match_info["job_id"], await output_batch(body))
+    dependencies.metrics.training_output_dropped("line", taken.dropped_lines)
+    dependencies.metrics.training_output_dropped("metric", taken.dropped_points)
+    return _answer({"offset": taken.offset})
+
+
+def _answer(body: Any) -> web.Response:
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(body=orjson.dumps(body), headers=headers, content_type="application/json")
+
+
+_JOB = "/internal/v1/training/jobs/{job_id}"
+ROUTES = [
+    web.post("/internal/v1/training/sync", _post_sync),
+    web.post("/internal/v1/training/environment", _post_environment),
+    web.post(f"{_JOB}/claim", _post_claim),
+    web.post(f"{_JOB}/output", _post_output),
+]

@@ -1,0 +1,115 @@
+"""Reads what a trainer sends, within bounds: what no column can hold would look like an outage of the database.
+
+What a job may choose is never refused, so that no job can stop its own output: texts are made printable and cut, and
+numbers that no column holds are dropped (`control/resources/training`).
+
+See docs/reference/training.md#internal-api.
+"""
+
+from dataclasses import replace
+
+from control.api.protocol.reports import Json, items, read_object
+from control.resources.errors import InvalidFieldError
+from control.resources.logs import LEVELS, printable
+from policy.training.reports import BackendReport, JobReport, MetricPoint, OutputBatch, OutputLine
+from policy.training.resources import Host
+from policy.training.wire import count, text
+
+MAX_HOSTS, MAX_JOBS, MAX_NODES = 10_000, 100_000, 10_000
+MAX_LINES = 1_000
+"""Also of metric points, in one batch."""
+_MAX_ID, _MAX_NAME, _MAX_TOKEN, _MAX_REASON = 128, 255, 512, 1_000
+_MAX_TYPES = 100
+"""Of GPUs, on one host."""
+_MAX_31, _MAX_53, _MAX_63 = 2**31 - 1, 2**53 - 1, 2**63 - 1
+
+
+async def backend_report(body: Json) -> BackendReport:
+    report = read_object("body", {**body, "hosts": [], "jobs": []}, _backend)
+    hosts = await items(body, "hosts", _host, MAX_HOSTS)
+    jobs = await items(body, "jobs", _job, MAX_JOBS)
+    return replace(report, hosts=tuple(hosts), jobs=tuple(jobs))
+
+
+async def output_batch(body: Json) -> OutputBatch:
+    batch = read_object("body", {**body, "lines": [], "metrics": []}, _batch)
+    lines = await items(body, "lines", _line, MAX_LINES)
+    metrics = await items(body, "metrics", MetricPoint.from_wire, MAX_LINES)
+    if batch.next_offset < batch.offset + bool(lines or metrics):
+        raise InvalidFieldError("next_offset", "next_offset must be behind what the batch holds")
+    return replace(batch, lines=lines, metrics=metrics)
+
+
+def attempt_in(body: Json) -> int:
+    return read_object("body", body, lambda wire: _number(wire, "attempt"))
+
+
+def token_in(body: Json) -> str:
+    return read_object("body", body, lambda wire: _name(wire, "token", _MAX_TOKEN))
+
+
+def _backend(wire: Json) -> BackendReport:
+    for name in ("trainer", "backend"):
+        _name(wire, name, _MAX_ID)
+    report = BackendReport.from_wire(wire)
+    return replace(report, reason=report.reason and printable(report.reason)[:_MAX_REASON])
+
+
+def _host(wire: Json) -> Host:
+    _name(wire, "name")
+    for name in ("millicpu", "memory_mib", "max_nodes"):
+        _number(wire, name, _MAX_53)
+    for name in ("gpus", "gpu_memory_mib"):
+        for type in _object(wire, name):
+            _name({name: type}, name)
+            _number(wire[name], type, _MAX_53)
+    return Host.from_wire(wire)
+
+
+def _job(wire: Json) -> JobReport:
+    _name(wire, "job_id", _MAX_ID)
+    _number(wire, "attempt")
+    report = JobReport.from_wire(wire)
+    if len(report.nodes) > MAX_NODES:
+        raise ValueError(f"nodes must be at most {MAX_NODES}")
+    for node in report.nodes:
+        _name({"nodes.host": node.host}, "nodes.host")
+        if max(node.rank, abs(node.exit_status or 0)) > _MAX_31:
+            raise ValueError(f"rank and exit_status must be at most {_MAX_31}")
+    return report
+
+
+def _batch(wire: Json) -> OutputBatch:
+    for name in ("attempt", "rank"):
+        _number(wire, name)
+    for name in ("offset", "next_offset"):
+        _number(wire, name, _MAX_63)
+    return OutputBatch.from_wire(wire)
+
+
+def _line(wire: Json) -> OutputLine:
+    line = OutputLine.from_wire(wire)
+    if line.level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}")
+    return line
+
+
+def _number(wire: Json, name: str, most: int = _MAX_31) -> int:
+    value = count(wire, name)
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}")
+    return value
+
+
+def _name(wire: Json, name: str, most: int = _MAX_NAME) -> str:
+    value = text(wire, name)
+    if not 1 <= len(value) <= most or "\0" in value:
+        raise ValueError(f"{name} must be text of 1 to {most} characters, without NUL")
+    return value
+
+
+def _object(wire: Json, name: str) -> Json:
+    value = wire[name]
+    if not isinstance(value, dict) or len(value) > _MAX_TYPES:
+        raise TypeError(f"{name} must be an object of at most {_MAX_TYPES} members")
+    return value

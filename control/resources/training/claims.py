@@ -1,0 +1,124 @@
+"""A trainer starts an attempt at a job: it claims the job, and whoever runs its nodes spends the environment token.
+
+Secrets are opened for the one that spends the token, and never written anywhere.
+
+See docs/reference/training.md#internal-api.
+"""
+
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from control.edges.sql import secret_rows
+from control.edges.sql.store import Connection, Store, WriteTx
+from control.edges.sql.training import job_rows
+from control.edges.sql.training.restore_rows import last_checkpoint
+from control.resources.errors import (
+    CheckpointsSyncingError,
+    EnvironmentTokenError,
+    MissingSecretsError,
+    SecretUnreadableError,
+    TrainingJobNotFoundError,
+)
+from control.resources.training import job_states
+from control.resources.training.records import JobRecord
+from policy.sealing import SealedWithUnknownKeyError, unseal
+from policy.training.job_spec import SecretRef
+from policy.training.reports import Claimed, Restore
+from policy.training.statuses import SYNCING
+
+_TOKEN_BYTES = 32
+_MOST_RECREATIONS = 100
+"""How far back a checkpoint is looked for, from a job to the one that it repeats."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedEnvironment:
+    """A job's own variables, and the values of secrets among them, which its output must not show."""
+
+    variables: dict[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+
+async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
+    """Begin the attempt after `attempt`. A ConflictError if the job does not wait for it, or must wait longer."""
+
+    async def work(tx: WriteTx) -> Claimed:
+        job = await job_rows.lock_job(tx, job_id)
+        if job is None:
+            raise TrainingJobNotFoundError
+        token = f"{job_id}.{secrets.token_urlsafe(_TOKEN_BYTES)}"
+        after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
+        restore = await _restore(tx.conn, job)
+        await job_rows.update_job(tx, job, after)
+        return Claimed(job_id, after.attempt, await job_rows.get_spec(tx.conn, job_id), token, restore)
+
+    return await store.transact(work)
+
+
+async def open_environment(store: Store, keys: Sequence[bytes], token: str) -> OpenedEnvironment:
+    """Spend a token. EnvironmentTokenError if it is not the job's present one; MissingSecretsError spends nothing."""
+    job_id = token.partition(".")[0]
+    async with store.read() as conn:  # a guess must cost no write
+        _check(await job_rows.find_job_anywhere(conn, job_id), token)
+
+    async def work(tx: WriteTx) -> OpenedEnvironment:
+        job = _check(await job_rows.lock_job(tx, job_id), token)
+        opened = await _open(tx.conn, keys, job)
+        await job_rows.update_job(tx, job, replace(job, environment_digest=None))
+        return opened
+
+    return await store.transact(work)
+
+
+def _check(job: JobRecord | None, token: str) -> JobRecord:
+    digest = job.environment_digest if job else None
+    if job is None or digest is None or not hmac.compare_digest(digest, _digest(token)):
+        raise EnvironmentTokenError
+    return job
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> OpenedEnvironment:
+    environment = (await job_rows.get_spec(conn, job.id)).environment
+    named = {name: value.name for name, value in environment.items() if isinstance(value, SecretRef)}
+    sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, set(named.values()))}
+    missing = sorted(set(named.values()) - sealed.keys())
+    if missing:
+        raise MissingSecretsError(missing)
+    opened = dict[str, str]()
+    for secret in sealed.values():
+        try:
+            opened[secret.name] = unseal(keys, secret.id, secret.ciphertext)
+        except SealedWithUnknownKeyError:
+            log.error("Training job %s cannot start: its secret %r cannot be opened. %s", job.id, secret.name, _REMEDY)
+            raise SecretUnreadableError from None
+    plain = {name: value for name, value in environment.items() if isinstance(value, str)}
+    variables = plain | {name: opened[secret] for name, secret in named.items()}
+    return OpenedEnvironment(variables, tuple(sorted(set(opened.values()))))
+
+
+_REMEDY = "Add the key that sealed it to TOLLGATE_SECRET_KEY."
+
+
+async def _restore(conn: Connection, job: JobRecord) -> Restore | None:
+    """The last checkpoint of the job, else of the job that it repeats, and so on. None if there is none.
+
+    CheckpointsSyncingError while one is on its way into the store. Deleted jobs have none.
+    """
+    for _ in range(_MOST_RECREATIONS):
+        if job.checkpoint_sync_status == SYNCING:
+            raise CheckpointsSyncingError
+        found = await last_checkpoint(conn, job.id)
+        earlier = await job_rows.find_job_anywhere(conn, job.recreated_from) if job.recreated_from else None
+        if found is not None or earlier is None or earlier.is_deleted:
+            return found
+        job = earlier
+    return None

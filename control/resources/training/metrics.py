@@ -1,0 +1,88 @@
+"""The metrics that jobs print. Bounded per job in names and points: further names are dropped, the oldest points go.
+
+See docs/reference/training.md#logs-and-metrics.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from control.edges.sql.store import Store, WriteTx, in_batches
+from control.edges.sql.training import metric_rows as rows
+from control.edges.sql.training.metric_rows import PointFilter
+from policy.training.reports import MetricPoint
+
+MAX_POINTS, MAX_NAMES = 100_000, 100
+"""Of one job."""
+POINTS_AT_ONCE = 10_000
+"""In one answer."""
+_GROWTH = 10
+"""A job's points are cut back after they grew by this fraction of the bound."""
+_DELETED_AT_ONCE = 500
+_LARGEST = 2**63 - 1
+
+
+class JobMetrics:
+    """The metrics in one database. Several processes may write them."""
+
+    def __init__(self, store: Store, max_points: int = MAX_POINTS) -> None:
+        self._store = store
+        self._max_points = max_points
+        self._new: Counter[str] = Counter()
+        """Written by this process since the job's points were cut back."""
+
+    async def insert(self, tx: WriteTx, job_id: str, points: Sequence[MetricPoint]) -> int:
+        """Write points in the caller's transaction; returns how many. Call `note_written` after its commit.
+
+        Drops what no column holds, and names beyond the bound: a job must not be able to stop its own output.
+        """
+        held = [point for point in points if _is_held(point)]
+        if not held:
+            return 0
+        names = await rows.metric_names(tx.conn, job_id)
+        for point in held:
+            if len(names) < MAX_NAMES:
+                names.add(point.name)
+        kept = [point for point in held if point.name in names]
+        await rows.insert_points(tx, job_id, kept)
+        return len(kept)
+
+    async def note_written(self, job_id: str, count: int) -> None:
+        """Cut the job's points back if they may have grown beyond the bound."""
+        self._new[job_id] += count
+        if self._new[job_id] > self._max_points / _GROWTH:
+            await self.cut_back(job_id)
+
+    async def read(self, job_id: str, name: str | None, since_ms: int) -> Sequence[MetricPoint]:
+        """The oldest points from a time on, at most `POINTS_AT_ONCE`."""
+        async with self._store.read() as conn:
+            return await rows.read_points(conn, job_id, PointFilter(name, since_ms, POINTS_AT_ONCE))
+
+    async def prune(self) -> int:
+        """Cut back the points of every job; delete those of deleted jobs. Returns the number of deleted points."""
+        deleted, id = 0, ""
+        while True:
+            async with self._store.read() as conn:
+                found = await rows.job_after(conn, id)
+            if found is None:
+                return deleted
+            id = found
+            deleted += await self.cut_back(id)
+
+    async def cut_back(self, job_id: str) -> int:
+        del self._new[job_id]
+        async with self._store.read() as conn:
+            last = await rows.newest_beyond(conn, job_id, self._max_points)
+        if last is None:
+            return 0
+        return await in_batches(self._store, partial(_delete, job_id=job_id, last=last))
+
+
+async def _delete(tx: WriteTx, job_id: str, last: rows.Place) -> int:
+    return await rows.delete_up_to(tx, job_id, last, _DELETED_AT_ONCE)
+
+
+def _is_held(point: MetricPoint) -> bool:
+    step = point.step or 0
+    return math.isfinite(point.value) and -_LARGEST <= step <= _LARGEST and point.timestamp_ms <= _LARGEST

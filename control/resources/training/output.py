@@ -1,0 +1,85 @@
+"""What the nodes of a job print: each byte range of a node's output is taken once, with its lines and its metrics.
+
+A batch, its lines, its metrics and the offset behind it are one transaction, so a batch that is sent again, late or out
+of order changes nothing.
+
+See docs/reference/training.md#logs-and-metrics.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.training import job_rows
+from control.resources.errors import InvalidFieldError
+from control.resources.logs import MAX_NS, Logs, printable
+from control.resources.records import LogLine
+from control.resources.training.metrics import JobMetrics
+from control.time_slices import each
+from policy.training.reports import MetricPoint, OutputBatch, OutputLine
+
+_Lines = Sequence[tuple[str, LogLine]]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The offset that the trainer goes on from, and what of the batch was written or dropped for good."""
+
+    offset: int
+    lines: int = 0
+    points: int = 0
+    dropped_lines: int = 0
+    dropped_points: int = 0
+
+
+class JobOutput:
+    """The logs and metrics of jobs in one database."""
+
+    def __init__(self, store: Store, logs: Logs, metrics: JobMetrics) -> None:
+        self._store = store
+        self.logs = logs
+        self.metrics = metrics
+
+    async def take(self, job_id: str, batch: OutputBatch) -> Taken:
+        """Take a batch if it begins where the last one ended.
+
+        The output of a job that is gone, and of an earlier attempt, is dropped: nobody would ask for it again.
+        """
+        replica = f"g00r{batch.rank}"
+        lines = await each(batch.lines, lambda line: (job_id, _line(line, replica)))
+        points = await each(batch.metrics, lambda point: replace(point, name=printable(point.name)))
+
+        async def work(tx: WriteTx) -> Taken:
+            return await self._take(tx, job_id, batch, lines, points)
+
+        taken = await self._store.transact(work)
+        if taken.lines:
+            await self.logs.note_written(lines)
+        if taken.points:
+            await self.metrics.note_written(job_id, taken.points)
+        return taken
+
+    async def prune(self) -> int:
+        """Cut back all logs and metrics. Returns the number of deleted rows."""
+        return await self.logs.prune() + await self.metrics.prune()
+
+    async def _take(
+        self, tx: WriteTx, job_id: str, batch: OutputBatch, lines: _Lines, points: Sequence[MetricPoint]
+    ) -> Taken:
+        job = await job_rows.lock_job(tx, job_id)
+        if job is None or job.is_deleted or job.attempt != batch.attempt:
+            return Taken(batch.next_offset, dropped_lines=len(lines), dropped_points=len(points))
+        if batch.rank >= job.node_count:
+            raise InvalidFieldError("rank", f"rank must be below {job.node_count}, the number of the job's nodes")
+        expected = job.output_offsets.get(batch.rank, 0)
+        if batch.offset != expected:
+            return Taken(expected)
+        await self.logs.insert(tx, lines)
+        kept = await self.metrics.insert(tx, job_id, points)
+        offsets = {**job.output_offsets, batch.rank: batch.next_offset}
+        await job_rows.update_job(tx, job, replace(job, output_offsets=offsets))
+        return Taken(batch.next_offset, len(lines), kept, dropped_points=len(points) - kept)
+
+
+def _line(line: OutputLine, replica: str) -> LogLine:
+    return LogLine(min(line.timestamp_ns, MAX_NS), line.level, printable(line.message), replica, None)
