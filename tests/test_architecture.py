@@ -108,6 +108,7 @@ WORLD: dict[str, tuple[str, ...]] = {
     "asyncpg": ("control.edges.",),
     "sqlite3": EDGES,
     # disk and processes
+    "fsspec": EDGES,
     "mmap": EDGES,
     "fcntl": EDGES,
     "shutil": (*EDGES, *ROOTS),

@@ -18,6 +18,10 @@ class BackendAwayError(Exception):
     """The backend cannot be reached. The message says why and what to check."""
 
 
+class RestoreError(Exception):
+    """A checkpoint cannot be put back: the store has lost it, or the disk is full. The message says why."""
+
+
 class NoTerminalError(Exception):
     """There is no shell on this node: it has ended, or the backend has no sessions."""
 
@@ -51,19 +55,19 @@ class JobCheckpoints(Protocol):
         ...
 
     async def run_once(self) -> Sequence[CheckpointReport]:
-        """Look at the directory, send what is complete, and report all checkpoints."""
+        """Look at the directory, let what is complete be sent in the background, and report all checkpoints."""
         ...
 
     async def restore(self, restore: Restore) -> None:
-        """Put a checkpoint from the store back under its name."""
+        """Put a checkpoint from the store back under its name, verified. BackendAwayError, RestoreError."""
         ...
 
     async def finish(self) -> None:
-        """After the job's end: send what is left."""
+        """After the job's end: send what is left, however long the store is away. Until then `is_syncing`."""
         ...
 
     async def remove(self) -> None:
-        """Remove everything of the job from the store."""
+        """Remove everything of the job from the store. BackendAwayError."""
         ...
 
 

@@ -1,0 +1,41 @@
+"""Which checkpoints are complete: those in which nothing changed for a while, and those that the job marked. Pure.
+
+See docs/reference/training.md#checkpoints.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainer.edges.checkpoints.directory import Snapshot
+
+QUIET_S = 2.0
+_CLOCK_TICK_NS = 100_000_000
+"""The kernel's file times may be as coarse: changes within one tick look alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    version: str
+    since_s: float
+
+
+class Settling:
+    """Told of all checkpoints at each look, it says which are complete. Both clocks are the caller's."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, found: Iterable[Snapshot], now_s: float, now_ns: int) -> tuple[list[Snapshot], list[Snapshot]]:
+        """(complete, not yet complete). `now_s`: a clock that never jumps; `now_ns`: the clock of file times."""
+        seen = dict[str, _Seen]()
+        complete, open_ones = list[Snapshot](), list[Snapshot]()
+        for snapshot in found:
+            before = self._seen.get(snapshot.name)
+            version = snapshot.version
+            is_same = before is not None and before.version == version
+            state = before if before is not None and is_same else _Seen(version, now_s)
+            seen[snapshot.name] = state
+            is_marked = snapshot.is_marked and abs(now_ns - snapshot.changed_ns) > _CLOCK_TICK_NS
+            (complete if is_marked or now_s - state.since_s >= QUIET_S else open_ones).append(snapshot)
+        self._seen = seen
+        return complete, open_ones
