@@ -1,0 +1,266 @@
+"""One attempt at a job on this machine, from its claim until its last checkpoint is in the store.
+
+See docs/reference/training.md#how-a-job-ends.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar
+
+from policy.training.job_spec import ON_FAILURE
+from policy.training.reports import Claimed, JobReport, Restore
+from policy.training.statuses import Outcome, Phase
+from trainer.backend import BackendAwayError, EnvironmentRefusedError, EnvironmentSource, JobCheckpoints, JobEnvironment
+from trainer.edges.local.checkpoint_loop import CheckpointLoop
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, Owner
+from trainer.edges.local.machine import ADDRESS
+from trainer.edges.local.node import LocalNode
+from trainer.edges.local.runner_process import RunnerNotStartedError
+from trainer.edges.local.verdict import End, describe, has_failed, verdict
+from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment
+from trainer.runner.launch import Launch
+
+_LOOK_FOR_KEPT_S = 0.25
+_STORE_PAUSE_S = 2.0
+_MAX_MESSAGE_CHARS = 1000
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class _StoppedError(Exception):
+    """The attempt was stopped before its nodes were started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all attempts have in common."""
+
+    environment: EnvironmentSource
+    grace_s: float
+    owner: Owner | None
+
+
+class LocalAttempt:
+    """`run` takes it to its end; everything else is for the time until then and after."""
+
+    def __init__(
+        self, record: AttemptRecord, directory: AttemptDirectory, terms: Terms, checkpoints: JobCheckpoints | None
+    ) -> None:
+        self.record = record
+        self.directory = directory
+        self._terms = terms
+        self._checkpoints = checkpoints
+        self._loop = None if checkpoints is None else CheckpointLoop(checkpoints, record.job.job_id)
+        self.nodes = [LocalNode(record.job.job_id, rank, host, directory) for rank, host in enumerate(record.hosts)]
+        self._phase = Phase.STARTING
+        self._end: End | None = None
+        self._kept_message: str | None = None
+        self._stop: End | None = None
+        self._stopping = asyncio.Event()
+        self._began = asyncio.Event()
+        self._has_run = False
+        """A node was started: there may be checkpoints."""
+        self.ended = asyncio.Event()
+
+    @property
+    def job(self) -> Claimed:
+        return self.record.job
+
+    @property
+    def report(self) -> JobReport:
+        message = self._kept_message if self._end is None else self._end.error_message
+        return JobReport(
+            job_id=self.job.job_id,
+            attempt=self.job.attempt,
+            phase=self._phase,
+            outcome=None if self._end is None else self._end.outcome,
+            error_message=message and message[:_MAX_MESSAGE_CHARS],
+            nodes=tuple(node.state for node in self.nodes),
+            is_syncing=self._loop is not None and self._has_run and self._loop.is_syncing,
+        )
+
+    @property
+    def loop(self) -> CheckpointLoop | None:
+        return self._loop
+
+    async def stop(self, stop: End) -> None:
+        """Ask the nodes to end. STOPPED wins over REQUEUED; a second request changes nothing else."""
+        if self._end is not None:
+            return
+        if self._stop is None or self._stop.outcome is Outcome.REQUEUED:
+            self._stop = stop
+            await self._note("stop", stop)
+        self._stopping.set()
+        if self._phase is Phase.RUNNING:
+            self._terminate_all()
+
+    async def run(self) -> None:
+        """Start the nodes, watch them, and sync the checkpoints. An attempt always has an end."""
+        await self._while_syncing(self._run())
+
+    async def adopt(self) -> None:
+        """The same with what an earlier trainer left of this attempt."""
+        await self._while_syncing(self._adopt())
+
+    async def _while_syncing(self, work: Coroutine[None, None, None]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sync())
+            await work
+
+    async def _sync(self) -> None:
+        await self._began.wait()
+        if self._loop is not None and self._has_run:
+            await self._loop.run()
+
+    async def _run(self) -> None:
+        try:
+            await self._start()
+        except _StoppedError:
+            early = self._stop
+        except EnvironmentRefusedError as error:
+            early = End(error.outcome, str(error))
+        except (OSError, ValueError, RunnerNotStartedError) as error:
+            early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {_reason(error)}")
+        except Exception as error:
+            log.exception("Job %s could not be started. Please report this bug.", self.job.job_id)
+            early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {type(error).__name__}")
+        else:
+            early = None
+        await self._watch(early)
+
+    async def _adopt(self) -> None:
+        noted = await asyncio.to_thread(self.directory.noted, "end")
+        stop = await asyncio.to_thread(self.directory.noted, "stop")
+        self._stop = None if stop is None else End.from_json(stop)
+        for node in self.nodes:
+            await node.adopt()
+        if noted is not None:
+            await self._watch(End.from_json(noted))
+        elif all(node.was_started for node in self.nodes):
+            await self._watch(None)
+        else:
+            await self._watch(self._stop or End(Outcome.REQUEUED, "the trainer was killed while it started the job"))
+
+    async def _start(self) -> None:
+        await asyncio.to_thread(self.directory.make, self.record, self._terms.owner)
+        if self.job.restore is not None and self._checkpoints is not None:
+            await self._unless_stopped(self._restore(self._checkpoints, self.job.restore))
+        environment = await self._unless_stopped(self._terms.environment(self.job.environment_token))
+        for node in self.nodes:
+            if self._stopping.is_set():
+                raise _StoppedError
+            await node.start(self._launch(node, environment))
+
+    async def _restore(self, checkpoints: JobCheckpoints, restore: Restore) -> None:
+        """Waits while the store is away."""
+        has_told = False
+        while True:
+            try:
+                await checkpoints.restore(restore)
+            except BackendAwayError as error:
+                if not has_told:
+                    log.warning("Job %s waits for its checkpoint: %s", self.job.job_id, error)
+                has_told = True
+                await asyncio.sleep(_STORE_PAUSE_S)
+            else:
+                return
+
+    async def _unless_stopped(self, work: Awaitable[Result]) -> Result:
+        """The result of `work`; cancels it and raises _StoppedError when the attempt is stopped meanwhile."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise _StoppedError
+            return working.result()
+        finally:
+            stopping.cancel()
+            if not working.done():
+                working.cancel()
+
+    def _launch(self, node: LocalNode, environment: JobEnvironment) -> Launch:
+        job, directory, owner = self.job, self.directory, self._terms.owner
+        place = NodePlace(
+            job_id=job.job_id,
+            rank=node.rank,
+            node_count=job.spec.node_count,
+            leader=ADDRESS,
+            home=str(directory.node(node.rank)),
+            temporary=str(directory.temporary(node.rank)),
+            checkpoints=str(directory.checkpoints(job)),
+            path=os.environ.get("PATH", DEFAULT_PATH),
+        )
+        session = job.spec.session
+        return Launch(
+            name=f"{job.job_id}-{job.attempt}-{node.rank}",
+            control_directory=node.control,
+            working_directory=str(directory.working_directory(job, node.rank)),
+            commands=list(job.spec.start_commands),
+            environment=node_environment(place, environment.variables),
+            secrets=list(environment.secrets),
+            memory_mib=job.spec.resources.memory_mib,
+            millicpu=job.spec.resources.millicpu,
+            grace_s=self._terms.grace_s,
+            cpus=list(self.record.cpus[node.rank]),
+            owner=None if owner is None else [owner.uid, owner.gid],
+            keep_s=session.timeout_minutes * 60.0 if session and session.trigger == ON_FAILURE else None,
+        )
+
+    async def _watch(self, early: End | None) -> None:
+        """Wait for the nodes that were started. `early`: how the attempt ends, whatever they say; they are ended."""
+        self._has_run = any(node.was_started for node in self.nodes)
+        if early is None:
+            self._phase = Phase.RUNNING
+            self._began.set()
+        if early is not None or self._stop is not None:
+            self._terminate_all()
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(self._watch_kept())
+            waits = [group.create_task(self._wait(node)) for node in self.nodes if early is None or node.was_started]
+            if waits:
+                await asyncio.wait(waits)
+            keeping.cancel()
+        end = early or verdict([node.exit for node in self.nodes], self._stop)
+        await self._note("end", end)
+        self._end, self._phase = end, Phase.ENDED
+        if self._loop is not None:
+            self._loop.end()
+        self._began.set()
+        self.ended.set()
+        log.info("Job %s ended: %s (%s)", self.job.job_id, end.outcome.value, end.error_message or "no error")
+
+    async def _wait(self, node: LocalNode) -> None:
+        await node.wait()
+        if node.exit is None or has_failed(node.exit):
+            self._terminate_all()
+
+    async def _watch_kept(self) -> None:
+        """Look for a node that failed and is kept for a session. The others end, as after any failure."""
+        session = self.job.spec.session
+        while session is not None and session.trigger == ON_FAILURE:
+            for node in self.nodes:
+                found = await node.kept()
+                if found is not None and self._kept_message is None:
+                    self._kept_message = describe(node.rank, found)
+                    self._terminate_all(but=node)
+            await asyncio.sleep(_LOOK_FOR_KEPT_S)
+
+    def _terminate_all(self, but: LocalNode | None = None) -> None:
+        for node in self.nodes:
+            if node is not but:
+                node.terminate(self._terms.grace_s)
+
+    async def _note(self, name: str, end: End) -> None:
+        """What is not on disk is asked for or found out again by the next trainer, if this one is killed."""
+        try:
+            await asyncio.to_thread(self.directory.note, name, end.to_json())
+        except (OSError, ValueError) as error:
+            log.warning("Job %s: its %s could not be written down (%s). Check the disk.", self.job.job_id, name, error)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,170 @@
+"""Runs jobs as processes of this machine. They outlive the trainer that started them; the next one adopts them.
+
+See docs/reference/training.md#local.
+"""
+
+import asyncio
+import logging
+import math
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+
+from policy.training.reports import CheckpointReport, Claimed, JobReport
+from policy.training.resources import Host
+from policy.training.statuses import Outcome, Phase
+from trainer.backend import (
+    BackendAwayError,
+    EnvironmentSource,
+    JobCheckpoints,
+    NoTerminalError,
+    OutputChunk,
+    Terminal,
+)
+from trainer.edges.local.attempt import LocalAttempt, Terms
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories, Owner
+from trainer.edges.local.machine import least_used, this_host
+from trainer.edges.local.output_reader import read_output
+from trainer.edges.local.terminal import LocalTerminal
+from trainer.edges.local.verdict import End
+from trainer.settings import LOCAL, Settings
+
+STOPPED_WITH_THE_PRODUCT = End(Outcome.STOPPED, "Tollgate was stopped")
+_STARTS_AT_ONCE = 8
+log = logging.getLogger(__name__)
+
+
+class LocalBackend:
+    """Backend of `trainer/backend.py`. `checkpoints` makes the checkpoints of a directory and a job id."""
+
+    name = LOCAL
+    has_sessions = True
+
+    def __init__(
+        self, settings: Settings, environment: EnvironmentSource, checkpoints: Callable[[Path, str], JobCheckpoints]
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._make_checkpoints = checkpoints
+        self._host = this_host(settings.capacity)
+        self._directories = JobDirectories(settings.directory)
+        self._terms = Terms(environment, settings.stop_grace_s, None)
+        self._attempts: dict[str, LocalAttempt] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        """Adopt. BackendAwayError if jobs cannot run here as the settings say."""
+        if sys.platform != "linux":
+            raise BackendAwayError("the backend local needs Linux. Set TOLLGATE_TRAINING_BACKEND=ray or off")
+        try:
+            await asyncio.to_thread(self._directories.make)
+            found = await asyncio.to_thread(lambda: list(self._directories.latest()))
+        except OSError as error:
+            raise BackendAwayError(f"TOLLGATE_TRAINING_DIR cannot be used: {error}") from error
+        if self._settings.user is not None:
+            owner = Owner.named(self._settings.user)
+            owner.check_reaches(self._settings.directory)
+            self._terms = Terms(self._environment, self._settings.stop_grace_s, owner)
+        for directory, record in found:
+            if record.job.job_id not in self._attempts:
+                attempt = self._take(record, directory)
+                self._run(attempt, attempt.adopt())
+
+    async def hosts(self) -> Sequence[Host]:
+        return (self._host,)
+
+    async def start(self, job: Claimed, hosts: Sequence[str]) -> None:
+        present = self._attempts.get(job.job_id)
+        if present is not None and present.job.attempt == job.attempt:
+            return
+        if present is not None:
+            raise ValueError(f"the earlier attempt at job {job.job_id} was not forgotten")
+        count = math.ceil(job.spec.resources.millicpu / 1000)
+        used = [cpu for one in self._running() for cpus in one.record.cpus for cpu in cpus]
+        cpus = list[tuple[int, ...]]()
+        for _ in hosts:
+            cpus.append(least_used(count, used))
+            used += cpus[-1]
+        record = AttemptRecord(job, tuple(hosts), tuple(cpus))
+        attempt = self._take(record, self._directories.attempt(job.job_id, job.attempt))
+        self._run(attempt, attempt.run())
+
+    async def stop(self, job_id: str, outcome: Outcome) -> None:
+        attempt = self._attempts.get(job_id)
+        if attempt is not None:
+            await attempt.stop(End(outcome))
+
+    async def observe(self) -> Sequence[JobReport]:
+        return [attempt.report for attempt in self._attempts.values()]
+
+    async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
+        found = self._attempt(job_id, attempt)
+        has_ended = found.nodes[rank].has_ended or found.ended.is_set()
+        return await asyncio.to_thread(read_output, found.directory.control(rank), offset, has_ended)
+
+    async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:
+        loop = self._attempt(job_id, attempt).loop
+        return () if loop is None else loop.reports
+
+    async def forget(self, job_id: str, with_store: bool) -> None:
+        attempt = self._attempts.get(job_id)
+        if attempt is not None and not attempt.ended.is_set():
+            raise ValueError(f"job {job_id} has not ended")
+        await self._cancel(job_id)
+        directory = self._directories.attempt(job_id, 0).root.parent
+        if with_store:
+            await self._make_checkpoints(directory, job_id).remove()
+        try:
+            await asyncio.to_thread(self._directories.remove, job_id)
+        except OSError as error:
+            raise BackendAwayError(str(error)) from error
+        self._attempts.pop(job_id, None)
+
+    async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
+        found = self._attempts.get(job_id)
+        is_there = found is not None and found.job.attempt == attempt and rank < len(found.nodes)
+        if found is None or not is_there or found.nodes[rank].has_ended or found.report.phase is not Phase.RUNNING:
+            raise NoTerminalError("the node has ended")
+        return await LocalTerminal.open(found.directory.control(rank))
+
+    async def close(self) -> None:
+        running = list(self._running())
+        for attempt in running:
+            await attempt.stop(STOPPED_WITH_THE_PRODUCT)
+        for attempt in running:
+            await attempt.ended.wait()
+        for job_id in list(self._tasks):
+            await self._cancel(job_id)
+
+    def _running(self) -> Sequence[LocalAttempt]:
+        return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]
+
+    def _take(self, record: AttemptRecord, directory: AttemptDirectory) -> LocalAttempt:
+        job = record.job
+        is_synced = job.spec.checkpoint_path is not None
+        checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id) if is_synced else None
+        attempt = self._attempts[job.job_id] = LocalAttempt(record, directory, self._terms, checkpoints)
+        return attempt
+
+    def _run(self, attempt: LocalAttempt, work: Coroutine[None, None, None]) -> None:
+        task = self._tasks[attempt.job.job_id] = asyncio.create_task(work)
+        task.add_done_callback(lambda task: _log_failure(attempt.job.job_id, task))
+
+    async def _cancel(self, job_id: str) -> None:
+        task = self._tasks.pop(job_id, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    def _attempt(self, job_id: str, attempt: int) -> LocalAttempt:
+        found = self._attempts.get(job_id)
+        if found is None or found.job.attempt != attempt:
+            raise KeyError(f"no attempt {attempt} at job {job_id}")
+        return found
+
+
+def _log_failure(job_id: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error(
+            "Job %s is not watched any more. Restart the trainer, and please report this bug.", job_id, exc_info=error
+        )

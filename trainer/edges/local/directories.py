@@ -1,0 +1,189 @@
+"""Where an attempt at a job has its files: the job's own directory, and beside it what jobs may not touch.
+
+`<training directory>/jobs/<job id>/<attempt>/files` is the job's. `control` beside it belongs to trainer and runners.
+See docs/reference/training.md#files-of-local.
+"""
+
+import json
+import os
+import pwd
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH
+from policy.training.reports import Claimed
+from trainer.backend import BackendAwayError
+from trainer.runner.reserved_file import fill, read, reserve
+
+_JOBS = "jobs"
+_RECORD = "job.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user that nodes run as."""
+
+    name: str
+    uid: int
+    gid: int
+
+    @classmethod
+    def named(cls, name: str) -> "Owner":
+        """Raises BackendAwayError if nodes cannot run as this user."""
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            raise BackendAwayError(f"TOLLGATE_TRAINING_USER: this machine has no user {name}") from None
+        if os.geteuid() not in (0, found.pw_uid):
+            raise BackendAwayError("TOLLGATE_TRAINING_USER: only a trainer that runs as root can run jobs as another")
+        return cls(name, found.pw_uid, found.pw_gid)
+
+    def check_reaches(self, directory: Path) -> None:
+        """Raises BackendAwayError if this user may not pass through a directory on the way to this one."""
+        for place in (directory, *directory.parents):
+            status = place.stat()
+            bit = stat.S_IXUSR if status.st_uid == self.uid else stat.S_IXGRP if status.st_gid == self.gid else 1
+            if not status.st_mode & bit:
+                raise BackendAwayError(
+                    f"TOLLGATE_TRAINING_USER: {self.name} may not enter {place}. Set TOLLGATE_TRAINING_DIR to a"
+                    " directory that every user may pass through"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`: the processors of each node, by rank."""
+
+    job: Claimed
+    hosts: tuple[str, ...]
+    cpus: tuple[tuple[int, ...], ...]
+
+    def to_json(self) -> str:
+        job = replace(self.job, environment_token="", spec=replace(self.job.spec, environment={}))
+        return json.dumps({"job": job.to_wire(), "hosts": self.hosts, "cpus": self.cpus})
+
+    @classmethod
+    def from_json(cls, text: str) -> "AttemptRecord":
+        """Raises KeyError, TypeError or ValueError if it is none."""
+        wire = json.loads(text)
+        cpus = tuple(tuple(map(int, of_node)) for of_node in wire["cpus"])
+        return cls(Claimed.from_wire(wire["job"]), tuple(map(str, wire["hosts"])), cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDirectory:
+    """The directory of one attempt."""
+
+    root: Path
+
+    @property
+    def files(self) -> Path:
+        """The job's own directory."""
+        return self.root / "files"
+
+    def node(self, rank: int) -> Path:
+        return self.files / f"node-{rank}"
+
+    def control(self, rank: int) -> Path:
+        return self.root / "control" / f"node-{rank}"
+
+    def working_directory(self, job: Claimed, rank: int) -> Path:
+        return _below(self.node(rank), job.spec.working_directory or ".")
+
+    def checkpoints(self, job: Claimed) -> Path:
+        return _below(self.files, job.spec.checkpoint_path or DEFAULT_CHECKPOINT_PATH)
+
+    def make(self, record: AttemptRecord, owner: Owner | None) -> None:
+        """Make everything, the record last: an attempt without it never began."""
+        job, ranks = record.job, range(record.job.spec.node_count)
+        for rank in ranks:
+            self.control(rank).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.root / "control").chmod(0o700)
+        for name in ("stop.json", "end.json"):
+            reserve(str(self.root / "control" / name))
+        for rank in ranks:
+            for path in (self.working_directory(job, rank), self.temporary(rank)):
+                path.mkdir(parents=True, exist_ok=True)
+        self.checkpoints(job).mkdir(parents=True, exist_ok=True)
+        if owner is not None:
+            self.give_to(owner)
+        draft = self.root / f"{_RECORD}.draft"
+        draft.write_text(record.to_json(), encoding="utf-8")
+        draft.rename(self.root / _RECORD)
+
+    def temporary(self, rank: int) -> Path:
+        return self.node(rank) / "tmp"
+
+    def give_to(self, owner: Owner) -> None:
+        """Give the job's own directory to its user, and let that user pass through those above it."""
+        for path in (self.root, self.root.parent, self.root.parent.parent):
+            path.chmod(0o711)
+        for folder, _, names in os.walk(self.files):
+            for name in (".", *names):
+                os.chown(os.path.join(folder, name), owner.uid, owner.gid, follow_symlinks=False)
+
+    def record(self) -> AttemptRecord | None:
+        """The record; None if the attempt never began."""
+        try:
+            return AttemptRecord.from_json((self.root / _RECORD).read_text(encoding="utf-8"))
+        except (OSError, KeyError, TypeError, ValueError):
+            return None
+
+    def note(self, name: str, value: dict[str, Any]) -> None:
+        """Write `stop` or `end` down. Raises OSError."""
+        fill(str(self.root / "control" / f"{name}.json"), value)
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        return read(str(self.root / "control" / f"{name}.json"))
+
+
+class JobDirectories:
+    """All attempts below the training directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / _JOBS
+
+    def attempt(self, job_id: str, attempt: int) -> AttemptDirectory:
+        return AttemptDirectory(_below(self._root, job_id) / str(attempt))
+
+    def make(self) -> None:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def latest(self) -> Iterator[tuple[AttemptDirectory, AttemptRecord]]:
+        """The latest attempt of each job that has one. Removes attempts that never began."""
+        for job in sorted(self._root.iterdir()):
+            attempts = sorted((int(path.name) for path in job.iterdir() if path.name.isdigit()), reverse=True)
+            for number in attempts:
+                directory = AttemptDirectory(job / str(number))
+                record = directory.record()
+                if record is not None and record.job.job_id == job.name:
+                    yield directory, record
+                    break
+            else:
+                self.remove(job.name)
+
+    def remove(self, job_id: str) -> None:
+        """Remove all attempts at a job. Raises OSError if something is left."""
+        path = _below(self._root, job_id)
+        if path.exists():
+            # `rm` copes with trees of any depth, `chmod` with directories that a job has closed.
+            _run(["chmod", "-R", "u+rwX", "--", str(path)])
+            _run(["rm", "-rf", "--", str(path)])
+        if path.exists():
+            raise OSError(f"the files of job {job_id} could not be removed: {path}")
+
+
+def _below(root: Path, relative: str) -> Path:
+    """Raises ValueError if the path leads out of the root."""
+    path = Path(os.path.normpath(root / relative))
+    if path != root and root not in path.parents:
+        raise ValueError(f"{relative} leads out of the job's directory")
+    return path
+
+
+def _run(argv: Sequence[str]) -> None:
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

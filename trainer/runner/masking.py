@@ -1,0 +1,64 @@
+"""Masks secrets in a stream of bytes, also those that two reads divide. Pure.
+
+See docs/reference/training.md#masking.
+"""
+
+import json
+import re
+
+MASK = b"***"
+MIN_CHARS = 4
+"""Shorter secrets are not masked: they occur in ordinary words, and masking those would show what they are."""
+MIN_LINE_CHARS = 8
+"""Of a secret of several lines, each line of this length is masked on its own as well."""
+
+
+def masked_forms(secrets: list[str]) -> list[bytes]:
+    """What to look for, longest first: each secret as it is, without surrounding white space, as JSON shows it, and
+    its long lines."""
+    forms = set[str]()
+    for secret in secrets:
+        if len(secret.strip()) >= MIN_CHARS:
+            forms |= {secret, secret.strip(), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+        forms |= {line.strip() for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
+    encoded = {form.encode(errors="surrogateescape") for form in forms}
+    return sorted(encoded, key=lambda form: (-len(form), form))
+
+
+class Masker:
+    """One stream. Holds back only what may be the beginning of a secret."""
+
+    def __init__(self, forms: list[bytes]) -> None:
+        self._forms = forms
+        self._pattern = re.compile(b"|".join(map(re.escape, forms))) if forms else None
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be shown now."""
+        if self._pattern is None:
+            return data
+        text = self._held + data
+        end = self._safe_end(text)
+        for found in self._pattern.finditer(text):
+            if found.start() >= end:
+                break
+            end = max(end, found.end())
+        self._held = text[end:]
+        return self._pattern.sub(MASK, text[:end])
+
+    def flush(self) -> bytes:
+        """What is left at the end of the stream."""
+        held, self._held = self._held, b""
+        return held if self._pattern is None else self._pattern.sub(MASK, held)
+
+    def _safe_end(self, text: bytes) -> int:
+        """Where the first secret may begin that does not end in this text."""
+        end = len(text)
+        for form in self._forms:
+            at = text.find(form[:1], max(0, len(text) - len(form) + 1))
+            while 0 <= at < end:
+                if form.startswith(text[at:]):
+                    end = at
+                    break
+                at = text.find(form[:1], at + 1)
+        return end

@@ -1,0 +1,80 @@
+"""What a runner leaves in its control directory for a trainer that comes later: who it is, and how the node ended.
+
+See docs/reference/training.md#after-a-crash.
+"""
+
+import json
+import os
+from typing import NamedTuple
+
+from trainer.runner.processes import boot_id, process
+from trainer.runner.reserved_file import read
+
+STATE_FILE, EXIT_FILE = "state.json", "exit.json"
+
+
+class RunnerState(NamedTuple):
+    """The identity of a runner. `pid` 0: a trainer has claimed the node, and no runner will start."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    cgroup: str | None
+
+    @classmethod
+    def own(cls, cgroup: str | None) -> "RunnerState":
+        """Of this process."""
+        own = process(os.getpid())
+        return cls(os.getpid(), own.start_ticks if own else 0, boot_id(), cgroup)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the process with this pid is that runner, be it as a zombie."""
+        found = process(self.pid) if self.pid and self.boot_id == boot_id() else None
+        return found is not None and found.start_ticks == self.start_ticks
+
+
+NO_RUNNER = RunnerState(0, 0, "", None)
+
+
+class Exit(NamedTuple):
+    """How a node ended. `is_kept`: it has failed, but stays for interactive sessions."""
+
+    status: int
+    reason: str | None
+    did_run: bool
+    was_stopped: bool
+    is_kept: bool
+    at_ns: int
+
+
+def claim(state: RunnerState, directory: str = ".") -> bool:
+    """Become the one who has this node, once and for all; False if somebody else is."""
+    draft = os.path.join(directory, f"{STATE_FILE}.{os.getpid()}")
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(state._asdict(), file)
+    try:
+        os.link(draft, os.path.join(directory, STATE_FILE))
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(draft)
+    return True
+
+
+def read_state(directory: str) -> RunnerState | None:
+    """Who has this node; None if nobody yet."""
+    value = read(os.path.join(directory, STATE_FILE))
+    try:
+        return None if value is None else RunnerState(**value)
+    except TypeError:
+        return NO_RUNNER
+
+
+def read_exit(directory: str) -> Exit | None:
+    """How the node ended; None if it has not, or nobody could write it down."""
+    value = read(os.path.join(directory, EXIT_FILE))
+    try:
+        return None if value is None else Exit(**value)
+    except TypeError:
+        return None
