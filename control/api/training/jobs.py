@@ -4,7 +4,8 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.api.training.job_schemas import TrainingJobResponseV1, job_response
 from control.resources.training import jobs
-from control.resources.training.jobs import JobRef, JobSummary
+from control.resources.training.jobs import JobSummary
+from control.resources.training.records import JobRef
 
 
 async def _post(request: ApiRequest) -> TrainingJobResponseV1:

@@ -5,9 +5,10 @@ See docs/reference/training.md#interactive-sessions.
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1, TimeText
+from control.api.training.jobs import job_ref
 from control.resources.times import optional_time_text
 from control.resources.training import sessions
-from control.resources.training.sessions import AuthCode, JobRef
+from control.resources.training.sessions import AuthCode
 
 
 class AuthCodeV1(ResponseV1):
@@ -31,17 +32,13 @@ class AuthCodesResponseV1(ResponseV1):
 
 async def _get_auth_codes(request: ApiRequest) -> AuthCodesResponseV1:
     keys = request.dependencies.settings.secret_keys
-    found = await sessions.read_auth_codes(request.store, keys, _job_ref(request))
+    found = await sessions.read_auth_codes(request.store, keys, job_ref(request))
     return AuthCodesResponseV1(auth_codes=[_response(code, request.origin) for code in found])
 
 
 async def _post_interactive_session(request: ApiRequest) -> AuthCodesResponseV1:
-    await sessions.begin_on_demand(request.store, _job_ref(request))
+    await sessions.begin_on_demand(request.store, job_ref(request))
     return await _get_auth_codes(request)
-
-
-def _job_ref(request: ApiRequest) -> JobRef:
-    return JobRef(request.workspace_id, request.path["training_project_id"], request.path["training_job_id"])
 
 
 def _response(found: AuthCode, origin: str) -> AuthCodeV1:

@@ -16,21 +16,12 @@ from control.resources.training import admission, job_states
 from control.resources.training.backends import present_backend
 from control.resources.training.instance_types import gpu_memory_mib
 from control.resources.training.projects import find_project
-from control.resources.training.records import BackendRecord, JobRecord, JobSearch, ProjectRecord
+from control.resources.training.records import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
 from policy.training.job_spec import JobSpec
 from policy.training.statuses import CREATED
 
 MAX_UNFINISHED = 1000
 """Jobs of one workspace that have not ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRef:
-    """Names a job as a path does."""
-
-    workspace_id: str
-    project_id: str
-    job_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,15 @@ class ProjectRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRef:
+    """Names a job as a path does."""
+
+    workspace_id: str
+    project_id: str
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A training job without its `JobSpec`, which may be long and is read on its own (`job_rows.get_spec`)."""
 

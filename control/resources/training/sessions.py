@@ -18,7 +18,7 @@ from control.edges.sql.training import job_rows, session_rows
 from control.resources.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFoundError
 from control.resources.ids import new_nonce
 from control.resources.training.backends import present_backend
-from control.resources.training.records import JobRecord, SessionRecord
+from control.resources.training.records import JobRecord, JobRef, SessionRecord
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.training.job_spec import ON_FAILURE, ON_STARTUP
 from policy.training.statuses import RUNNING
@@ -28,15 +28,6 @@ MAX_WRONG_CODES = 5
 DEFAULT_TIMEOUT_MINUTES = 60
 """Of a session that is asked for where the job's configuration names none."""
 _MINUTE_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class JobRef:
-    """A job as a caller names it."""
-
-    workspace_id: str
-    project_id: str
-    job_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sqlalchemy import update
 from control.edges.sql.store import now_ms
 from control.edges.sql.training.tables import training_sessions
 from control.resources.training import sessions
+from control.resources.training.records import JobRef
 from control.resources.training.sessions import Refusal
 from policy.training.job_spec import ON_DEMAND, ON_FAILURE, ON_STARTUP, SessionSpec
 from policy.training.statuses import COMPLETED, DEPLOYING, PENDING, RUNNING
@@ -90,7 +91,7 @@ async def test_an_expired_code_opens_nothing_and_is_replaced(sqlite_plane: Contr
 async def test_a_code_that_was_sealed_with_a_lost_key_is_replaced(sqlite_plane: ControlPlane) -> None:
     job = await running_job(sqlite_plane)
     await job.codes()
-    ref = sessions.JobRef(sqlite_plane.workspace_id, job.record.project_id, job.record.id)
+    ref = JobRef(sqlite_plane.workspace_id, job.record.project_id, job.record.id)
     (code,) = await sessions.read_auth_codes(sqlite_plane.store, OTHER_KEYS, ref)
     found = await sessions.spend_code(sqlite_plane.store, OTHER_KEYS, code.session.id, code.code)
     assert isinstance(found, str)
@@ -105,7 +106,7 @@ async def test_no_code_or_cookie_is_in_the_database_or_a_repr(plane: ControlPlan
         stored = repr((await conn.execute(training_sessions.select())).all())
     assert shown["auth_code"] not in stored
     assert str(cookie) not in stored
-    ref = sessions.JobRef(plane.workspace_id, job.record.project_id, job.record.id)
+    ref = JobRef(plane.workspace_id, job.record.project_id, job.record.id)
     assert shown["auth_code"] not in repr(await sessions.read_auth_codes(plane.store, SECRET_KEYS, ref))
 
 
