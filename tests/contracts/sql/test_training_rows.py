@@ -111,6 +111,13 @@ async def test_what_is_wanted_are_unfinished_and_deleted_jobs_of_all_workspaces(
         assert await job_rows.count_unfinished(conn, "ws") == 2
 
 
+async def test_many_deleted_jobs_are_wanted_in_portions(store: Store) -> None:
+    deleted = [job(id=f"tj_{number:03}", status=COMPLETED, is_deleted=True) for number in range(201)]
+    await filled(store, *deleted, job(id="tj_9"))
+    async with store.read() as conn:
+        assert [one.id for one in await job_rows.wanted_jobs(conn)] == [*(one.id for one in deleted[:200]), "tj_9"]
+
+
 async def test_a_secret_is_used_by_unfinished_jobs_that_name_it(store: Store) -> None:
     misleading = JobSpec(("",), SMALL, environment={"secret": "plain", "A": "%", "B": SecretRef("dX1")})
     await filled(store, job(), job(id="tj_2", status=COMPLETED))

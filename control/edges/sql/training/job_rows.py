@@ -21,6 +21,8 @@ from policy.training.resources import NodeResources
 from policy.training.statuses import ENDED, PLACED, QUEUED, SYNCING
 
 UNFINISHED = QUEUED | PLACED
+_FORGOTTEN_AT_ONCE = 200
+"""Whoever deletes a project may delete a hundred thousand jobs."""
 _jobs = training_jobs.c
 _COLUMNS = tuple(_jobs[name] for name in JobRecord.__dataclass_fields__)
 
@@ -115,12 +117,13 @@ async def count_unfinished(conn: Connection, workspace_id: str) -> int:
 
 
 async def wanted_jobs(conn: Connection) -> list[JobRecord]:
-    """All jobs of all workspaces that have not ended, or are deleted and not forgotten yet.
+    """All jobs of all workspaces that have not ended, and the first ones that are deleted and not forgotten yet.
 
     The highest priority first, then the oldest.
     """
+    deleted = select(_jobs.id).where(_jobs.is_deleted).order_by(_jobs.id).limit(_FORGOTTEN_AT_ONCE).subquery()
     unfinished = select(_jobs.id).where(_jobs.status.in_(sorted(UNFINISHED)))
-    ids = union(unfinished, select(_jobs.id).where(_jobs.is_deleted)).subquery()
+    ids = union(unfinished, select(deleted.c.id)).subquery()
     order = (_jobs.priority.desc(), _jobs.created_at_ms, _jobs.id)
     query = select(*_COLUMNS).join_from(training_jobs, ids, _jobs.id == ids.c.id).order_by(*order)
     return await each(await conn.execute(query), _record)
