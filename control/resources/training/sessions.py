@@ -8,6 +8,7 @@ See docs/reference/training.md#interactive-sessions.
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ MAX_WRONG_CODES = 5
 DEFAULT_TIMEOUT_MINUTES = 60
 """Of a session that is asked for where the job's configuration names none."""
 _MINUTE_MS = 60_000
+_ID = re.compile("session_[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,9 @@ async def _count_wrong(tx: WriteTx, record: SessionRecord) -> Refusal:
 
 
 async def find_session(store: Store, session_id: str) -> SessionRecord | None:
-    """The session, if it is active."""
+    """The session, if it is active. Any text may be asked for."""
+    if not _ID.fullmatch(session_id):
+        return None
     async with store.read() as conn:
         return await session_rows.find_active(conn, session_id, now_ms())
 
