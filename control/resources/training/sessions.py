@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from control.edges.sql.store import Connection, Store, WriteTx, now_ms
+from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import job_rows, session_rows
-from control.resources.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFoundError
+from control.resources.errors import JobNotRunningError, NoSessionsError
 from control.resources.ids import new_nonce
 from control.resources.training.backends import present_backend
+from control.resources.training.jobs import find_job
 from control.resources.training.records import JobRecord, JobRef, SessionRecord
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.training.job_spec import ON_FAILURE, ON_STARTUP
@@ -74,7 +75,7 @@ async def begin_on_demand(store: Store, ref: JobRef) -> None:
     """Begin a session on each node of a running job, or let those that it has last from now on."""
 
     async def work(tx: WriteTx) -> None:
-        job = await job_rows.lock_job(tx, (await _found(tx.conn, ref)).id)
+        job = await job_rows.lock_job(tx, (await find_job(tx.conn, ref)).record.id)
         if not (await present_backend(tx.conn, tx.now_ms)).has_sessions:
             raise NoSessionsError
         if job is None or job.status != RUNNING:
@@ -124,7 +125,7 @@ async def _begin(tx: WriteTx, job: JobRecord, ranks: Sequence[int], timeout_minu
 async def read_auth_codes(store: Store, keys: Sequence[bytes], ref: JobRef) -> Sequence[AuthCode]:
     """The code of each active session of a job, by rank. Those that opened, expired or were voided are replaced."""
     async with store.read() as conn:
-        job = await _found(conn, ref)
+        job = (await find_job(conn, ref)).record
         records = await session_rows.list_active(conn, job.id, now_ms())
         directory = (await job_rows.get_spec(conn, job.id)).working_directory if records else None
     shown = [(record, _code_of(keys, record, now_ms())) for record in records]
@@ -218,13 +219,6 @@ async def find_session(store: Store, session_id: str) -> SessionRecord | None:
 def is_opened_by(session: SessionRecord, cookie: str) -> bool:
     """Whether this cookie was given out for the code that was spent last."""
     return session.cookie_digest is not None and hmac.compare_digest(session.cookie_digest, _digest(cookie))
-
-
-async def _found(conn: Connection, ref: JobRef) -> JobRecord:
-    job = await job_rows.find_job(conn, ref.workspace_id, ref.project_id, ref.job_id)
-    if job is None:
-        raise TrainingJobNotFoundError
-    return job
 
 
 def _plain(code: str) -> bytes:

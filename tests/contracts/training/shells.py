@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from trainer.edges.shell_connection import ShellConnection
+from trainer.edges.local.terminal import LocalTerminal
 
 _SERVER = """
 import json, socket, sys
@@ -18,7 +18,7 @@ serve(socket.socket(fileno=int(sys.argv[1])), ShellSettings(sys.argv[2], json.lo
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "PS1": "$ ", "LANG": "C.UTF-8"}
 
 
-class Shell(ShellConnection):
+class Shell(LocalTerminal):
     """The connection, and what it read so far."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -85,6 +85,17 @@ async def test_closing_the_connection_ends_the_shell_and_its_foreground(tmp_path
     await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the processes end")
 
 
+async def test_closing_ends_a_shell_that_reads_nothing_of_what_was_typed(tmp_path: Path) -> None:
+    async with running_shell(tmp_path) as shell:
+        await shell.write(b"stty raw -echo; echo $$ > pid; sleep 1000\n")
+        await eventually(lambda: _number_in(tmp_path / "pid"), "it sleeps")
+        typing = asyncio.create_task(shell.write(b"x" * 4_000_000))
+        await asyncio.wait([typing], timeout=0.1)
+        assert not typing.done()
+    await asyncio.wait([typing])
+    await eventually(lambda: not Path(f"/proc/{_number_in(tmp_path / 'pid')}").exists(), "the shell ends")
+
+
 async def test_shell_that_prints_without_end_waits_for_its_reader(tmp_path: Path) -> None:
     async with running_shell(tmp_path) as shell:
         await shell.write(b"i=0; while :; do i=$((i+1)); echo $i > count; printf '%1000s' x; done\n")

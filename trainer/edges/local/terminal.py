@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from trainer.backend import NoTerminalError
-from trainer.runner.terminal import DATA, END, FrameError, Frames, end_frame, frames_of, resize_frame
+from trainer.runner.terminal import DATA, END, FrameError, Frames, frames_of, resize_frame
 from trainer.runner.terminal_server import ASK_TERMINAL, FILE_NAME
 
 _READ_BYTES = 65_536
@@ -62,8 +62,8 @@ class LocalTerminal:
         await self._send(resize_frame(columns, rows))
 
     async def close(self) -> None:
-        await self._send(end_frame())
-        self._writer.close()
+        """Drops what the shell has not read: it may never read it."""
+        self._writer.transport.abort()
         try:
             await self._writer.wait_closed()
         except OSError:
