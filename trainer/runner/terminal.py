@@ -31,6 +31,8 @@ _LOOK_MS = 200
 """How often to look whether the shell has exited: a process in its background may keep the terminal open."""
 _HANGUP_GRACE_S = 1.0
 _LAST_WORDS_S = 1.0
+_OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+"""A shell and its commands would go on ignoring what this process was started to ignore, Ctrl-C for one."""
 _SHELLS = ("/bin/bash", "/bin/sh")
 
 
@@ -110,6 +112,8 @@ def _start(settings: ShellSettings) -> tuple[int, "subprocess.Popen[bytes]"]:
             os.fchown(slave, *settings.owner)
 
         def prepare() -> None:
+            for number in _OF_TERMINALS:
+                signal.signal(number, signal.SIG_DFL)
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
             settings.prepare()
 

@@ -31,7 +31,7 @@ _REASON_BYTES = 123
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a terminal ends, for the person at the browser. `code`: of the WebSocket."""
+    """Why a terminal ends, for the person at the browser. `code`: of the WebSocket; 4001: there is no other shell."""
 
     reason: str
     code: int = 4000
@@ -42,7 +42,7 @@ class End:
 
 
 EXITED = End("The shell has ended.", 1000)
-OVER = End("The session is over.")
+OVER = End("The session is over.", 4001)
 NO_ANSWER = End(f"The node did not answer within {JOIN_TIMEOUT_S:.0f} s.")
 LOST = End("The connection to the node was lost.")
 TYPED_TOO_MUCH = End("More was typed than the shell reads.")

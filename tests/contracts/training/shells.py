@@ -11,7 +11,8 @@ from pathlib import Path
 from trainer.edges.local.terminal import LocalTerminal
 
 _SERVER = """
-import json, socket, sys
+import json, signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a script starts with `&`
 from trainer.runner.terminal import ShellSettings, serve
 serve(socket.socket(fileno=int(sys.argv[1])), ShellSettings(sys.argv[2], json.loads(sys.argv[3])))
 """

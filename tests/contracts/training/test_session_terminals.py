@@ -200,7 +200,7 @@ async def test_the_end_of_the_job_ends_its_shells(sqlite_plane: ControlPlane, tm
         await screen.type("echo here-$((1+1))\n")
         await screen.until("here-2")
         await job.becomes(status=COMPLETED)
-        assert await screen.end() == (4000, "The session is over.")
+        assert await screen.end() == (4001, "The session is over.")
 
 
 async def test_a_shell_that_prints_without_end_waits_for_the_page(sqlite_plane: ControlPlane, tmp_path: Path) -> None:

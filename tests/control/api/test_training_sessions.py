@@ -1,5 +1,6 @@
 """Interactive sessions at the management API: when they begin and end, and their codes, on both databases."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,6 +61,18 @@ async def test_a_code_stays_until_it_is_spent(sqlite_plane: ControlPlane) -> Non
     (after,) = await job.codes()
     assert after["session_id"] == shown["session_id"]
     assert after["auth_code"] != shown["auth_code"]
+
+
+async def test_of_two_who_spend_a_code_at_once_one_gets_in(plane: ControlPlane) -> None:
+    (shown,) = await (await running_job(plane)).codes()
+    found = await asyncio.gather(*(spend(plane, shown["session_id"], shown["auth_code"]) for _ in range(5)))
+    assert [one for one in found if not isinstance(one, str)] == [Refusal.VOID] * 4
+
+
+async def test_guesses_at_once_are_all_counted(plane: ControlPlane) -> None:
+    (shown,) = await (await running_job(plane)).codes()
+    found = await asyncio.gather(*(spend(plane, shown["session_id"], "wrong") for _ in range(8)))
+    assert sorted(found, key=str) == [Refusal.VOID] * 4 + [Refusal.WRONG] * 4
 
 
 async def test_five_wrong_codes_void_the_code(plane: ControlPlane) -> None:

@@ -7,6 +7,7 @@ const CONFIRM_BYTES = 65536;
 const TYPED_BYTES = 16384; // in one message; a long paste is sent in several
 const SCROLLBAR_PX = 14;
 const MAX_CELLS = 1000;
+const SESSION_OVER = 4001;
 
 const place = document.getElementById("terminal");
 const notice = document.getElementById("notice");
@@ -71,5 +72,5 @@ socket.addEventListener("message", (event) => {
 });
 socket.addEventListener("close", (event) => {
   terminal.options.disableStdin = true;
-  tell(`${event.reason || "The connection was lost."} Reload the page for a new shell.`);
+  tell(`${event.reason || "The connection was lost."}${event.code === SESSION_OVER ? "" : " Reload the page for a new shell."}`);
 });
