@@ -30,7 +30,7 @@ from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
-from control.api.training import instance_types, jobs, projects, search, sessions
+from control.api.training import instance_types, job_logs, job_metrics, jobs, projects, search, sessions
 from control.dependencies import Dependencies
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
@@ -96,6 +96,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *projects.OPERATIONS,
     *jobs.OPERATIONS,
     *sessions.OPERATIONS,
+    *job_logs.OPERATIONS,
+    *job_metrics.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
 )

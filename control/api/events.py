@@ -4,67 +4,29 @@ See docs/reference/events-and-webhooks.md#listing-events.
 """
 
 import json
-import re
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import encoded_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import CURSOR, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
+from control.api.protocol.times import TimeParameter, next_ms
 from control.resources.billing_events import EventPage
 from control.resources.errors import InvalidFieldError
 from control.resources.records import Window
-from control.resources.times import EPOCH, time_text
+from control.resources.times import time_text
 from control.time_slices import each
 from policy.billing import EVENT_TYPE, public_event
 
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
-_NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
-_FORM = re.compile(
-    r"(?P<minute>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d)(?P<second>:\d\d([.,](?P<fraction>\d{1,9}))?)?"
-    r"(?P<zone>Z|z|[ +-]\d\d:\d\d)?",
-    re.ASCII,
-)
 _CURSOR_KIND = "events"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
 """Of all filters together: the cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
 
 
-def parse_time_ns(text: str) -> int:
-    """ISO 8601 to epoch nanoseconds, exactly. Without an offset it is UTC.
-
-    A space is read as the `+` that it was before an unescaped query turned it into one.
-    """
-    form = _FORM.fullmatch(text)
-    if form is None:
-        raise ValueError("not an ISO 8601 time such as 2026-01-31T12:00:00Z")
-    zone = (form["zone"] or "Z").replace(" ", "+").upper()
-    try:
-        since = datetime.fromisoformat(form["minute"] + (form["second"] or "")[:3] + zone).astimezone(UTC) - EPOCH
-    except (ValueError, OverflowError):
-        raise ValueError("not a time that exists") from None
-    return since // timedelta(seconds=1) * _NS_PER_S + int((form["fraction"] or "").ljust(9, "0"))
-
-
-def _next_ms(time_ns: int) -> int:
-    """Rounded up to ms: events have whole milliseconds, so this selects the same ones."""
-    return min(-(-time_ns // _NS_PER_MS), _LAST_MS)
-
-
-def _parsed(value: Any) -> Any:
-    return parse_time_ns(value) if isinstance(value, str) else value
-
-
-_Time = Annotated[
-    int,  # epoch nanoseconds
-    BeforeValidator(_parsed, json_schema_input_type=str),
-    Field(json_schema_extra={"type": "string", "format": "date-time"}, examples=["2026-01-31T12:00:00Z"]),
-]
 _Values = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=1000)]
 
 
@@ -72,8 +34,8 @@ class EventsQueryV1(PageQueryV1):
     """Selects events. With `cursor`, which carries window, page size and filters, the other parameters are ignored."""
 
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=60_000, description=CURSOR)] = None
-    start_time: _Time | None = Field(None, description="Inclusive start. Required unless `cursor` is given.")
-    end_time: _Time | None = Field(
+    start_time: TimeParameter | None = Field(None, description="Inclusive start. Required unless `cursor` is given.")
+    end_time: TimeParameter | None = Field(
         None, description="Exclusive end. Reduced to now minus the ingestion holdback if later."
     )
     api_keys: _Values = Field([], description="Prefix of an API key; repeat for several. Omitted: all keys.")
@@ -145,9 +107,9 @@ def _window_of(workspace_id: str, query: EventsQueryV1) -> Window:
         raise InvalidFieldError("end_time", "must be after start_time")
     if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
         raise InvalidFieldError("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
-    end_ms = _NO_END_MS if query.end_time is None else _next_ms(query.end_time)
+    end_ms = _NO_END_MS if query.end_time is None else next_ms(query.end_time)
     return Window(
-        workspace_id, _next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
+        workspace_id, next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
     )
 
 

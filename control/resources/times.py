@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+"""The latest time that `time_text` can write."""
 
 
 def time_text(epoch_ms: int) -> str:

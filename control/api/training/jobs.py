@@ -6,12 +6,13 @@ from control.api.training.job_schemas import TrainingJobResponseV1, job_response
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
 from control.resources.training.records import JobRef
+from policy.training.statuses import CREATED, STOPPED
 
 
 async def _post(request: ApiRequest) -> TrainingJobResponseV1:
     new = request.body_as(CreateTrainingJobRequestV1).training_job.new_job()
     project_id = request.path["training_project_id"]
-    return _response(await jobs.create_job(request.store, request.workspace_id, project_id, new))
+    return _created(request, await jobs.create_job(request.store, request.workspace_id, project_id, new))
 
 
 async def _get(request: ApiRequest) -> TrainingJobResponseV1:
@@ -19,11 +20,14 @@ async def _get(request: ApiRequest) -> TrainingJobResponseV1:
 
 
 async def _recreate(request: ApiRequest) -> TrainingJobResponseV1:
-    return _response(await jobs.recreate_job(request.store, job_ref(request)))
+    return _created(request, await jobs.recreate_job(request.store, job_ref(request)))
 
 
 async def _stop(request: ApiRequest) -> TrainingJobResponseV1:
-    return _response(await jobs.stop_job(request.store, job_ref(request)))
+    job = await jobs.stop_job(request.store, job_ref(request))
+    if job.record.status == STOPPED:
+        request.dependencies.metrics.training_jobs_entered([STOPPED])
+    return _response(job)
 
 
 async def _delete(request: ApiRequest) -> TrainingJobResponseV1:
@@ -33,6 +37,11 @@ async def _delete(request: ApiRequest) -> TrainingJobResponseV1:
 def job_ref(request: ApiRequest) -> JobRef:
     """The job that the path names."""
     return JobRef(request.workspace_id, request.path["training_project_id"], request.path["training_job_id"])
+
+
+def _created(request: ApiRequest, job: JobSummary) -> TrainingJobResponseV1:
+    request.dependencies.metrics.training_jobs_entered([CREATED])
+    return _response(job)
 
 
 def _response(job: JobSummary) -> TrainingJobResponseV1:

@@ -11,6 +11,7 @@ from functools import partial
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.training import metric_rows as rows
 from control.edges.sql.training.metric_rows import PointFilter
+from control.resources.times import LAST_MS
 from policy.training.reports import MetricPoint
 
 MAX_POINTS, MAX_NAMES = 100_000, 100
@@ -20,7 +21,7 @@ POINTS_AT_ONCE = 10_000
 _GROWTH = 10
 """A job's points are cut back after they grew by this fraction of the bound."""
 _DELETED_AT_ONCE = 500
-_LARGEST = 2**63 - 1
+_LARGEST_STEP = 2**63 - 1
 
 
 class JobMetrics:
@@ -84,5 +85,5 @@ async def _delete(tx: WriteTx, job_id: str, last: rows.Place) -> int:
 
 
 def _is_held(point: MetricPoint) -> bool:
-    step = point.step or 0
-    return math.isfinite(point.value) and -_LARGEST <= step <= _LARGEST and point.timestamp_ms <= _LARGEST
+    is_whole = -_LARGEST_STEP <= (point.step or 0) <= _LARGEST_STEP
+    return math.isfinite(point.value) and is_whole and point.timestamp_ms <= LAST_MS

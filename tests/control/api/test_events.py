@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.api.events import GatewayEventV1, parse_time_ns
+from control.api.events import GatewayEventV1
+from control.api.protocol.times import parse_time_ns
 from control.edges.sql.events.ingest import Ingest
 from control.resources.times import time_text
 from control.resources.workspaces import set_workspace

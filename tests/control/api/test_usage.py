@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from control import app
-from control.api.events import parse_time_ns
+from control.api.protocol.times import parse_time_ns
 from control.resources.group_usage import DayUsage, daily_limits_by_slug, usage_entries
 from control.resources.groups import read_group
 from policy.groups import Enforcement, Group

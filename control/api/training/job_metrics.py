@@ -1,0 +1,76 @@
+"""`…/jobs/{training_job_id}/metrics` reads what a job measured (docs/reference/training.md#logs-and-metrics)."""
+
+from collections.abc import Sequence
+
+import orjson
+from pydantic import Field
+
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
+from control.api.protocol.times import TimeParameter, next_ms
+from control.api.training.jobs import job_ref
+from control.resources.times import time_text
+from control.resources.training import jobs
+from control.time_slices import each
+from policy.training.reports import MetricPoint
+
+
+class TrainingJobMetricsQueryV1(RequestV1):
+    """Selects points of metrics."""
+
+    name: Name | None = Field(None, description="The metric. Omitted: all metrics.")
+    since: TimeParameter | None = Field(None, description="The first time. Omitted: from the first point on.")
+
+
+class MetricPointV1(ResponseV1):
+    """One value. `step` is null where the job printed none."""
+
+    timestamp: TimeText
+    step: int | None
+    value: float
+
+
+class TrainingMetricV1(ResponseV1):
+    """A metric and its points, oldest first."""
+
+    name: str
+    points: list[MetricPointV1]
+
+
+class TrainingJobMetricsResponseV1(ResponseV1):
+    """The metrics of a training job, by name: its oldest points from `since` on, at most 10 000 in all."""
+
+    metrics: list[TrainingMetricV1]
+
+
+async def _get(request: ApiRequest) -> Encoded:
+    job = await jobs.read_job(request.store, job_ref(request))
+    query = request.query_as(TrainingJobMetricsQueryV1)
+    since_ms = 0 if query.since is None else next_ms(query.since)
+    points = await request.dependencies.training_output.metrics.read(job.record.id, query.name, since_ms)
+    return await _answer(points)
+
+
+async def _answer(points: Sequence[MetricPoint]) -> Encoded:
+    by_name = dict[str, list[Pieces]]()
+    for point, encoded in zip(points, await each(points, _encoded), strict=True):
+        by_name.setdefault(point.name, []).append(encoded)
+    metrics = [encode_object({"name": name, "points": Array(by_name[name])}) for name in sorted(by_name)]
+    return Encoded(encode_object({"metrics": Array(metrics)}))
+
+
+def _encoded(point: MetricPoint) -> Pieces:
+    shown = {"timestamp": time_text(point.timestamp_ms), "step": point.step, "value": point.value}
+    return (orjson.dumps(shown),)
+
+
+_PATH = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/metrics"
+OPERATIONS = (
+    Operation(
+        *("GET", _PATH, _get, "Read a training job's metrics", TrainingJobMetricsResponseV1),
+        query=TrainingJobMetricsQueryV1,
+        errors=(400, 404),
+        tag="Training",
+    ),
+)
