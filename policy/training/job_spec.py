@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.training.resources import NodeResources
-from policy.training.wire import count, optional_text, text, texts
+from policy.training.wire import count, members, optional_members, optional_text, text, texts
 
 ON_STARTUP, ON_FAILURE, ON_DEMAND = "on_startup", "on_failure", "on_demand"
 DEDICATED, SPOT = "dedicated", "spot"
@@ -61,16 +61,18 @@ class JobSpec:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "JobSpec":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
-        session = wire["session"]
+        session = optional_members(wire, "session")
         return cls(
             start_commands=texts(wire, "start_commands"),
-            resources=NodeResources.from_wire(wire["resources"]),
+            resources=NodeResources.from_wire(members(wire, "resources")),
             node_count=count(wire, "node_count"),
-            environment={name: _value_from_wire(name, value) for name, value in wire["environment"].items()},
+            environment={name: _value_from_wire(name, value) for name, value in members(wire, "environment").items()},
             working_directory=optional_text(wire, "working_directory"),
             checkpoint_path=optional_text(wire, "checkpoint_path"),
             base_image=optional_text(wire, "base_image"),
-            session=session and SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
+            session=None
+            if session is None
+            else SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
-from policy.training.wire import count, flag, objects, optional_text, text
+from policy.training.wire import count, flag, members, objects, optional_members, optional_text, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class WantedJob:
             priority=priority,
             availability_model=text(wire, "availability_model"),
             node_count=count(wire, "node_count"),
-            resources=NodeResources.from_wire(wire["resources"]),
+            resources=NodeResources.from_wire(members(wire, "resources")),
             created_at_ms=count(wire, "created_at_ms"),
         )
 
@@ -223,16 +223,13 @@ class CheckpointReport:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "CheckpointReport":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
-        adapter = wire["lora_adapter_config"]
-        if adapter is not None and not isinstance(adapter, dict):
-            raise TypeError("lora_adapter_config must be an object")
         return cls(
             name=text(wire, "name"),
             location=text(wire, "location"),
             created_at_ms=count(wire, "created_at_ms"),
             checkpoint_type=text(wire, "checkpoint_type"),
             base_model=optional_text(wire, "base_model"),
-            lora_adapter_config=adapter,
+            lora_adapter_config=optional_members(wire, "lora_adapter_config"),
             size_bytes=count(wire, "size_bytes"),
             files=None if wire["files"] is None else tuple(map(CheckpointFile.from_wire, objects(wire, "files"))),
         )
@@ -279,12 +276,13 @@ class Claimed:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Claimed":
+        restore = optional_members(wire, "restore")
         return cls(
             job_id=text(wire, "job_id"),
             attempt=count(wire, "attempt"),
-            spec=JobSpec.from_wire(wire["spec"]),
+            spec=JobSpec.from_wire(members(wire, "spec")),
             environment_token=text(wire, "environment_token"),
-            restore=None if wire["restore"] is None else Restore.from_wire(wire["restore"]),
+            restore=None if restore is None else Restore.from_wire(restore),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.training.wire import count, optional_text, text
+from policy.training.wire import count, members, optional_text, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,12 @@ class Host:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Host":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
+        gpus, gpu_memory_mib = members(wire, "gpus"), members(wire, "gpu_memory_mib")
         return cls(
             name=text(wire, "name"),
             millicpu=count(wire, "millicpu"),
             memory_mib=count(wire, "memory_mib"),
             max_nodes=count(wire, "max_nodes"),
-            gpus={type: count(wire["gpus"], type) for type in wire["gpus"]},
-            gpu_memory_mib={type: count(wire["gpu_memory_mib"], type) for type in wire["gpu_memory_mib"]},
+            gpus={type: count(gpus, type) for type in gpus},
+            gpu_memory_mib={type: count(gpu_memory_mib, type) for type in gpu_memory_mib},
         )

@@ -34,6 +34,18 @@ def flag(wire: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def members(wire: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object."""
+    value = wire[name]
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be an object")
+    return value
+
+
+def optional_members(wire: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    return None if wire[name] is None else members(wire, name)
+
+
 def objects(wire: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     value = wire[name]
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):

@@ -1,0 +1,122 @@
+"""Hypothesis strategies for everything that trainers and control tell each other."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
+from policy.training.reports import (
+    BackendReport,
+    CheckpointFile,
+    CheckpointReport,
+    Claimed,
+    JobReport,
+    MetricPoint,
+    NodeState,
+    OutputBatch,
+    OutputLine,
+    Restore,
+    WantedJob,
+    WantedState,
+    WantedTerminal,
+)
+from policy.training.resources import Host, NodeResources
+from policy.training.statuses import Outcome, Phase, Wanted
+
+texts = st.text(max_size=8)
+counts = st.integers(0, 2**53)
+maybe_texts = st.none() | texts
+
+
+def few(one: SearchStrategy[Any]) -> SearchStrategy[tuple[Any, ...]]:
+    return st.lists(one, max_size=3).map(tuple)
+
+
+resources = st.builds(NodeResources, counts, counts, counts, maybe_texts)
+hosts = st.builds(
+    Host,
+    texts,
+    counts,
+    counts,
+    counts,
+    st.dictionaries(texts, counts, max_size=2),
+    st.dictionaries(texts, counts, max_size=2),
+)
+specs = st.builds(
+    JobSpec,
+    start_commands=few(texts),
+    resources=resources,
+    node_count=counts,
+    environment=st.dictionaries(texts, texts | st.builds(SecretRef, texts), max_size=3),
+    working_directory=maybe_texts,
+    checkpoint_path=maybe_texts,
+    base_image=maybe_texts,
+    session=st.none() | st.builds(SessionSpec, texts, counts),
+)
+nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
+job_reports = st.builds(
+    JobReport,
+    texts,
+    counts,
+    st.sampled_from(Phase),
+    st.none() | st.sampled_from(Outcome),
+    maybe_texts,
+    few(nodes),
+    st.booleans(),
+    st.booleans(),
+)
+backend_reports = st.builds(BackendReport, texts, texts, maybe_texts, st.booleans(), few(hosts), few(job_reports))
+wanted_jobs = st.builds(
+    WantedJob,
+    texts,
+    counts,
+    texts,
+    st.sampled_from(Wanted),
+    st.integers(-(2**31), 2**31),
+    texts,
+    counts,
+    resources,
+    counts,
+)
+wanted_terminals = st.builds(WantedTerminal, texts, texts, counts, counts)
+wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals))
+files = st.builds(CheckpointFile, texts, counts, texts)
+checkpoints = st.builds(
+    CheckpointReport,
+    texts,
+    texts,
+    counts,
+    texts,
+    maybe_texts,
+    st.none() | st.dictionaries(texts, counts | texts, max_size=2),
+    counts,
+    st.none() | few(files),
+)
+restores = st.builds(Restore, texts, texts, few(files))
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores)
+lines = st.builds(OutputLine, counts, texts, texts)
+metrics = st.builds(
+    MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)
+)
+batches = st.builds(OutputBatch, counts, counts, counts, counts, few(lines), few(metrics))
+
+MESSAGES: dict[type, SearchStrategy[Any]] = {
+    Host: hosts,
+    NodeResources: resources,
+    JobSpec: specs,
+    NodeState: nodes,
+    JobReport: job_reports,
+    BackendReport: backend_reports,
+    WantedJob: wanted_jobs,
+    WantedTerminal: wanted_terminals,
+    WantedState: wanted_states,
+    CheckpointFile: files,
+    CheckpointReport: checkpoints,
+    Restore: restores,
+    Claimed: claims,
+    OutputLine: lines,
+    MetricPoint: metrics,
+    OutputBatch: batches,
+}
+"""By type. Each type has `to_wire` and `from_wire`."""

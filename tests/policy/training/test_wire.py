@@ -1,0 +1,73 @@
+"""The messages between trainers and control survive JSON, and what is no message is refused by name."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.policy.training.messages import MESSAGES
+
+KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+RUBBISH: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 1.5, "1", "rubbish", [], [1], [[]], {}, {"secret": 1}]
+)
+
+
+def places(wire: Any) -> Iterator[list[Any]]:
+    """The way to every member, however deep."""
+    items = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
+    for key, value in items:
+        yield [key]
+        yield from ([key, *rest] for rest in places(value))
+
+
+def with_rubbish(wire: Any, place: list[Any], rubbish: Any) -> Any:
+    wire = inside = copy.deepcopy(wire)
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = rubbish
+    return wire
+
+
+@KINDS
+@settings(max_examples=8)
+@given(data=st.data())
+def test_a_message_survives_json(kind: Any, data: st.DataObject) -> None:
+    message = data.draw(MESSAGES[kind])
+    assert kind.from_wire(json.loads(json.dumps(message.to_wire()))) == message
+
+
+@KINDS
+@settings(max_examples=20)
+@given(data=st.data())
+def test_rubbish_is_refused_or_understood_but_never_breaks_the_reader(kind: Any, data: st.DataObject) -> None:
+    wire = data.draw(MESSAGES[kind]).to_wire()
+    place = data.draw(st.sampled_from(list(places(wire))))
+    broken = with_rubbish(wire, place, data.draw(RUBBISH))
+    try:
+        read = kind.from_wire(broken)
+    except (KeyError, TypeError, ValueError):
+        return
+    assert kind.from_wire(json.loads(json.dumps(read.to_wire()))) == read
+
+
+@KINDS
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_missing_member_is_named(kind: Any, data: st.DataObject) -> None:
+    wire = data.draw(MESSAGES[kind]).to_wire()
+    name = data.draw(st.sampled_from(list(wire)))
+    del wire[name]
+    with pytest.raises(KeyError, match=name):
+        kind.from_wire(wire)
+
+
+@KINDS
+@pytest.mark.parametrize("rubbish", [None, 1, "text", [], [1]], ids=str)
+def test_what_is_no_object_is_refused(kind: Any, rubbish: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        kind.from_wire(rubbish)
