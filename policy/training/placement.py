@@ -1,7 +1,7 @@
 """Which waiting jobs start now, on which hosts, and which spot jobs end for them. Pure.
 
-Dedicated jobs come before spot jobs, then the higher priority, then the older. A job that has to wait reserves the
-hosts that it will get: jobs behind it may use only what it leaves, so small jobs cannot keep a large one waiting.
+Dedicated jobs come before spot jobs, then the higher priority, then the older. The first job that has to wait reserves
+its room on every host that it may get: jobs behind it use only what it leaves, so they cannot keep it waiting.
 
 See docs/reference/training.md#queue.
 """
@@ -92,9 +92,16 @@ def _preempted(room: "_Room", held: Sequence[Placed], job: Candidate) -> tuple[s
 
 
 def _reserve(room: "_Room", hosts: Sequence[Host], job: Candidate) -> None:
-    """Take the room that the job would have on empty hosts; what is left of a host may become negative."""
-    names = _Room(hosts).take(job.node_count, job.resources) or ()
-    room.give(Placed(job, names), -1)
+    """Take the room that the job may come to use on each host; what is left may become negative.
+
+    On each, because any of them may be the one where a job never ends.
+    """
+    for host in hosts:
+        alone = _Room([host])
+        nodes = 0
+        while nodes < job.node_count and alone.take(1, job.resources) is not None:
+            nodes += 1
+        room.give(Placed(job, (host.name,) * nodes), -1)
 
 
 class _Room:
