@@ -107,6 +107,8 @@ class FakeBackend:
         self.away: str | None = None
         self.is_deaf = False
         self.store_away: str | None = None
+        self.turns = 0
+        """Of the event loop, that each change takes."""
         self.attempts: dict[str, Attempt] = {}
         """The latest attempt of each job."""
         self.calls: list[tuple[str, ...]] = []
@@ -121,7 +123,7 @@ class FakeBackend:
         return self.machines
 
     async def start(self, job: Claimed, hosts: Sequence[str]) -> None:
-        self._check()
+        await self._take_time()
         assert job.job_id not in self.attempts, "the attempt before it was not forgotten"
         self.calls.append(("start", job.job_id, str(job.attempt), *hosts))
         attempt = self.attempts[job.job_id] = Attempt(job, [Node(host) for host in hosts])
@@ -133,7 +135,7 @@ class FakeBackend:
             attempt.run()
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:
-        self._check()
+        await self._take_time()
         self.calls.append(("stop", job_id, outcome.value))
         attempt = self.attempts.get(job_id)
         if attempt is None or attempt.phase is Phase.ENDED:
@@ -163,7 +165,7 @@ class FakeBackend:
         return list(self._attempt(job_id, attempt).checkpoints)
 
     async def forget(self, job_id: str, with_store: bool) -> None:
-        self._check()
+        await self._take_time()
         if with_store and self.store_away:
             raise BackendAwayError(self.store_away)
         self.calls.append(("forget", job_id, "store" if with_store else "hosts"))
@@ -188,6 +190,11 @@ class FakeBackend:
         found = self.attempts[job_id]
         assert found.job.attempt == attempt
         return found
+
+    async def _take_time(self) -> None:
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        self._check()
 
     def _check(self) -> None:
         if self.away is not None:

@@ -1,0 +1,119 @@
+"""Wires the trainer together and runs it until a signal.
+
+The decisions are in `reconciler`, what control is told in `job_reports`, the loop in `sync_loop`.
+"""
+
+import asyncio
+import importlib
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, cast
+
+from runtime.background import is_set_within
+from trainer.backend import Backend, EnvironmentSource, JobCheckpoints
+from trainer.edges.checkpoints import checkpoints_in
+from trainer.edges.control_client import ControlClient
+from trainer.edges.trainer_directory import DirectoryInUseError, TrainerDirectory
+from trainer.settings import LOCAL, OFF, Settings
+from trainer.sync_loop import SyncLoop
+
+DIRECTORY_PAUSE_S = 0.5
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+Checkpoints = Callable[[Path, str], JobCheckpoints]
+log = logging.getLogger(__name__)
+
+
+class UnusableBackendError(Exception):
+    """The settings name a backend that cannot run here. The message names the setting and the remedy."""
+
+
+class BackendClass(Protocol):
+    """What makes a backend."""
+
+    def __call__(self, settings: Settings, environment: EnvironmentSource, checkpoints: Checkpoints) -> Backend: ...
+
+
+async def run(settings: Settings, ready_file: Path | None = None) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP. Makes `ready_file` once control has answered.
+
+    Raises UnusableBackendError, and DirectoryUnusableError, before it serves.
+    """
+    make_backend = backend_class(settings)
+    stop = _stop_event()
+    directory = TrainerDirectory(settings.directory)
+    control = ControlClient(settings.control_url, settings.internal_token)
+    try:
+        if (name := await _taken(directory, stop)) is None:
+            return
+        backend = make_backend(settings, control.environment, checkpoints_in(settings.checkpoint_store))
+        loop = SyncLoop(backend, control, name, time.monotonic)
+        log.info("Trainer %s runs jobs on backend %s for %s", name, backend.name, settings.control_url)
+        await _serve(loop, stop, ready_file)
+    finally:
+        await control.close()
+        directory.release()
+    log.info("Trainer stopped")
+
+
+def backend_class(settings: Settings) -> BackendClass:
+    """The backend of the settings. Its libraries are imported only if it is wanted."""
+    if settings.backend == OFF:
+        raise UnusableBackendError("TOLLGATE_TRAINING_BACKEND is off: there is nothing to run. Set local or ray")
+    if settings.backend == LOCAL:
+        from trainer.edges.local import LocalBackend
+
+        return LocalBackend
+    if settings.ray_address is None:
+        raise UnusableBackendError("TOLLGATE_RAY_ADDRESS is not set; with TOLLGATE_TRAINING_BACKEND=ray it has to be")
+    try:
+        importlib.import_module("ray")
+    except ImportError as error:
+        raise UnusableBackendError(
+            f"TOLLGATE_TRAINING_BACKEND is ray, and ray cannot be imported ({error}). Install tollgate[ray]"
+        ) from None
+    return cast(BackendClass, importlib.import_module("trainer.edges.ray").RayBackend)
+
+
+async def _taken(directory: TrainerDirectory, stop: asyncio.Event) -> str | None:
+    """The trainer's name, once the directory is free. None: it is to stop."""
+    has_told = False
+    while not stop.is_set():
+        try:
+            return directory.take()
+        except DirectoryInUseError as error:
+            if not has_told:
+                log.warning("Waiting: %s. Stop it, or set another TOLLGATE_TRAINING_DIR", error)
+            has_told = True
+        await is_set_within(stop, DIRECTORY_PAUSE_S)
+    return None
+
+
+async def _serve(loop: SyncLoop, stop: asyncio.Event, ready_file: Path | None) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        stopping = tasks.create_task(_stop_on(stop, loop))
+        telling = tasks.create_task(_tell_ready(loop, ready_file))
+        await loop.run()
+        stopping.cancel()
+        telling.cancel()
+
+
+async def _stop_on(stop: asyncio.Event, loop: SyncLoop) -> None:
+    await stop.wait()
+    log.info("Stopping")
+    loop.stop()
+
+
+async def _tell_ready(loop: SyncLoop, ready_file: Path | None) -> None:
+    await loop.has_synced.wait()
+    if ready_file is not None:
+        await asyncio.to_thread(ready_file.touch)
+
+
+def _stop_event() -> asyncio.Event:
+    event = asyncio.Event()
+    for number in _STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, event.set)
+    return event

@@ -1,0 +1,46 @@
+"""What a trainer asks of control, and how control may fail to answer. `edges/control_client.py` does it over HTTP.
+
+See docs/reference/training.md#internal-api.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from policy.training.reports import BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
+from trainer.backend import JobEnvironment
+
+
+class ControlAwayError(Exception):
+    """Control cannot be reached, or cannot answer now. The message says how that showed."""
+
+
+class ControlRefusedError(Exception):
+    """Control does not take what it was told about a job: the job is gone, or it is at another attempt."""
+
+
+class AnotherTrainerError(Exception):
+    """Control has heard from another trainer a moment ago."""
+
+
+class Control(Protocol):
+    """Control's internal API for trainers. Every method may raise ControlAwayError, and may be repeated."""
+
+    async def sync(self, report: BackendReport) -> WantedState:
+        """Tell what is observed; what control wants. AnotherTrainerError: it listens to another one."""
+        ...
+
+    async def claim(self, job_id: str, attempt: int) -> Claimed | None:
+        """The attempt after `attempt`, to be started now. None: the job may not start now."""
+        ...
+
+    async def environment(self, token: str) -> JobEnvironment:
+        """Spend an environment token. Waits while control is away. EnvironmentRefusedError if control refuses."""
+        ...
+
+    async def output(self, job_id: str, batch: OutputBatch) -> int:
+        """Deliver output; the offset up to which control has it now. ControlRefusedError."""
+        ...
+
+    async def checkpoints(self, job_id: str, attempt: int, reports: Sequence[CheckpointReport]) -> None:
+        """Deliver all checkpoints of an attempt. ControlRefusedError."""
+        ...

@@ -1,0 +1,136 @@
+"""Delivers what one attempt at a job leaves, its output and its checkpoints' reports, to control.
+
+Control knows how far it has each node's output, so nothing is lost or doubled whoever dies. Reads on from there.
+See docs/reference/training.md#logs-and-metrics.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from policy.training.reports import CheckpointReport, JobReport
+from policy.training.statuses import Phase
+from runtime.background import is_set_within
+from trainer.backend import Backend, BackendAwayError
+from trainer.control import Control, ControlAwayError, ControlRefusedError
+from trainer.output_lines import batch
+
+PAUSE_S = 0.5
+AWAY_PAUSE_S = 1.0
+FAILURE_PAUSE_S = 10.0
+OVERDUE_S = 60.0
+"""An end is withheld for so long while control answers and takes no output."""
+log = logging.getLogger(__name__)
+
+
+class Shipping:
+    """One attempt's way to control. `covered`: what was observed when control last got everything."""
+
+    def __init__(self, backend: Backend, control: Control, first: JobReport, clock: Callable[[], float]) -> None:
+        self._backend = backend
+        self._control = control
+        self._clock = clock
+        self._seen = first
+        self._has_news = asyncio.Event()
+        self._offsets: dict[int, int] = {}
+        self._ended_ranks: set[int] = set()
+        self._told: Sequence[CheckpointReport] = ()
+        self._is_refused = False
+        self._stalled_since: float | None = None
+        self.covered: JobReport | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self._seen.attempt
+
+    @property
+    def is_overdue(self) -> bool:
+        return self._stalled_since is not None and self._clock() - self._stalled_since > OVERDUE_S
+
+    @property
+    def has_ended(self) -> bool:
+        return self._seen.phase is Phase.ENDED
+
+    def saw(self, report: JobReport) -> None:
+        """What is observed of the attempt now."""
+        if report != self._seen:
+            self._seen = report
+            self._has_news.set()
+
+    def control_is_away(self) -> None:
+        """It answers nothing, not even reports: nobody waits for this end."""
+        self._stalled_since = None
+
+    async def run(self, on_delivered: Callable[[], None]) -> None:
+        """Deliver until cancelled. `on_delivered` is called when control has all that an ended attempt leaves."""
+        while True:
+            was_delivered = self._has_delivered_end
+            pause_s = await self._try_pass()
+            if self._has_delivered_end and not was_delivered:
+                on_delivered()
+            await is_set_within(self._has_news, pause_s)
+
+    @property
+    def _has_delivered_end(self) -> bool:
+        return self.covered is not None and self.covered.phase is Phase.ENDED
+
+    async def _try_pass(self) -> float:
+        """Deliver what there is. Returns how long to wait until there may be more."""
+        self._has_news.clear()
+        try:
+            await self.deliver()
+        except ControlAwayError:  # the sync loop reports the outage
+            self._stalled_since = self._stalled_since or self._clock()
+            return AWAY_PAUSE_S
+        except BackendAwayError:
+            return AWAY_PAUSE_S
+        except Exception:
+            self._stalled_since = self._stalled_since or self._clock()
+            log.exception(
+                "Output of job %s could not be delivered; trying again in %g s", self._seen.job_id, FAILURE_PAUSE_S
+            )
+            return FAILURE_PAUSE_S
+        return PAUSE_S
+
+    async def deliver(self) -> None:
+        """Deliver what there is now, once."""
+        seen = self._seen
+        is_complete = True
+        try:
+            for node in () if self._is_refused else seen.nodes:
+                is_complete = await self._ship(seen, node.rank) and is_complete
+            if not self._is_refused:
+                await self._tell_checkpoints()
+        except ControlRefusedError as refused:
+            self._is_refused = True
+            log.warning(
+                "Control refused output of job %s, attempt %d (%s); the rest of it is left out",
+                seen.job_id,
+                seen.attempt,
+                refused,
+            )
+        if is_complete or self._is_refused:
+            self.covered, self._stalled_since = seen, None
+        else:
+            self._stalled_since = self._stalled_since or self._clock()
+
+    async def _ship(self, seen: JobReport, rank: int) -> bool:
+        """Deliver one node's output as far as there is some. Returns whether control took it all."""
+        while rank not in self._ended_ranks:
+            offset = self._offsets.get(rank, 0)
+            chunk = await self._backend.output(seen.job_id, self.attempt, rank, offset)
+            taken = offset
+            if chunk.next_offset != offset:
+                taken = await self._control.output(seen.job_id, batch(self.attempt, rank, offset, chunk))
+                self._offsets[rank] = taken
+            if chunk.is_end and taken == chunk.next_offset:
+                self._ended_ranks.add(rank)
+            elif taken == offset:  # there is nothing, or control takes nothing
+                return chunk.next_offset == offset and seen.phase is not Phase.ENDED
+        return True
+
+    async def _tell_checkpoints(self) -> None:
+        found = await self._backend.checkpoints(self._seen.job_id, self.attempt)
+        if list(found) != list(self._told):
+            await self._control.checkpoints(self._seen.job_id, self.attempt, found)
+            self._told = found

@@ -1,0 +1,152 @@
+"""What a trainer does about the difference between what control wants and what its backend has. Pure.
+
+The answer depends on nothing but the arguments: after a crash, a lost message or an outage the next sync decides anew.
+See docs/reference/training.md#queue.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policy.training.job_spec import SPOT
+from policy.training.placement import Candidate, Decision, Placed, decide
+from policy.training.reports import JobReport, WantedJob, WantedState
+from policy.training.resources import Host
+from policy.training.statuses import PLACED, QUEUED, Outcome, Phase, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Claim the attempt after `attempt` and start it: node `rank` on `hosts[rank]`."""
+
+    job_id: str
+    attempt: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask an attempt to end."""
+
+    job_id: str
+    attempt: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove what the hosts have of an ended job, and with `with_store` its checkpoints in the store."""
+
+    job_id: str
+    with_store: bool
+
+
+Action = Start | Stop | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a trainer knows at one sync: both what it reports and what it does follow from it."""
+
+    hosts: Sequence[Host] = ()
+    seen: Mapping[str, JobReport] = field(default_factory=dict)
+    """What the backend has of each job."""
+    busy: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Jobs that an action is under way for, and the hosts that a start takes. Nothing is concluded about them."""
+    covered: Mapping[str, JobReport] = field(default_factory=dict)
+    """What `seen` was when control last got all output and checkpoints of a job."""
+    overdue: frozenset[str] = frozenset()
+    """Jobs whose end is reported although control does not have all their output."""
+    asked: Mapping[tuple[str, int], Outcome] = field(default_factory=dict)
+    """The attempts that were asked to end."""
+    unclaimable: frozenset[str] = frozenset()
+    """Jobs that control did not let start a moment ago."""
+    failed_starts: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """Why the backend could not start an attempt."""
+    forgotten: frozenset[str] = frozenset()
+    """Deleted jobs of which nothing is left."""
+
+    def is_delivered(self, seen: JobReport) -> bool:
+        """Whether control has all output of an ended attempt."""
+        covered = self.covered.get(seen.job_id)
+        return covered is not None and covered.attempt == seen.attempt and covered.phase is Phase.ENDED
+
+    def is_syncing(self, seen: JobReport) -> bool:
+        """Whether there may be checkpoints that are not in the store, or of which control does not know it."""
+        covered = self.covered.get(seen.job_id)
+        return seen.is_syncing or (covered is not None and covered.attempt == seen.attempt and covered.is_syncing)
+
+
+Known = Mapping[str, WantedJob]
+"""What control last said of each job, also of those that it does not mention any more."""
+
+
+def actions(wanted: WantedState, view: View, known: Known) -> list[Action]:
+    """What to do now: ends first, then starts in their order."""
+    jobs = {job.job_id: job for job in wanted.jobs}
+    ids = [*jobs, *(job_id for job_id in sorted(view.seen) if job_id not in jobs)]
+    found = [_action(jobs.get(job_id), view.seen.get(job_id), view) for job_id in ids if job_id not in view.busy]
+    ends = {action.job_id: action for action in found if action}
+    stopping = {job_id for job_id, action in ends.items() if isinstance(action, Stop)}
+    decision = _placement(wanted, view, known, stopping)
+    for job_id in decision.preempted:
+        if job_id in view.seen and job_id not in view.busy:
+            ends.setdefault(job_id, Stop(job_id, view.seen[job_id].attempt, Outcome.REQUEUED))
+    asked = (end for end in ends.values() if not (isinstance(end, Stop) and _was_asked(end, view)))
+    return [*asked, *(Start(job_id, jobs[job_id].attempt, hosts) for job_id, hosts in decision.starts.items())]
+
+
+def _action(job: WantedJob | None, seen: JobReport | None, view: View) -> Action | None:
+    if job is not None and job.wanted is Wanted.FORGET:
+        if seen is not None and seen.phase is not Phase.ENDED:
+            return Stop(job.job_id, seen.attempt, Outcome.STOPPED)
+        return None if job.job_id in view.forgotten else Forget(job.job_id, with_store=True)
+    if seen is None:
+        return None
+    if seen.phase is Phase.ENDED:
+        is_over = job is None or job.attempt != seen.attempt or job.status in QUEUED
+        is_settled = view.is_delivered(seen) and not view.is_syncing(seen)
+        return Forget(seen.job_id, with_store=False) if is_over and is_settled else None
+    if job is None or job.wanted is Wanted.STOP:
+        return Stop(seen.job_id, seen.attempt, Outcome.STOPPED)
+    is_current = job.status in PLACED and job.attempt == seen.attempt
+    return None if is_current else Stop(seen.job_id, seen.attempt, Outcome.REQUEUED)
+
+
+def _was_asked(stop: Stop, view: View) -> bool:
+    return view.asked.get((stop.job_id, stop.attempt)) in (stop.outcome, Outcome.STOPPED)
+
+
+def _placement(wanted: WantedState, view: View, known: Known, stopping: set[str]) -> Decision:
+    waiting = [
+        _candidate(job)
+        for job in wanted.jobs
+        if job.wanted is Wanted.RUN and job.status in QUEUED
+        if job.job_id not in view.seen and job.job_id not in view.busy and job.job_id not in view.unclaimable
+    ]
+    running = [seen for seen in view.seen.values() if seen.phase is not Phase.ENDED]
+    strangers = {node.host for seen in running if seen.job_id not in known for node in seen.nodes}
+    hosts = [host for host in view.hosts if host.name not in strangers]  # how much they leave is not known
+    ending = stopping | {job_id for job_id, attempt in view.asked if attempt == _attempt(view.seen.get(job_id))}
+    placed = [*_running(running, known, ending), *_starting(view, known)]
+    return decide(hosts, placed, waiting)
+
+
+def _attempt(seen: JobReport | None) -> int | None:
+    return None if seen is None else seen.attempt
+
+
+def _running(running: Iterable[JobReport], known: Known, ending: set[str]) -> Iterator[Placed]:
+    for seen in running:
+        if job := known.get(seen.job_id):
+            yield Placed(_candidate(job), tuple(node.host for node in seen.nodes), seen.job_id in ending)
+
+
+def _starting(view: View, known: Known) -> Iterator[Placed]:
+    for job_id, hosts in view.busy.items():
+        if hosts and job_id not in view.seen and (job := known.get(job_id)):
+            yield Placed(_candidate(job), hosts)
+
+
+def _candidate(job: WantedJob) -> Candidate:
+    is_spot = job.availability_model == SPOT
+    return Candidate(job.job_id, is_spot, job.priority, job.created_at_ms, job.node_count, job.resources)
