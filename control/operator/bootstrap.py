@@ -16,7 +16,7 @@ from control.edges.redis.hints import HintPublisher
 from control.edges.sql.database import SchemaTooNewError, migrate
 from control.edges.sql.database_url import embedded_file
 from control.edges.sql.store import Store
-from control.operator.stack import StackError
+from control.operator.parts import StackError
 from control.resources.errors import DomainError
 
 T = TypeVar("T")

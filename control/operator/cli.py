@@ -1,7 +1,7 @@
 """The `tollgate` command: parses arguments and prints results (docs/reference/command-line.md).
 
 The work is elsewhere: `stack` runs the product, `resources/workspaces` changes the database, `demo` shows the product.
-Control never imports the proxy: `tollgate proxy` replaces itself with `python -m proxy`. `launcher` brings its command.
+Control imports neither proxy nor trainer: `tollgate proxy` becomes `python -m proxy`. `launcher` brings its command.
 """
 
 import asyncio
@@ -118,6 +118,13 @@ def control(arguments: tuple[str, ...]) -> None:
 def proxy(arguments: tuple[str, ...]) -> None:
     """Run only the data plane; settings from the environment, flags override (see `tollgate proxy --help`)."""
     _become("proxy", *arguments)
+
+
+@tollgate.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def trainer(arguments: tuple[str, ...]) -> None:
+    """Run only the trainer, which runs training jobs; settings from the environment (see `tollgate trainer --help`)."""
+    _become("trainer", *arguments)
 
 
 @tollgate.command()

@@ -1,45 +1,30 @@
 """`tollgate up`: runs the whole product on one machine, as child processes with one data directory.
 
-Starts Redis, control and proxy in this order and stops them in reverse; the proxy drains first. A child that dies
-before `ready` ends `up`; one that dies later is restarted. Serves no request itself.
+Starts Redis, control, trainer and proxy in this order and stops them in reverse; the proxy drains first. A child that
+dies before `ready` ends `up`; one that dies later is restarted. Serves no request itself.
 """
 
 import asyncio
 import os
 import signal
-import sys
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.redis_binary import choose, set_stray_file_aside
+from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, PartRunner, Say, StackError, terminate
+from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
-from runtime.background import is_set_within
-from runtime.child_process import Child, Launch, accepts, answers_ok, can_bind, free_ports
+from runtime.child_process import Launch, accepts, answers_ok, can_bind, free_ports
 from runtime.setting_names import is_unknown, warnings_of
 
-START_TIMEOUT_S = 60.0
 PORT_PATIENCE_S = 1.0
 """Processes of an `up` that was just killed may hold its ports a moment longer."""
-_PYTHON_MODULE = (sys.executable, "-P", "-m")
-"""`-P` prevents a module in the working directory from shadowing an installed one."""
 _POLL_S = 0.05
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
-_STEADY_S = 30.0
-"""A part that ran this long restarts with the first delay again."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_TERMINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP})
-"""A terminal sends these to the whole group. The planes block them and wait for our SIGTERM, which keeps the order."""
-
-Say = Callable[[str], None]
-
-
-class StackError(Exception):
-    """The product could not be started; the message says which part and why."""
 
 
 class PortTakenError(StackError):
@@ -96,17 +81,6 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (read, not bound)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One child: how to start it, when it is ready, how to stop it and how long that may take."""
-
-    name: str
-    launch: Launch
-    is_ready: Callable[[], Awaitable[bool]]
-    stop: Callable[[Child], Awaitable[None]]
-    grace_s: float
-
-
 async def up(options: Options, say: Say, announce: Say) -> None:
     """Run the product until SIGTERM, SIGINT or SIGHUP. `announce` gets the `ready` line, `say` the progress."""
     stop_requested = _stop_event(say, options.drain_timeout_s)
@@ -122,10 +96,9 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     options = replace(options, ports=await _choose_ports(options))
     part_runners: list[PartRunner] = []
     try:
-        for part in _parts(options, directory, lock, say):
-            part_runners.append(PartRunner(part, say))
-            if not await done_unless(stop_requested, part_runners[-1].start()):
-                return
+        parts = _parts(options, directory, lock, say)
+        if not await done_unless(stop_requested, _start(parts, part_runners, say)):
+            return
         announce(_ready_line(options))
         await stop_requested.wait()
     finally:
@@ -137,75 +110,20 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         say("all parts stopped")
 
 
+async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say) -> None:
+    """Start all parts in order and wait until they are ready. `part_runners` gets each as it begins."""
+    for part in parts:
+        part_runners.append(PartRunner(part, say))
+        await part_runners[-1].begin()
+        if not part.is_awaited_last:
+            await part_runners[-1].until_ready()
+    for part, runner in zip(parts, part_runners, strict=True):
+        if part.is_awaited_last:
+            await runner.until_ready()
+
+
 def _ready_line(options: Options) -> str:
     return f"ready proxy={options.proxy_url} control={options.control_url} admin={options.admin_url}"
-
-
-class PartRunner:
-    """Runs one part from `start` until `stop`, and restarts it if it dies."""
-
-    def __init__(self, part: Part, say: Say) -> None:
-        self._part = part
-        self._say = say
-        self.child: Child | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._spawning = asyncio.Lock()
-        self._is_stopping = asyncio.Event()
-
-    async def start(self) -> None:
-        """Start the part and wait until it is ready. Raises StackError if it dies first or takes too long."""
-        name, began = self._part.name, time.monotonic()
-        self._say(f"starting {name}")
-        child = self.child = await Child.start(self._part.launch)
-        died = asyncio.create_task(child.wait())
-        while not await self._part.is_ready():
-            if died.done():
-                raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its output above")
-            if time.monotonic() - began > START_TIMEOUT_S:
-                raise StackError(f"{name} is not ready after {START_TIMEOUT_S:.0f} s")
-            await asyncio.wait({died}, timeout=_POLL_S)
-        self._say(f"{name} is ready (pid {child.pid}, {time.monotonic() - began:.1f} s)")
-        self._watch = asyncio.create_task(self._keep(child))
-
-    def stop_restarting(self) -> None:
-        """Do not restart the part any more."""
-        self._is_stopping.set()
-
-    async def stop(self) -> None:
-        """Ask the part to stop, wait for at most its grace period, then kill it."""
-        self.stop_restarting()
-        async with self._spawning:
-            child, part = self.child, self._part
-        if child is None:
-            return
-        self._say(f"stopping {part.name}")
-        try:
-            async with asyncio.timeout(part.grace_s):
-                await part.stop(child)
-            async with asyncio.timeout(part.grace_s):
-                await child.wait()
-        except TimeoutError:
-            self._say(f"{part.name} did not stop within {part.grace_s:.0f} s: killed")
-            child.kill()
-            await child.wait()
-        if self._watch is not None:
-            await self._watch
-
-    async def _keep(self, child: Child) -> None:
-        delay_s = _FIRST_DELAY_S
-        while True:
-            began = time.monotonic()
-            status = await child.wait()
-            if self._is_stopping.is_set():
-                return
-            if time.monotonic() - began > _STEADY_S:
-                delay_s = _FIRST_DELAY_S
-            self._say(f"{self._part.name} {_how_it_ended(status)}; restarting it in {delay_s:.1f} s")
-            if await is_set_within(self._is_stopping, delay_s):
-                return
-            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
-            async with self._spawning:  # a concurrent stop waits, so that it sees the new child
-                child = self.child = await Child.start(self._part.launch)
 
 
 def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:
@@ -214,11 +132,12 @@ def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> l
     redis = None if options.redis_url else _embedded_redis(directory, environment, say)
     ours = environment | _settings(options, directory, redis)
     parts = [] if redis is None else [_redis_part(redis, environment, lock)]
-    return [*parts, _control_part(options, ours, lock), _proxy_part(options, ours, lock)]
+    trainer = trainer_parts(directory.path, ours, lock)
+    return [*parts, _control_part(options, ours, lock), *trainer, _proxy_part(options, ours, lock)]
 
 
 def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis | None) -> dict[str, str]:
-    """The settings by which both planes find their files and each other."""
+    """The settings by which the parts find their files and each other."""
     given = options.environment
     return {
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
@@ -229,6 +148,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_JOURNAL_DIR": given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
         "TOLLGATE_REPLICA_PATH": given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
         "TOLLGATE_READY_GRACE_S": given.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
+        **training_settings(directory.path, given),
     }
 
 
@@ -246,13 +166,13 @@ def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) ->
 
 def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:
     port = options.ports.control
-    argv = [*_PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
+    argv = [*PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
     ready_url = options.control_url + "/readyz"
     return Part(
         "control",
-        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        Launch(argv, environment, (lock,), TERMINAL_SIGNALS),
         lambda: answers_ok(ready_url),
-        _terminate,
+        terminate,
         15.0,
     )
 
@@ -267,7 +187,7 @@ def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Par
         "workers": options.workers,
     }
     argv = [
-        *_PYTHON_MODULE,
+        *PYTHON_MODULE,
         "proxy",
         *(word for flag, value in flags.items() for word in (f"--{flag}", str(value))),
     ]
@@ -278,15 +198,11 @@ def _proxy_part(options: Options, environment: dict[str, str], lock: int) -> Par
 
     return Part(
         "proxy",
-        Launch(argv, environment, (lock,), _TERMINAL_SIGNALS),
+        Launch(argv, environment, (lock,), TERMINAL_SIGNALS),
         is_ready,
-        _terminate,
+        terminate,
         options.drain_timeout_s + 5.0,
     )
-
-
-async def _terminate(child: Child) -> None:
-    child.terminate()
 
 
 async def _choose_ports(options: Options) -> Ports:
@@ -321,7 +237,3 @@ def _stop_event(say: Say, drain_timeout_s: float) -> asyncio.Event:
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, request_stop, number.name)
     return event
-
-
-def _how_it_ended(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

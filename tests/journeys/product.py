@@ -59,7 +59,10 @@ def ended(process: subprocess.Popen[str], within_s: float = 60) -> int:
 
 
 class Product:
-    """One `tollgate up` on free ports, over `workers` workers. Asynchronous requests run in `async_workers` others."""
+    """One `tollgate up` on free ports, over `workers` workers. Asynchronous requests run in `async_workers` others.
+
+    It runs no trainer, unless `settings` say otherwise.
+    """
 
     def __init__(
         self, data: Path, workers: int = 2, settings: Mapping[str, str] | None = None, async_workers: int = 0
@@ -70,7 +73,8 @@ class Product:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
         self.environment |= {"TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8", "TOLLGATE_EVENT_HOLDBACK_S": "1"}
         self.environment["TOLLGATE_REDIS_TIMEOUT_S"] = "1"  # tests beside tests: processes wait for a CPU
-        self.environment |= {"TOLLGATE_ASYNC_WORKERS": str(async_workers)} | dict(settings or {})
+        self.environment |= {"TOLLGATE_ASYNC_WORKERS": str(async_workers), "TOLLGATE_TRAINING_BACKEND": "off"}
+        self.environment |= settings or {}
         names = ("proxy", "control", "admin")
         self.ports = tuple(word for name in names for word in (f"--{name}-port", str(own_port())))
         self.proxy = self.control = self.admin = ""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from control.operator import stack
-from control.operator.stack import Options, Part, PartRunner, Ports, PortTakenError, StackError
+from control.operator import parts, stack
+from control.operator.parts import Part, PartRunner, StackError
+from control.operator.stack import Options, Ports, PortTakenError
 from runtime import child_process
 from runtime.child_process import Child, Launch, can_bind, free_ports, tie_to_parent
 from tests.processes import is_running
@@ -46,7 +47,7 @@ async def test_a_part_that_dies_before_it_is_ready_is_reported() -> None:
 
 
 async def test_a_part_that_is_never_ready_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(parts, "START_TIMEOUT_S", 0.2)
     runner = PartRunner(part(SLEEPS, ready=False), Lines().append)
     with pytest.raises(StackError, match="not ready after"):
         await runner.start()

@@ -24,7 +24,7 @@ from control.edges.process.redis_binary import (
     pin,
     set_stray_file_aside,
 )
-from control.operator.stack import Part, PartRunner
+from control.operator.parts import Part, PartRunner
 from runtime.child_process import Child
 from tests.redis_server import REDIS_BINARIES
 
