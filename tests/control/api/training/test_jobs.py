@@ -1,4 +1,4 @@
-"""Creating, reading, stopping, deleting and recreating training jobs, on both databases.
+"""Creating, reading, stopping, deleting and recreating training jobs; what locks rows, on both databases.
 
 See docs/reference/training.md#jobs.
 """
@@ -53,20 +53,20 @@ async def spec_of(plane: ControlPlane, job: Json) -> JobSpec:
         return await job_rows.get_spec(conn, job["id"])
 
 
-async def test_a_job_has_the_documented_fields(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
+async def test_a_job_has_the_documented_fields(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
     assert made.keys() == FIELDS
     assert {name for name, value in made.items() if value is None} == NULLABLE
     assert made["instance_type"].keys() == INSTANCE
     assert made["training_project"] == {"id": made["training_project_id"], "name": "llama"}
     assert (made["current_status"], made["node_count"], made["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
     assert made["availability_model"] == "dedicated"
-    assert (await plane.get(f"{place}/{made['id']}")).ok() == {"training_job": made}
+    assert (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok() == {"training_job": made}
 
 
-async def test_the_instance_type_tells_what_each_node_gets(plane: ControlPlane, place: str) -> None:
+async def test_the_instance_type_tells_what_each_node_gets(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
     gpu = {"accelerator": "H100", "count": 2}
-    made = await create(plane, place, cpu_count=2, memory="1Gi", accelerator=gpu)
+    made = await create(sqlite_plane, sqlite_place, cpu_count=2, memory="1Gi", accelerator=gpu)
     assert made["instance_type"] == {
         "id": "2000m-1024Mi-2xH100",
         "name": "2 CPU, 1 GiB, 2 H100",
@@ -121,34 +121,39 @@ async def test_everything_that_may_be_left_out_has_its_default(sqlite_plane: Con
         assert (made["priority"], made["availability_model"]) == (0, "dedicated")
 
 
-async def test_only_a_workspace_with_training_may_create_jobs(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    await set_workspace(plane.store, "workspace acme", training=False)
-    for path, body in ((place, job_body()), (f"{place}/{made['id']}/recreate", None)):
-        assert "--training" in (await plane.post(path, body)).refused(403, "TRAINING_NOT_ENABLED")["error"]
-    (await plane.get(f"{place}/{made['id']}")).ok()
-    (await plane.post(f"{place}/{made['id']}/stop")).ok()
+async def test_only_a_workspace_with_training_may_create_jobs(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
+    await set_workspace(sqlite_plane.store, "workspace acme", training=False)
+    for path, body in ((sqlite_place, job_body()), (f"{sqlite_place}/{made['id']}/recreate", None)):
+        assert "--training" in (await sqlite_plane.post(path, body)).refused(403, "TRAINING_NOT_ENABLED")["error"]
+    (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()
+    (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()
 
 
 @pytest.mark.parametrize(
     "report", [None, {"reported_at_ms": 0}, {"reason": "Ray is not reachable"}], ids=["never", "silent", "away"]
 )
 async def test_without_a_backend_writes_are_503_and_jobs_stay(
-    plane: ControlPlane, place: str, report: Json | None
+    sqlite_plane: ControlPlane, sqlite_place: str, report: Json | None
 ) -> None:
-    made, ended = await create(plane, place), await create(plane, place)
-    await end(plane.store, ended["id"])
-    async with plane.store.write() as tx:
+    made, ended = await create(sqlite_plane, sqlite_place), await create(sqlite_plane, sqlite_place)
+    await end(sqlite_plane.store, ended["id"])
+    async with sqlite_plane.store.write() as tx:
         await tx.conn.execute(delete(training_backend))
     if report is not None:
-        await report_backend(plane.store, **report)
-    answers = [await plane.post(path, job_body()) for path in (place, f"{place}/{made['id']}/recreate")]
-    answers += [await plane.post(f"{place}/{made['id']}/stop"), await plane.delete(f"{place}/{ended['id']}")]
+        await report_backend(sqlite_plane.store, **report)
+    answers = [
+        await sqlite_plane.post(path, job_body()) for path in (sqlite_place, f"{sqlite_place}/{made['id']}/recreate")
+    ]
+    answers += [
+        await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop"),
+        await sqlite_plane.delete(f"{sqlite_place}/{ended['id']}"),
+    ]
     for answer in answers:
         error = answer.refused(503, "TRAINING_UNAVAILABLE")["error"]
         assert ("Ray is not reachable" in error) == bool(report and "reason" in report)
-    assert (await plane.get(f"{place}/{made['id']}")).ok()["training_job"] == made
-    assert len((await plane.post("/v1/training_jobs/search", {})).ok()["training_jobs"]) == 2
+    assert (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"] == made
+    assert len((await sqlite_plane.post("/v1/training_jobs/search", {})).ok()["training_jobs"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,11 +181,11 @@ async def test_a_session_is_refused_where_the_backend_has_none(sqlite_plane: Con
     assert refused["details"][0]["field"] == "training_job.interactive_session"
 
 
-async def test_a_secret_must_exist_in_the_same_workspace(plane: ControlPlane, place: str) -> None:
-    other = (await plane.another_workspace())["api_key"]
-    (await plane.post("/v1/secrets", {"name": "theirs", "value": "v"}, key=other)).ok()
+async def test_a_secret_must_exist_in_the_same_workspace(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    (await sqlite_plane.post("/v1/secrets", {"name": "theirs", "value": "v"}, key=other)).ok()
     body = job_body(environment_variables={"A": "plain", "TOKEN": {"type": "SECRET", "name": "theirs"}})
-    refused = (await plane.post(place, body)).refused(400)
+    refused = (await sqlite_plane.post(sqlite_place, body)).refused(400)
     assert refused["details"][0]["field"] == "training_job.runtime.environment_variables.TOKEN"
 
 
@@ -194,29 +199,31 @@ async def test_a_secret_of_an_unfinished_job_cannot_be_deleted(plane: ControlPla
     assert refused["details"][0]["field"] == "training_job.runtime.environment_variables.TOKEN"
 
 
-async def test_a_waiting_job_stops_at_once(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    stopped = (await plane.post(f"{place}/{made['id']}/stop")).ok()["training_job"]
+async def test_a_waiting_job_stops_at_once(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
+    stopped = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()["training_job"]
     assert stopped["current_status"] == "TRAINING_JOB_STOPPED"
     assert stopped["updated_at"] > made["updated_at"]
-    assert "has ended" in (await plane.post(f"{place}/{made['id']}/stop")).refused(409, "CONFLICT")["error"]
+    assert (
+        "has ended" in (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).refused(409, "CONFLICT")["error"]
+    )
 
 
-async def test_a_running_job_is_asked_to_stop(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    await move(plane.store, made["id"], (Phase.RUNNING, None))
+async def test_a_running_job_is_asked_to_stop(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
+    await move(sqlite_plane.store, made["id"], (Phase.RUNNING, None))
     for _ in range(2):
-        stopping = (await plane.post(f"{place}/{made['id']}/stop")).ok()["training_job"]
+        stopping = (await sqlite_plane.post(f"{sqlite_place}/{made['id']}/stop")).ok()["training_job"]
         assert stopping["current_status"] == "TRAINING_JOB_RUNNING"
-    async with plane.store.read() as conn:
+    async with sqlite_plane.store.read() as conn:
         (found,) = await job_rows.wanted_jobs(conn)
     assert found.stop_requested
 
 
-async def test_a_failed_job_tells_why(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    await end(plane.store, made["id"])
-    failed = (await plane.get(f"{place}/{made['id']}")).ok()["training_job"]
+async def test_a_failed_job_tells_why(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
+    await end(sqlite_plane.store, made["id"])
+    failed = (await sqlite_plane.get(f"{sqlite_place}/{made['id']}")).ok()["training_job"]
     assert (failed["current_status"], failed["error_message"]) == ("TRAINING_JOB_FAILED", "node 0 exited with status 3")
 
 
@@ -253,22 +260,22 @@ async def test_a_job_that_fits_no_longer_is_not_recreated(sqlite_plane: ControlP
     assert refused["details"][0]["field"] == "training_job.compute.cpu_count"
 
 
-async def test_another_workspace_or_project_has_no_such_job(plane: ControlPlane, place: str) -> None:
-    made = await create(plane, place)
-    other = await plane.another_workspace()
-    await set_workspace(plane.store, "other", training=True)
-    theirs = await project(plane, key=other["api_key"])
-    mine = await project(plane, "another")
+async def test_another_workspace_or_project_has_no_such_job(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    made = await create(sqlite_plane, sqlite_place)
+    other = await sqlite_plane.another_workspace()
+    await set_workspace(sqlite_plane.store, "other", training=True)
+    theirs = await project(sqlite_plane, key=other["api_key"])
+    mine = await project(sqlite_plane, "another")
     elsewhere = [
-        (f"{place}/{made['id']}", other["api_key"], "training project not found"),
+        (f"{sqlite_place}/{made['id']}", other["api_key"], "training project not found"),
         (f"/v1/training_projects/{theirs['id']}/jobs/{made['id']}", other["api_key"], "training job not found"),
-        (f"/v1/training_projects/{mine['id']}/jobs/{made['id']}", plane.key, "training job not found"),
+        (f"/v1/training_projects/{mine['id']}/jobs/{made['id']}", sqlite_plane.key, "training job not found"),
     ]
     for path, key, error in elsewhere:
-        answers = [await plane.get(path, key=key), await plane.delete(path, key=key)]
-        answers += [await plane.post(f"{path}/{verb}", key=key) for verb in ("stop", "recreate")]
+        answers = [await sqlite_plane.get(path, key=key), await sqlite_plane.delete(path, key=key)]
+        answers += [await sqlite_plane.post(f"{path}/{verb}", key=key) for verb in ("stop", "recreate")]
         assert [answer.refused(404, "NOT_FOUND")["error"] for answer in answers] == [error] * 4
-    answer = await plane.post(place, job_body(), key=other["api_key"])
+    answer = await sqlite_plane.post(sqlite_place, job_body(), key=other["api_key"])
     assert answer.refused(404)["error"] == "training project not found"
 
 

@@ -1,7 +1,11 @@
-"""`/v1/training_projects`, on both databases (docs/reference/training.md#projects)."""
+"""`/v1/training_projects` (docs/reference/training.md#projects)."""
 
+import orjson
 import pytest
 
+from control.api.protocol.bodies import read_body
+from control.api.protocol.errors import ProblemError
+from control.api.training.projects import PutTrainingProjectRequestV1
 from control.edges.sql.training import job_rows
 from control.resources.training import projects
 from policy.training.statuses import Outcome
@@ -11,11 +15,11 @@ from tests.control.training import enable, end, new_job, project, report_backend
 PROJECTS = "/v1/training_projects"
 
 
-async def test_a_project_has_the_documented_fields(plane: ControlPlane) -> None:
-    made = await project(plane)
+async def test_a_project_has_the_documented_fields(sqlite_plane: ControlPlane) -> None:
+    made = await project(sqlite_plane)
     assert made.keys() == {"id", "name", "created_at", "updated_at", "latest_job", "team_name"}
     assert (made["name"], made["latest_job"], made["team_name"]) == ("llama", None, None)
-    assert (await plane.get(f"{PROJECTS}/{made['id']}")).ok() == {"training_project": made}
+    assert (await sqlite_plane.get(f"{PROJECTS}/{made['id']}")).ok() == {"training_project": made}
 
 
 async def test_creating_a_project_again_returns_it(plane: ControlPlane) -> None:
@@ -24,25 +28,25 @@ async def test_creating_a_project_again_returns_it(plane: ControlPlane) -> None:
     assert (await plane.get(PROJECTS)).ok() == {"training_projects": [other, first]}
 
 
-async def test_a_project_shows_its_latest_job(plane: ControlPlane) -> None:
-    await enable(plane)
-    made = await project(plane)
-    await new_job(plane, made["id"])
-    latest = await new_job(plane, made["id"], name="second")
-    for found in (await plane.get(f"{PROJECTS}/{made['id']}")).ok(), (await plane.get(PROJECTS)).ok():
+async def test_a_project_shows_its_latest_job(sqlite_plane: ControlPlane) -> None:
+    await enable(sqlite_plane)
+    made = await project(sqlite_plane)
+    await new_job(sqlite_plane, made["id"])
+    latest = await new_job(sqlite_plane, made["id"], name="second")
+    for found in (await sqlite_plane.get(f"{PROJECTS}/{made['id']}")).ok(), (await sqlite_plane.get(PROJECTS)).ok():
         shown = found.get("training_project") or found["training_projects"][0]
         assert shown["latest_job"] == latest
         assert shown["updated_at"] >= latest["created_at"]
 
 
-async def test_another_workspace_sees_no_project(plane: ControlPlane) -> None:
-    made = await project(plane)
-    key = (await plane.another_workspace())["api_key"]
+async def test_another_workspace_sees_no_project(sqlite_plane: ControlPlane) -> None:
+    made = await project(sqlite_plane)
+    key = (await sqlite_plane.another_workspace())["api_key"]
     path = f"{PROJECTS}/{made['id']}"
-    assert (await plane.get(PROJECTS, key=key)).ok() == {"training_projects": []}
-    for answer in (await plane.get(path, key=key), await plane.delete(path, key=key)):
+    assert (await sqlite_plane.get(PROJECTS, key=key)).ok() == {"training_projects": []}
+    for answer in (await sqlite_plane.get(path, key=key), await sqlite_plane.delete(path, key=key)):
         assert answer.refused(404, "NOT_FOUND")["error"] == "training project not found"
-    theirs = await project(plane, key=key)
+    theirs = await project(sqlite_plane, key=key)
     assert theirs["id"] != made["id"]
 
 
@@ -61,11 +65,11 @@ async def test_a_deleted_project_is_gone_with_its_jobs_and_its_name_is_free(plan
         assert [one.id for one in await job_rows.wanted_jobs(conn)] == [job["id"]]
 
 
-async def test_a_project_with_an_unfinished_job_cannot_be_deleted(plane: ControlPlane) -> None:
-    await enable(plane)
-    made = await project(plane)
-    job = await new_job(plane, made["id"])
-    refused = (await plane.delete(f"{PROJECTS}/{made['id']}")).refused(409, "CONFLICT")
+async def test_a_project_with_an_unfinished_job_cannot_be_deleted(sqlite_plane: ControlPlane) -> None:
+    await enable(sqlite_plane)
+    made = await project(sqlite_plane)
+    job = await new_job(sqlite_plane, made["id"])
+    refused = (await sqlite_plane.delete(f"{PROJECTS}/{made['id']}")).refused(409, "CONFLICT")
     assert job["id"] in refused["error"]
 
 
@@ -97,6 +101,8 @@ async def test_a_workspace_has_a_bounded_number_of_projects(
         ({"training_project": {"name": "a", "team_name": "b"}}, "training_project.team_name"),
     ],
 )
-async def test_bad_input_names_the_field(sqlite_plane: ControlPlane, body: object, field: str) -> None:
-    refused = (await sqlite_plane.post(PROJECTS, body)).refused(400, "INVALID_REQUEST")
-    assert [detail["field"] for detail in refused["details"]] == [field]
+async def test_bad_input_names_the_field(body: object, field: str) -> None:
+    with pytest.raises(ProblemError) as problem:
+        await read_body(orjson.dumps(body), PutTrainingProjectRequestV1)
+    assert problem.value.status == 400
+    assert [detail.field for detail in problem.value.details] == [field]

@@ -1,4 +1,4 @@
-"""Requests at the same time, on both databases: whatever their order, each is answered as if it had been alone.
+"""Requests at the same time: whatever their order, each is answered as if it had been alone.
 
 See docs/reference/training.md#jobs.
 """
@@ -37,7 +37,7 @@ async def test_a_project_is_made_once(plane: ControlPlane) -> None:
 
 async def test_a_job_is_created_or_its_project_deleted(plane: ControlPlane) -> None:
     await enable(plane)
-    for _ in range(5):
+    for _ in range(3):
         path = f"/v1/training_projects/{(await project(plane))['id']}"
         created, deleted = await together(plane.post(f"{path}/jobs", job_body()), plane.delete(path))
         assert [created.status, deleted.status] in ([200, 409], [404, 200])
@@ -50,7 +50,7 @@ async def test_a_job_is_created_or_its_project_deleted(plane: ControlPlane) -> N
 async def test_a_job_is_created_or_its_secret_deleted(plane: ControlPlane) -> None:
     await enable(plane)
     path = f"/v1/training_projects/{(await project(plane))['id']}/jobs"
-    for _ in range(5):
+    for _ in range(3):
         await plane.secret()
         new = plane.post(path, job_body(environment_variables=SECRET))
         created, deleted = await together(new, plane.delete("/v1/secrets/vendor"))
@@ -62,7 +62,7 @@ async def test_a_job_is_created_or_its_secret_deleted(plane: ControlPlane) -> No
 async def test_a_job_is_claimed_or_stopped_and_never_both(plane: ControlPlane) -> None:
     await enable(plane)
     made = await project(plane)
-    for _ in range(5):
+    for _ in range(3):
         id = (await new_job(plane, made["id"]))["id"]
         stop = plane.post(f"/v1/training_projects/{made['id']}/jobs/{id}/stop")
         claim, stopped = await asyncio.gather(move(plane.store, id), stop, return_exceptions=True)
@@ -75,25 +75,25 @@ async def test_a_job_is_claimed_or_stopped_and_never_both(plane: ControlPlane) -
         assert (record.attempt, record.stop_requested) == ((0, False) if claim else (1, True))
 
 
-async def test_a_job_is_deleted_once_and_stopped_by_each(plane: ControlPlane) -> None:
-    await enable(plane)
-    made = await project(plane)
-    id = (await new_job(plane, made["id"]))["id"]
+async def test_a_job_is_deleted_once_and_stopped_by_each(sqlite_plane: ControlPlane) -> None:
+    await enable(sqlite_plane)
+    made = await project(sqlite_plane)
+    id = (await new_job(sqlite_plane, made["id"]))["id"]
     path = f"/v1/training_projects/{made['id']}/jobs/{id}"
-    stops = await together(*(plane.post(f"{path}/stop") for _ in range(4)))
+    stops = await together(*(sqlite_plane.post(f"{path}/stop") for _ in range(4)))
     assert sorted(codes(stops, 200, 409)) == [200, 409, 409, 409]
-    deletions = await together(*(plane.delete(path) for _ in range(4)))
+    deletions = await together(*(sqlite_plane.delete(path) for _ in range(4)))
     assert sorted(codes(deletions, 200, 404)) == [200, 404, 404, 404]
 
 
-async def test_a_recreated_job_or_a_deleted_one_is_whole(plane: ControlPlane) -> None:
-    await enable(plane)
-    made = await project(plane)
-    id = (await new_job(plane, made["id"]))["id"]
-    await end(plane.store, id)
+async def test_a_recreated_job_or_a_deleted_one_is_whole(sqlite_plane: ControlPlane) -> None:
+    await enable(sqlite_plane)
+    made = await project(sqlite_plane)
+    id = (await new_job(sqlite_plane, made["id"]))["id"]
+    await end(sqlite_plane.store, id)
     path = f"/v1/training_projects/{made['id']}/jobs/{id}"
-    recreated, deleted = await together(plane.post(f"{path}/recreate"), plane.delete(path))
+    recreated, deleted = await together(sqlite_plane.post(f"{path}/recreate"), sqlite_plane.delete(path))
     deleted.ok()
     expected = [recreated.body["training_job"]["id"]] if recreated.status == 200 else []
     codes([recreated], 200, 404)
-    assert [job["id"] for job in await found_jobs(plane)] == expected
+    assert [job["id"] for job in await found_jobs(sqlite_plane)] == expected

@@ -7,8 +7,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pytest
 
+from control.api.protocol.bodies import read_body
+from control.api.protocol.errors import ProblemError
+from control.api.training.search import SearchTrainingJobsRequestV1
 from tests.control.plane import Answer, ControlPlane, Json
 from tests.control.training import enable, end, job_body
 
@@ -106,9 +110,11 @@ async def test_recreate_makes_a_job_that_a_search_finds_first(client: Client) ->
         ({"limit": 5}, "limit"),
     ],
 )
-async def test_a_bad_search_names_the_field(client: Client, body: Json, field: str) -> None:
-    refused = (await client.plane.post("/v1/training_jobs/search", body)).refused(400, "INVALID_REQUEST")
-    assert [detail["field"] for detail in refused["details"]] == [field]
+async def test_a_bad_search_names_the_field(body: Json, field: str) -> None:
+    with pytest.raises(ProblemError) as problem:
+        await read_body(orjson.dumps(body), SearchTrainingJobsRequestV1)
+    assert problem.value.status == 400
+    assert [detail.field for detail in problem.value.details] == [field]
 
 
 async def test_others_are_never_found(client: Client) -> None:
