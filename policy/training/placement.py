@@ -53,7 +53,7 @@ def unfit_field(hosts: Sequence[Host], node_count: int, resources: NodeResources
         return "memory"
     if resources.gpu_type and not any(host.gpus.get(resources.gpu_type, 0) >= resources.gpu_count for host in hosts):
         return "accelerator"
-    return "node_count" if _Room(hosts).take(node_count, resources) is None else None
+    return "node_count" if sum(_most_nodes(host, resources) for host in hosts) < node_count else None
 
 
 def decide(hosts: Sequence[Host], placed: Iterable[Placed], waiting: Iterable[Candidate]) -> Decision:
@@ -108,11 +108,7 @@ class _Room:
     """What is left of each host."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
-        self._left = {
-            host.name: {"millicpu": host.millicpu, "memory_mib": host.memory_mib, "nodes": host.max_nodes}
-            | {f"gpu {type}": count for type, count in host.gpus.items()}
-            for host in hosts
-        }
+        self._left = {host.name: _has(host) for host in hosts}
 
     def copy(self) -> "_Room":
         room = _Room(())
@@ -145,9 +141,20 @@ class _Room:
             left[kind] = left.get(kind, 0) + sign * amount
 
 
+def _has(host: Host) -> dict[str, int]:
+    has = {"millicpu": host.millicpu, "memory_mib": host.memory_mib, "nodes": host.max_nodes}
+    return has | {f"gpu {type}": count for type, count in host.gpus.items()}
+
+
 def _needs(resources: NodeResources) -> dict[str, int]:
     needs = {"millicpu": resources.millicpu, "memory_mib": resources.memory_mib, "nodes": 1}
     return needs | ({f"gpu {resources.gpu_type}": resources.gpu_count} if resources.gpu_type else {})
+
+
+def _most_nodes(host: Host, resources: NodeResources) -> int:
+    """How many nodes of a job fit on an empty machine. Nodes of one job are alike, so no packing is better."""
+    has = _has(host)
+    return min(has.get(kind, 0) // amount for kind, amount in _needs(resources).items() if amount)
 
 
 def _fits(left: Mapping[str, int], needs: Mapping[str, int]) -> bool:
