@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,13 +17,15 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.session_pages import relay
 from control.api.session_pages.pairing import MAX_PER_SESSION, Terminals
 from policy.training.reports import WantedTerminal
-from policy.training.statuses import COMPLETED
+from policy.training.statuses import COMPLETED, Outcome
+from tests.contracts.training.backends import Control, NoCheckpoints, claimed, printed, settings, started
 from tests.contracts.training.shells import Shell, running_shell
 from tests.control.conftest import migrated_file, sqlite_plane
 from tests.control.plane import TOKEN, ControlPlane
 from tests.control.training_jobs import RunningJob, running_job
 from tests.waiting import eventually, until_still
-from trainer.backend import NoTerminalError
+from trainer.backend import Backend, NoTerminalError
+from trainer.edges.local import LocalBackend
 from trainer.edges.terminal_socket import TerminalDialler
 from trainer.terminals import Terminals as TrainerTerminals
 
@@ -49,25 +52,31 @@ class ShellBackend:
 
 
 @asynccontextmanager
-async def running_trainer(plane: ControlPlane, directory: Path) -> AsyncIterator[ShellBackend]:
+async def trainer_of(plane: ControlPlane, backend: Backend) -> AsyncIterator[None]:
     """The terminals of a trainer, asked over and over for what control wants, as its sync loop does."""
     dialler = TerminalDialler(str(plane.client.make_url("")).rstrip("/"), TOKEN)
+    trainer = TrainerTerminals(backend, dialler)
 
-    async def sync(trainer: TrainerTerminals) -> None:
+    async def sync() -> None:
         while True:
             trainer.connect(terminals_of(plane).wanted())
             await asyncio.sleep(0.01)
 
+    loop = asyncio.create_task(sync())
+    try:
+        yield
+    finally:
+        loop.cancel()
+        await trainer.close()
+        await dialler.close()
+
+
+@asynccontextmanager
+async def running_trainer(plane: ControlPlane, directory: Path) -> AsyncIterator[ShellBackend]:
     async with AsyncExitStack() as stack:
         backend = ShellBackend(directory, stack)
-        trainer = TrainerTerminals(backend, dialler)  # type: ignore[arg-type]  # the part that it uses
-        loop = asyncio.create_task(sync(trainer))
-        try:
+        async with trainer_of(plane, backend):  # type: ignore[arg-type]  # the part that it uses
             yield backend
-        finally:
-            loop.cancel()
-            await trainer.close()
-            await dialler.close()
 
 
 @dataclass
@@ -340,3 +349,35 @@ async def test_a_trainer_that_vanishes_is_told_to_the_page(sqlite_plane: Control
             assert session.connector is not None
             await session.connector.close()
             assert await screen.end() == (4000, "The connection to the node was lost.")
+
+
+async def test_a_node_of_the_local_backend_gives_a_shell_like_the_jobs_own(
+    sqlite_plane: ControlPlane, tmp_path: Path
+) -> None:
+    control = Control(environment={"MINE": "é", "TOKEN": "s3cret"}, secrets=("s3cret",))
+    backend = LocalBackend(settings(tmp_path), control.spend, lambda directory, job_id: NoCheckpoints())
+    await backend.open()
+    try:
+        job = await started(backend, claimed("echo up; sleep 1000", environment={"MINE": "é"}))
+        await printed(backend, job, "up")
+        browser = await opened(await running_job(sqlite_plane, id=job.job_id))
+        async with trainer_of(sqlite_plane, backend), browser.shell() as screen:
+            await screen.type(
+                "echo $TOLLGATE_JOB_ID $MINE $TOKEN; pwd; env | grep -c TOLLGATE_; id -u; echo e-$((1+1))\n"
+            )
+            shown = await screen.until("e-2")
+            assert (
+                f"{job.job_id} é s3cret\r\n{tmp_path}/jobs/{job.job_id}/1/files/node-0\r\n5\r\n{os.getuid()}\r\n"
+                in shown
+            )
+            await screen.type("echo $$ > pid; sleep 1000\n")
+            pid = tmp_path / f"jobs/{job.job_id}/1/files/node-0/pid"
+            await eventually(lambda: pid.exists() and pid.read_text(), "it notes its number")
+            shell = Path(f"/proc/{pid.read_text().strip()}")
+            await backend.stop(job.job_id, Outcome.STOPPED)
+            assert await screen.end() == (1000, "The shell has ended.")
+            await eventually(lambda: not shell.exists(), "it dies with the job")
+        async with trainer_of(sqlite_plane, backend), browser.shell() as screen:
+            assert await screen.end() == (4000, "the node has ended")
+    finally:
+        await backend.close()
