@@ -13,8 +13,9 @@ from aiohttp import web
 
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.reports import json_object, received
+from control.api.training.checkpoint_bodies import checkpoint_reports
 from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
-from control.resources.training import backend_reports, claims
+from control.resources.training import backend_reports, checkpoints, claims
 from control.time_slices import each
 from policy.training.reports import WantedState
 from policy.training.statuses import DEPLOYING
@@ -51,6 +52,15 @@ async def _post_output(request: web.Request) -> web.Response:
     return _answer({"offset": taken.offset})
 
 
+async def _post_checkpoints(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    job_id, attempt = request.match_info["job_id"], attempt_in(body)
+    reports = await checkpoint_reports(job_id, body)
+    taken = await checkpoints.take_reports(dependencies.store, job_id, attempt, reports)
+    dependencies.metrics.training_checkpoints_entered(taken.entered)
+    return _answer({})
+
+
 def _answer(body: Any) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     return web.Response(body=orjson.dumps(body), headers=headers, content_type="application/json")
@@ -62,4 +72,5 @@ ROUTES = [
     web.post("/internal/v1/training/environment", _post_environment),
     web.post(f"{_JOB}/claim", _post_claim),
     web.post(f"{_JOB}/output", _post_output),
+    web.post(f"{_JOB}/checkpoints", _post_checkpoints),
 ]

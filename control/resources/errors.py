@@ -87,6 +87,18 @@ class TrainingJobNotFoundError(NotFoundError):
     """training job not found"""
 
 
+class CheckpointNotFoundError(NotFoundError):
+    """training checkpoint not found"""
+
+
+class CheckpointFileNotFoundError(NotFoundError):
+    """file not found: the link was cut off, or the checkpoint was deleted or replaced; list its files again"""
+
+
+class LinkExpiredError(DomainError):
+    """The link has expired; list the checkpoint's files again"""
+
+
 # --- it conflicts with what exists --------------------------------------------------------------------------------
 
 
@@ -184,6 +196,10 @@ class CheckpointsSyncingError(ConflictError):
     """Checkpoints that the training job starts with are still on their way into the store."""
 
 
+class CheckpointNotSyncedError(ConflictError):
+    """The checkpoint is not in the store yet; try again when its sync_status is COMPLETE"""
+
+
 class MissingSecretsError(ConflictError):
     """Secrets that the training job names do not exist."""
 
@@ -266,3 +282,12 @@ class TrainingUnavailableError(DomainError):
         super().__init__()
         if reason:
             self.message += f" Its trainer says: {reason}"
+
+
+class CheckpointStoreUnavailableError(DomainError):
+    """The checkpoint store cannot be read right now; try again."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason`: what the store or its library said, without secrets."""
+        super().__init__()
+        self.message += f" It says: {reason}"

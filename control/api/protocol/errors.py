@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from control.resources.errors import (
+    CheckpointStoreUnavailableError,
     ChildExceedsParentLimitError,
     ConflictError,
     DatabaseUnavailableError,
@@ -27,6 +28,7 @@ from control.resources.errors import (
     EventsLostError,
     IngestTooSlowError,
     InvalidFieldError,
+    LinkExpiredError,
     NotFoundError,
     RateLimitedError,
     SecretUnreadableError,
@@ -79,6 +81,8 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     EnvironmentTokenError: (403, "ENVIRONMENT_TOKEN_SPENT"),
     TrainingNotEnabledError: (403, "TRAINING_NOT_ENABLED"),
     TrainingUnavailableError: (503, "TRAINING_UNAVAILABLE"),
+    LinkExpiredError: (410, "LINK_EXPIRED"),
+    CheckpointStoreUnavailableError: (503, "CHECKPOINT_STORE_UNAVAILABLE"),
 }
 """Status and code of each domain error; a subclass without a row has its base's."""
 

@@ -56,6 +56,13 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._training_checkpoints = Counter(
+            "tollgate_training_checkpoints_total",
+            "How often training checkpoints came to a sync status: SYNCING or COMPLETE.",
+            ("sync_status",),
+            registry=self.registry,
+        )
+
         self._training_backend_up = Gauge(
             "tollgate_training_backend_up",
             "Whether the training backend is there: 1, or 0.",
@@ -85,6 +92,10 @@ class Metrics:
     def training_jobs_entered(self, statuses: Iterable[str]) -> None:
         for status in statuses:
             self._training_jobs.labels(status).inc()
+
+    def training_checkpoints_entered(self, sync_statuses: Iterable[str]) -> None:
+        for sync_status in sync_statuses:
+            self._training_checkpoints.labels(sync_status).inc()
 
     def training_output_dropped(self, kind: str, count: int) -> None:
         self._training_output_dropped.labels(kind).inc(count)

@@ -90,6 +90,12 @@ def reported(job: JobRecord, report: JobReport, now_ms: int) -> JobRecord:
     return _touched(job, replace(after, checkpoint_sync_status=_sync_status(job, report)), now_ms)
 
 
+def checkpoints_reported(job: JobRecord, is_syncing: bool, now_ms: int) -> JobRecord:
+    """The job after a report of checkpoints. That nothing is on its way any more, only the job's own report says."""
+    status = SYNCING if is_syncing else job.checkpoint_sync_status or ALL_SYNCED
+    return _touched(job, replace(job, checkpoint_sync_status=status), now_ms)
+
+
 def claimed(job: JobRecord, attempt: int, environment_digest: str, now_ms: int) -> JobRecord:
     """The job once a trainer starts its next attempt. `attempt`: how many the trainer knows of.
 

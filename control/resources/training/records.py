@@ -6,7 +6,7 @@ Times are epoch milliseconds.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.training.reports import CheckpointFile, NodeState
+from policy.training.reports import NodeState
 from policy.training.resources import Host, NodeResources
 
 
@@ -75,7 +75,7 @@ class JobSearch:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A checkpoint. `files` None: it is not verified in the store yet."""
+    """A checkpoint without its files, which may be many and are read on their own (`checkpoint_rows.get_files`)."""
 
     id: str
     job_id: str
@@ -87,7 +87,6 @@ class CheckpointRecord:
     """JSON text."""
     size_bytes: int
     sync_status: str
-    files: tuple[CheckpointFile, ...] | None
     created_at_ms: int
     updated_at_ms: int
 

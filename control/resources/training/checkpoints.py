@@ -1,0 +1,137 @@
+"""The checkpoints of training jobs: what trainers report of them, and what their workspaces may see.
+
+Control never writes the store. A checkpoint's row names a verified content or, until there is one, the one on its way.
+
+See docs/reference/training.md#checkpoints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.training import checkpoint_rows, job_rows
+from control.resources.errors import (
+    CheckpointFileNotFoundError,
+    CheckpointNotFoundError,
+    CheckpointNotSyncedError,
+    TrainingJobNotFoundError,
+)
+from control.resources.ids import new_id
+from control.resources.training import job_states
+from control.resources.training.download_links import Link
+from control.resources.training.jobs import JobSummary, find_job
+from control.resources.training.records import CheckpointRecord, JobRef
+from policy.training.reports import CheckpointFile, CheckpointReport
+from policy.training.statuses import SYNCED, SYNCING
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCheckpoints:
+    """The `sync_status` that checkpoints came to by a report."""
+
+    entered: tuple[str, ...] = ()
+
+
+async def take_reports(
+    store: Store, job_id: str, attempt: int, reports: Sequence[CheckpointReport]
+) -> TakenCheckpoints:
+    """Take all checkpoints of an attempt, as far as their way into the store. Reports may be repeated.
+
+    A checkpoint of the same name that is in the store stays until the new content is. One that was on its way and is
+    not reported any more is forgotten: the job removed it. Of an earlier attempt nothing is taken.
+    """
+
+    async def work(tx: WriteTx) -> TakenCheckpoints:
+        job = await job_rows.lock_job(tx, job_id)
+        if job is None or job.is_deleted:
+            raise TrainingJobNotFoundError
+        if job.attempt != attempt:
+            return TakenCheckpoints()
+        entered = await _write(tx, job_id, reports)
+        if reports:
+            is_syncing = any(report.files is None for report in reports)
+            await job_rows.update_job(tx, job, job_states.checkpoints_reported(job, is_syncing, tx.now_ms))
+        return TakenCheckpoints(entered)
+
+    return await store.transact(work)
+
+
+async def list_checkpoints(store: Store, ref: JobRef) -> tuple[JobSummary, Sequence[CheckpointRecord]]:
+    """A job and its checkpoints, the oldest first."""
+    async with store.read() as conn:
+        job = await find_job(conn, ref)
+        return job, await checkpoint_rows.list_checkpoints(conn, ref.job_id)
+
+
+async def list_files(
+    store: Store, ref: JobRef, checkpoint_id: str
+) -> tuple[CheckpointRecord, Sequence[CheckpointFile]]:
+    """A checkpoint and its files, as they are in the store. CheckpointNotSyncedError if they are not there yet."""
+    async with store.read() as conn:
+        await find_job(conn, ref)
+        record = await checkpoint_rows.find_checkpoint(conn, checkpoint_id)
+        if record is None or record.job_id != ref.job_id:
+            raise CheckpointNotFoundError
+        files = await checkpoint_rows.get_files(conn, checkpoint_id)
+        if files is None:
+            raise CheckpointNotSyncedError
+        return record, files
+
+
+async def find_file(store: Store, link: Link) -> CheckpointFile:
+    """The file that a link opens. CheckpointFileNotFoundError if its content is not there any more."""
+    async with store.read() as conn:
+        record = await checkpoint_rows.find_checkpoint(conn, link.checkpoint_id)
+        job = await job_rows.find_job_anywhere(conn, record.job_id) if record else None
+        if record is None or job is None or job.is_deleted or job.workspace_id != link.workspace_id:
+            raise CheckpointFileNotFoundError
+        files = await checkpoint_rows.get_files(conn, record.id) if record.location == link.location else None
+        found = next((file for file in files or () if file.path == link.path), None)
+        if found is None:
+            raise CheckpointFileNotFoundError
+        return found
+
+
+async def _write(tx: WriteTx, job_id: str, reports: Sequence[CheckpointReport]) -> tuple[str, ...]:
+    known = {record.name: record for record in await checkpoint_rows.list_checkpoints(tx.conn, job_id)}
+    entered: list[str] = []
+    for report in reports:
+        before = known.get(report.name)
+        after = _record(job_id, report, before, tx.now_ms)
+        if before is None:
+            await checkpoint_rows.insert_checkpoint(tx, after, report.files)
+        elif _is_news(before, after):
+            await checkpoint_rows.update_checkpoint(tx, after, report.files)
+        else:
+            continue
+        entered.append(after.sync_status)
+    reported = {report.name for report in reports}
+    gone = [one.id for one in known.values() if one.sync_status == SYNCING and one.name not in reported]
+    if gone:
+        await checkpoint_rows.delete_checkpoints(tx, gone)
+    return tuple(entered)
+
+
+def _is_news(before: CheckpointRecord, after: CheckpointRecord) -> bool:
+    """A location has one content. What is verified is replaced only by what is verified."""
+    is_same = (before.location, before.sync_status) == (after.location, after.sync_status)
+    return not is_same and not (before.sync_status == SYNCED and after.sync_status == SYNCING)
+
+
+def _record(job_id: str, report: CheckpointReport, before: CheckpointRecord | None, now_ms: int) -> CheckpointRecord:
+    config = report.lora_adapter_config
+    return CheckpointRecord(
+        id=before.id if before else new_id("ckpt"),
+        job_id=job_id,
+        name=report.name,
+        location=report.location,
+        checkpoint_type=report.checkpoint_type,
+        base_model=report.base_model,
+        lora_adapter_config=None if config is None else orjson.dumps(config).decode(),
+        size_bytes=report.size_bytes,
+        sync_status=SYNCING if report.files is None else SYNCED,
+        created_at_ms=report.created_at_ms,
+        updated_at_ms=now_ms,
+    )
