@@ -30,8 +30,19 @@ from control.api.protocol.errors import render_problems
 from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
-from control.api.training import instance_types, job_logs, job_metrics, jobs, projects, search, sessions
+from control.api.training import (
+    checkpoint_files,
+    checkpoints,
+    instance_types,
+    job_logs,
+    job_metrics,
+    jobs,
+    projects,
+    search,
+    sessions,
+)
 from control.dependencies import Dependencies
+from control.edges.checkpoint_store import CheckpointStore
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
@@ -56,6 +67,7 @@ from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
+from control.resources.training.download_links import LinkSigner
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from control.resources.webhook_messages import outbox
@@ -98,6 +110,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *sessions.OPERATIONS,
     *job_logs.OPERATIONS,
     *job_metrics.OPERATIONS,
+    *checkpoints.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
 )
@@ -131,12 +144,14 @@ def build(settings: Settings) -> web.Application:
         loads=book,
         load_reports=reports,
         training_output=_training_output(store, settings),
+        links=LinkSigner(settings.secret_keys),
+        checkpoint_store=CheckpointStore(settings.checkpoint_store),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += tuple(internal_training.ROUTES)
-    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES)
+    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
     app.on_shutdown.append(terminal_sockets.close_terminals)

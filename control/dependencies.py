@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from control.api.protocol.cursors import CursorSigner
 from control.api.session_pages.pairing import Terminals
+from control.edges.checkpoint_store import CheckpointStore
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.ingest import Ingest
@@ -15,6 +16,7 @@ from control.resources.billing_events import EventReader
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
+from control.resources.training.download_links import LinkSigner
 from control.resources.training.output import JobOutput
 from control.settings import Settings
 from control.throttle import Throttle
@@ -41,6 +43,8 @@ class Dependencies:
     loads: Loads
     load_reports: LoadReports
     training_output: JobOutput
+    links: LinkSigner
+    checkpoint_store: CheckpointStore
     counters: UsageCounters | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     terminals: Terminals = field(default_factory=Terminals)

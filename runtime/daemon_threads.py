@@ -29,5 +29,9 @@ async def in_daemon_thread(
             if not isinstance(error, Exception):
                 raise
 
-    threading.Thread(target=run, name=f"{work.__module__}.{work.__qualname__}", daemon=True).start()
+    start_daemon_thread(run)
     return await asyncio.wrap_future(future)
+
+
+def start_daemon_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()

@@ -92,10 +92,16 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def sqlite_plane(migrated_file: Path, tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    """A running control plane on SQLite only, for tests that do not depend on the database."""
+def sqlite_url(migrated_file: Path, tmp_path: Path) -> str:
+    """A migrated database on SQLite only, for tests that do not depend on the database."""
     shutil.copy(migrated_file, tmp_path / "control.db")
-    async with running_plane(_sqlite_url(tmp_path / "control.db")) as found:
+    return _sqlite_url(tmp_path / "control.db")
+
+
+@pytest.fixture
+async def sqlite_plane(sqlite_url: str) -> AsyncIterator[ControlPlane]:
+    """A running control plane on that."""
+    async with running_plane(sqlite_url) as found:
         yield found
 
 

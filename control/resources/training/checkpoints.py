@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import checkpoint_rows, job_rows
 from control.resources.errors import (
     CheckpointFileNotFoundError,
@@ -20,7 +20,7 @@ from control.resources.errors import (
 )
 from control.resources.ids import new_id
 from control.resources.training import job_states
-from control.resources.training.download_links import Link
+from control.resources.training.download_links import VALID_MS, Link, LinkSigner
 from control.resources.training.jobs import JobSummary, find_job
 from control.resources.training.records import CheckpointRecord, JobRef
 from policy.training.reports import CheckpointFile, CheckpointReport
@@ -32,6 +32,19 @@ class TakenCheckpoints:
     """The `sync_status` that checkpoints came to by a report."""
 
     entered: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFiles:
+    """The files of a checkpoint, and until when links to them are valid."""
+
+    workspace_id: str
+    record: CheckpointRecord
+    files: Sequence[CheckpointFile]
+    expires_at_ms: int
+
+    def link(self, file: CheckpointFile) -> Link:
+        return Link(self.workspace_id, self.record.id, self.record.location, file.path, self.expires_at_ms)
 
 
 async def take_reports(
@@ -65,10 +78,8 @@ async def list_checkpoints(store: Store, ref: JobRef) -> tuple[JobSummary, Seque
         return job, await checkpoint_rows.list_checkpoints(conn, ref.job_id)
 
 
-async def list_files(
-    store: Store, ref: JobRef, checkpoint_id: str
-) -> tuple[CheckpointRecord, Sequence[CheckpointFile]]:
-    """A checkpoint and its files, as they are in the store. CheckpointNotSyncedError if they are not there yet."""
+async def list_files(store: Store, ref: JobRef, checkpoint_id: str) -> ListedFiles:
+    """The files of a checkpoint, as they are in the store. CheckpointNotSyncedError if they are not there yet."""
     async with store.read() as conn:
         await find_job(conn, ref)
         record = await checkpoint_rows.find_checkpoint(conn, checkpoint_id)
@@ -77,11 +88,12 @@ async def list_files(
         files = await checkpoint_rows.get_files(conn, checkpoint_id)
         if files is None:
             raise CheckpointNotSyncedError
-        return record, files
+        return ListedFiles(ref.workspace_id, record, files, now_ms() + VALID_MS)
 
 
-async def find_file(store: Store, link: Link) -> CheckpointFile:
-    """The file that a link opens. CheckpointFileNotFoundError if its content is not there any more."""
+async def find_file(store: Store, links: LinkSigner, token: str) -> tuple[Link, CheckpointFile]:
+    """What a link opens. LinkExpiredError; CheckpointFileNotFoundError if that content is not there any more."""
+    link = links.open(token, now_ms())
     async with store.read() as conn:
         record = await checkpoint_rows.find_checkpoint(conn, link.checkpoint_id)
         job = await job_rows.find_job_anywhere(conn, record.job_id) if record else None
@@ -91,7 +103,7 @@ async def find_file(store: Store, link: Link) -> CheckpointFile:
         found = next((file for file in files or () if file.path == link.path), None)
         if found is None:
             raise CheckpointFileNotFoundError
-        return found
+        return link, found
 
 
 async def _write(tx: WriteTx, job_id: str, reports: Sequence[CheckpointReport]) -> tuple[str, ...]:

@@ -1,0 +1,309 @@
+"""Checkpoints of training jobs as trainers report and workspaces read them, on both databases; downloads on SQLite.
+
+See docs/reference/training.md#checkpoints.
+"""
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from control.edges.sql.training import job_rows
+from control.edges.sql.training.tables import training_checkpoints
+from control.resources.errors import CheckpointFileNotFoundError, LinkExpiredError
+from control.resources.training.download_links import Link, LinkSigner
+from policy.training.reports import CheckpointFile, CheckpointReport
+from policy.training.statuses import RUNNING
+from policy.training.store_keys import location, store_key
+from runtime.object_store import ObjectStore
+from tests.control.plane import SECRET_KEYS, ControlPlane, Json, running_plane
+from tests.control.trainer import PROJECT, Trainer, add_job, change, stored
+
+JOB = f"/v1/training_projects/{PROJECT}/jobs/tj_1"
+FIELDS = {
+    *("checkpoint_id", "created_at", "checkpoint_type", "base_model", "lora_adapter_config", "size_bytes"),
+    *("training_job_id", "sync_status"),
+}
+CONTENT = bytes(range(256)) * 8192
+"""2 MiB: more than one piece."""
+
+
+def file(path: str = "model.bin", content: bytes = b"abc") -> CheckpointFile:
+    return CheckpointFile(path, len(content), hashlib.sha256(content).hexdigest())
+
+
+def checkpoint(name: str = "step-1", version: str = "v1", job_id: str = "tj_1", **more: Any) -> CheckpointReport:
+    found = CheckpointReport(name, location(job_id, name, version), 1_700_000_000_000, "FULL", None, None, 3)
+    return replace(found, **more)
+
+
+def synced(name: str = "step-1", version: str = "v1", *files: CheckpointFile, **more: Any) -> CheckpointReport:
+    return checkpoint(name, version, files=files or (file(),), **more)
+
+
+async def report(plane: ControlPlane, *reports: CheckpointReport, attempt: int = 1, job_id: str = "tj_1") -> Any:
+    body = {"attempt": attempt, "checkpoints": [one.to_wire() for one in reports]}
+    return await Trainer(plane).post(f"jobs/{job_id}/checkpoints", body)
+
+
+async def listed(plane: ControlPlane) -> list[Json]:
+    found: list[Json] = (await plane.get(f"{JOB}/checkpoints")).ok()["checkpoints"]
+    return found
+
+
+@pytest.fixture
+async def running(plane: ControlPlane) -> ControlPlane:
+    await add_job(plane, status=RUNNING, attempt=1)
+    return plane
+
+
+@pytest.fixture
+async def sqlite_running(sqlite_plane: ControlPlane) -> ControlPlane:
+    await add_job(sqlite_plane, status=RUNNING, attempt=1)
+    return sqlite_plane
+
+
+async def test_a_job_without_checkpoints_has_an_empty_list_and_no_sync_status(running: ControlPlane) -> None:
+    (await report(running)).ok()
+    answer = (await running.get(f"{JOB}/checkpoints")).ok()
+    assert answer.keys() == {"training_job", "checkpoints"}
+    assert answer["checkpoints"] == []
+    assert answer["training_job"]["id"] == "tj_1"
+    assert answer["training_job"]["checkpoint_sync_status"] is None
+
+
+async def test_a_checkpoint_has_the_documented_fields_from_syncing_to_complete(running: ControlPlane) -> None:
+    (await report(running, checkpoint())).ok()
+    [found] = await listed(running)
+    assert found.keys() == FIELDS
+    assert (found["sync_status"], found["training_job_id"], found["checkpoint_type"]) == ("SYNCING", "tj_1", "FULL")
+    assert (found["base_model"], found["lora_adapter_config"], found["size_bytes"]) == (None, None, 3)
+    assert found["created_at"] == "2023-11-14T22:13:20.000Z"
+    assert (await stored(running.store)).checkpoint_sync_status == "SYNCING"
+
+    for _ in range(2):
+        (await report(running, synced())).ok()
+
+    assert await listed(running) == [found | {"sync_status": "COMPLETE"}]
+
+
+async def test_a_first_report_that_is_complete_already_is_completed(running: ControlPlane) -> None:
+    (await report(running, synced())).ok()
+    assert (await stored(running.store)).checkpoint_sync_status == "COMPLETED"
+
+
+async def test_lora_adapters_show_their_configuration(running: ControlPlane) -> None:
+    config = {"r": 8, "base_model_name_or_path": "org/base", "é\u0000": [1.5, None]}
+    lora = synced(checkpoint_type="LORA", base_model="org/base", lora_adapter_config=config)
+    (await report(running, lora)).ok()
+    [found] = await listed(running)
+    assert (found["checkpoint_type"], found["base_model"], found["lora_adapter_config"]) == ("LORA", "org/base", config)
+
+
+async def test_a_content_in_the_store_stays_until_the_next_one_is_there(running: ControlPlane) -> None:
+    (await report(running, synced())).ok()
+    [first] = await listed(running)
+    (await report(running, checkpoint(version="v2"))).ok()
+    assert await listed(running) == [first]
+    (await report(running, synced(version="v2", size_bytes=4))).ok()
+    assert await listed(running) == [first | {"size_bytes": 4}]
+
+
+async def test_a_checkpoint_that_vanishes_on_its_way_is_forgotten_and_one_in_the_store_is_not(
+    running: ControlPlane,
+) -> None:
+    (await report(running, synced("kept"), checkpoint("gone"))).ok()
+    (await report(running)).ok()
+    assert [one["sync_status"] for one in await listed(running)] == ["COMPLETE"]
+
+
+async def test_reports_of_another_attempt_change_nothing(running: ControlPlane) -> None:
+    (await report(running, synced(), attempt=2)).ok()
+    assert await listed(running) == []
+
+
+async def test_reports_of_unknown_and_deleted_jobs_are_refused(running: ControlPlane) -> None:
+    (await report(running, synced(job_id="tj_9"), job_id="tj_9")).refused(404)
+    await change(running.store, is_deleted=True)
+    (await report(running, synced())).refused(404)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"location": "tj_2/step-1/v1"}, "location"),
+        ({"location": "tj_1/../v1"}, "location"),
+        ({"location": "tj_1/a"}, "location"),
+        ({"name": "../x"}, "name"),
+        ({"checkpoint_type": "HALF"}, "checkpoint_type"),
+        ({"created_at_ms": 10**15}, "created_at_ms"),
+        ({"size_bytes": 2**53}, "size_bytes"),
+        ({"base_model": "a\0"}, "base_model"),
+        ({"files": ()}, "files"),
+        ({"files": (file("../../etc/passwd"),)}, "files.path"),
+        ({"files": (file(), file())}, "files"),
+        ({"files": (CheckpointFile("a", 1, "no digest"),)}, "files.sha256"),
+    ],
+)
+async def test_malformed_reports_are_400_and_name_the_member(
+    sqlite_running: ControlPlane, changes: Json, named: str
+) -> None:
+    problem = (await report(sqlite_running, replace(synced(), **changes))).refused(400)
+    assert named in problem["error"]
+    assert await listed(sqlite_running) == []
+
+
+async def test_checkpoints_of_another_workspace_are_404(sqlite_running: ControlPlane) -> None:
+    (await report(sqlite_running, synced())).ok()
+    [found] = await listed(sqlite_running)
+    other = await sqlite_running.another_workspace()
+    for path in (f"{JOB}/checkpoints", f"{JOB}/checkpoints/{found['checkpoint_id']}/files"):
+        (await sqlite_running.get(path, key=other["api_key"])).refused(404)
+    (await sqlite_running.get(f"{JOB}/checkpoints/ckpt_none/files")).refused(404)
+    await add_job(sqlite_running, id="tj_2")
+    (await sqlite_running.get(f"{JOB[:-1]}2/checkpoints/{found['checkpoint_id']}/files")).refused(404)
+
+
+async def test_files_of_a_checkpoint_on_its_way_are_409(sqlite_running: ControlPlane) -> None:
+    (await report(sqlite_running, checkpoint())).ok()
+    [found] = await listed(sqlite_running)
+    (await sqlite_running.get(f"{JOB}/checkpoints/{found['checkpoint_id']}/files")).refused(409)
+
+
+async def test_deleting_a_job_row_deletes_its_checkpoints(running: ControlPlane) -> None:
+    (await report(running, synced())).ok()
+    async with running.store.write() as tx:
+        job = await job_rows.lock_job(tx, "tj_1")
+        assert job is not None
+        await job_rows.delete_job(tx, job)
+    async with running.store.read() as conn:
+        assert (await conn.execute(select(training_checkpoints.c.id))).all() == []
+
+
+# --- downloads ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def downloads(sqlite_url: str, tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    """A control plane with a store that has one checkpoint of two files."""
+    url = (tmp_path / "store").as_uri()
+    async with running_plane(sqlite_url, checkpoint_store=url) as plane:
+        await add_job(plane, status=RUNNING, attempt=1)
+        files = (file("model.bin", CONTENT), file('sub/ü ".html', b""))
+        found = synced("step-1", "v1", *files)
+        for one, content in zip(files, (CONTENT, b""), strict=True):
+            ObjectStore(url).write(store_key(found.location, one.path), len(content), iter([content]))
+        (await report(plane, found)).ok()
+        yield plane
+
+
+async def files_of(plane: ControlPlane) -> list[Json]:
+    [found] = await listed(plane)
+    files: list[Json] = (await plane.get(f"{JOB}/checkpoints/{found['checkpoint_id']}/files")).ok()["files"]
+    return files
+
+
+def path_of(file: Json) -> str:
+    return f"/{file['url'].split('/', 3)[3]}"
+
+
+async def test_files_open_without_credentials(downloads: ControlPlane) -> None:
+    model, page = await files_of(downloads)
+    assert model.keys() == {"path", "size_bytes", "sha256", "url", "expires_at"}
+    assert model["url"].startswith(f"http://127.0.0.1:{downloads.client.port}/training/files/")
+    async with downloads.client.get(path_of(model)) as answer:
+        content = await answer.read()
+        assert (answer.status, content) == (200, CONTENT)
+        assert answer.headers["ETag"] == f'"{model["sha256"]}"'
+        assert answer.headers["Content-Length"] == str(model["size_bytes"])
+    async with downloads.client.get(path_of(page)) as answer:
+        assert (answer.status, await answer.read(), answer.content_type) == (200, b"", "application/octet-stream")
+        assert answer.headers["Content-Disposition"] == "attachment; filename*=UTF-8''%C3%BC%20%22.html"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "got"),
+    [
+        ("bytes=10-19", 206, slice(10, 20)),
+        ("bytes=2000000-", 206, slice(2_000_000, None)),
+        ("bytes=-5", 206, slice(-5, None)),
+        ("bytes=0-", 200, slice(None)),
+        ("bytes=0-1,5-6", 200, slice(None)),
+        ("lines=1-2", 200, slice(None)),
+        ("bytes=2097152-", 416, None),
+    ],
+)
+async def test_ranges_of_a_file_are_served(downloads: ControlPlane, asked: str, status: int, got: slice | None) -> None:
+    [model, _] = await files_of(downloads)
+    async with downloads.client.get(path_of(model), headers={"Range": asked}) as answer:
+        assert answer.status == status
+        if got is not None:
+            assert await answer.read() == CONTENT[got]
+    async with downloads.client.head(path_of(model)) as answer:
+        assert (answer.status, answer.headers["Content-Length"]) == (200, str(len(CONTENT)))
+
+
+async def test_a_range_of_another_content_gets_the_whole_file(downloads: ControlPlane) -> None:
+    [model, _] = await files_of(downloads)
+    headers = {"Range": "bytes=0-1", "If-Range": '"another"'}
+    async with downloads.client.get(path_of(model), headers=headers) as answer:
+        assert (answer.status, await answer.read()) == (200, CONTENT)
+
+
+async def test_links_that_were_changed_are_404_and_expired_ones_410(downloads: ControlPlane) -> None:
+    [model, _] = await files_of(downloads)
+    token = path_of(model).rsplit("/", 1)[1]
+    raw = bytearray(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    for place in (0, 31, 32, len(raw) - 1):
+        changed = bytearray(raw)
+        changed[place] ^= 1
+        (await downloads.get(f"/training/files/{base64.urlsafe_b64encode(changed).decode()}")).refused(404)
+    for junk in ("x", "%00", "a" * 5000, "%2e%2e%2fx", "ü"):
+        (await downloads.get(f"/training/files/{junk}")).refused(404)
+    expired = LinkSigner(SECRET_KEYS).sign(Link(downloads.workspace_id, "ckpt_1", "tj_1/step-1/v1", "model.bin", 1))
+    (await downloads.get(f"/training/files/{expired}")).refused(410, "LINK_EXPIRED")
+
+
+async def test_links_end_with_the_content_the_job_and_the_stored_file(downloads: ControlPlane, tmp_path: Path) -> None:
+    [model, page] = await files_of(downloads)
+    for stored_file in (tmp_path / "store").rglob("model.bin"):
+        stored_file.write_bytes(b"cut off")
+    (await downloads.get(path_of(model))).refused(404)
+    (await report(downloads, synced("step-1", "v2"))).ok()
+    (await downloads.get(path_of(page))).refused(404)
+    [model] = await files_of(downloads)
+    await change(downloads.store, is_deleted=True)
+    (await downloads.get(path_of(model))).refused(404)
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        (None, "TOLLGATE_CHECKPOINT_STORE is not set"),
+        ("nosuch://user:pa55word@host/x?token=5ecret", "Protocol not known: nosuch"),
+    ],
+)
+async def test_a_store_that_is_away_is_503_with_the_reason(sqlite_url: str, store: str | None, reason: str) -> None:
+    async with running_plane(sqlite_url, checkpoint_store=store) as plane:
+        await add_job(plane, status=RUNNING, attempt=1)
+        (await report(plane, synced())).ok()
+        [model] = await files_of(plane)
+        problem = (await plane.get(path_of(model))).refused(503, "CHECKPOINT_STORE_UNAVAILABLE")
+    assert reason in problem["error"]
+    assert "pa55word" not in problem["error"]
+    assert "5ecret" not in problem["error"]
+
+
+def test_a_link_opens_after_the_keys_were_rotated() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    link = Link("ws", "c", "l", "ü", 10)
+    assert LinkSigner((new, old)).open(LinkSigner((old,)).sign(link), 9) == link
+    with pytest.raises(LinkExpiredError):
+        LinkSigner((old,)).open(LinkSigner((old,)).sign(link), 10)
+    with pytest.raises(CheckpointFileNotFoundError):
+        LinkSigner((new,)).open(LinkSigner((old,)).sign(link), 9)
