@@ -14,7 +14,7 @@ from policy.training.reports import CheckpointReport
 from policy.training.statuses import FULL, LORA
 from policy.training.store_keys import is_plain, is_plain_path
 
-MAX_CHECKPOINTS = 1_000
+MAX_CHECKPOINTS = 1_100
 MAX_FILES = 10_000
 _MAX_LOCATION = 1_000
 _MAX_TEXT = 1_000

@@ -56,12 +56,8 @@ class Metrics:
             registry=self.registry,
         )
 
-        self._training_checkpoints = Counter(
-            "tollgate_training_checkpoints_total",
-            "How often training checkpoints came to a sync status: SYNCING or COMPLETE.",
-            ("sync_status",),
-            registry=self.registry,
-        )
+        synced = ("tollgate_training_checkpoints_total", "How often training checkpoints came to a sync status.")
+        self._training_checkpoints = Counter(*synced, ("sync_status",), registry=self.registry)
 
         self._training_backend_up = Gauge(
             "tollgate_training_backend_up",

@@ -17,7 +17,10 @@ from policy.training.store_keys import is_plain
 COMPLETE_MARKER = ".complete"
 MAX_FILES = 10_000
 MAX_DEPTH = 32
+MAX_PATH_BYTES = 400
 MAX_CHECKPOINTS = 1000
+MAX_FILES_IN_ALL = 20_000
+"""Of one job. Control takes a report of them in one message."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK_BYTES = 1024 * 1024
 
@@ -104,20 +107,25 @@ def snapshots(directory: Path) -> Mapping[str, Snapshot | UnusableCheckpointErro
             root = opened.enter_context(opened_directory(directory))
         except (FileNotFoundError, NotADirectoryError):
             return found
+        count = 0
         for name in sorted(os.listdir(root)):
             if stat.S_ISDIR(_mode(root, name)):
-                found |= _snapshot(root, name, len(found))
+                try:
+                    files = files_of(root, name)
+                    count += len(files)
+                    if files:
+                        _check_count(len(found) + 1, count)
+                        found[name] = Snapshot(name, files)
+                except UnusableCheckpointError as error:
+                    found[name] = error
     return found
 
 
-def _snapshot(root: int, name: str, count: int) -> Mapping[str, Snapshot | UnusableCheckpointError]:
-    try:
-        if count >= MAX_CHECKPOINTS:
-            raise UnusableCheckpointError(f"the job has more than {MAX_CHECKPOINTS} checkpoints")
-        files = files_of(root, name)
-    except UnusableCheckpointError as error:
-        return {name: error}
-    return {name: Snapshot(name, files)} if files else {}
+def _check_count(checkpoints: int, files: int) -> None:
+    if checkpoints > MAX_CHECKPOINTS or files > MAX_FILES_IN_ALL:
+        raise UnusableCheckpointError(
+            f"the job has more than {MAX_CHECKPOINTS} checkpoints, or {MAX_FILES_IN_ALL} files in them"
+        )
 
 
 def files_of(root: int, name: str) -> tuple[FileState, ...]:
@@ -183,7 +191,7 @@ def _collect_entry(directory: int, entry: os.DirEntry[str], prefix: str, files: 
         state = entry.stat(follow_symlinks=False)
         if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
             return
-        if not is_plain(entry.name):
+        if not is_plain(entry.name) or len((prefix + entry.name).encode()) > MAX_PATH_BYTES:
             raise UnusableCheckpointError(f"a name in it cannot be stored: {entry.name!r}")
         if stat.S_ISDIR(state.st_mode):
             _collect(directory, entry.name, f"{prefix}{entry.name}/", files)

@@ -3,6 +3,7 @@
 import logging
 import threading
 
+from runtime.log_lines import OutageLog
 from runtime.object_store import ObjectStore
 
 MAX_TRANSFERS = 4
@@ -16,19 +17,13 @@ class Store(ObjectStore):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.transfers = threading.BoundedSemaphore(MAX_TRANSFERS)
-        self._is_away = False
+        self._outage = OutageLog(log)
 
     def failed(self, reason: str) -> None:
-        if not self._is_away:
-            self._is_away = True
-            log.error(
-                "The checkpoint store %s cannot be used (%s); checkpoints stay SYNCING and are tried again. "
-                "Check TOLLGATE_CHECKPOINT_STORE, its credentials, and its free space.",
-                self,
-                reason,
-            )
+        self._outage.begins(
+            f"The checkpoint store {self} cannot be used ({reason}); checkpoints stay SYNCING and are tried again."
+            " Check TOLLGATE_CHECKPOINT_STORE, its credentials and its free space"
+        )
 
     def works(self) -> None:
-        if self._is_away:
-            self._is_away = False
-            log.info("The checkpoint store %s can be used again", self)
+        self._outage.ends(f"The checkpoint store {self} can be used again")

@@ -26,6 +26,8 @@ from trainer.edges.checkpoints.transfer import Transfer
 KEEP_OLD_S = 30.0
 """How long an earlier content stays in the store once a newer one is reported: control may be away for a moment."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+MAX_REMOVED = 20
+"""How many checkpoints that are in the store, and that the job has removed, are still reported."""
 MAX_UNREADABLE = 5
 """How often a checkpoint is tried whose files the trainer cannot read."""
 _FINISH_PAUSE_S = 0.1
@@ -163,8 +165,13 @@ class CheckpointSync:
             await self._consider(snapshot)
 
     def _forget_vanished(self, names: set[str]) -> None:
-        """Checkpoints that the job removed: the store keeps those that it has."""
+        """Checkpoints that the job removed: the store keeps those that it has, and control has long heard of most."""
         self._due = {name: due for name, due in self._due.items() if name in names}
+        removed = [one for one in self._synced.values() if one.snapshot.name not in names]
+        removed.sort(key=lambda one: one.snapshot.changed_ns)
+        for one in removed[:-MAX_REMOVED]:
+            del self._synced[one.snapshot.name]
+            self._outdated_at.pop(one.snapshot.name, None)
         known = names | self._synced.keys()
         self._reports = {name: report for name, report in self._reports.items() if name in known}
 

@@ -8,6 +8,7 @@ import pytest
 from control.api.protocol.errors import problem_of, render
 from control.resources import errors
 from control.resources.errors import (
+    CheckpointStoreUnavailableError,
     DomainError,
     IllegalStatusError,
     InvalidFieldError,
@@ -35,6 +36,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind(["one"])
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
+    if issubclass(kind, CheckpointStoreUnavailableError):
+        return kind("FileNotFoundError: the bucket does not exist")
     return kind()
 
 
@@ -44,7 +47,7 @@ def example_of(kind: type[DomainError]) -> DomainError:
 def test_every_domain_error_is_rendered_as_a_response(kind: type[DomainError]) -> None:
     error = example_of(kind)
     answer = render(problem_of(error))
-    assert answer.status in (400, 403, 404, 409, 429, 503)
+    assert answer.status in (400, 403, 404, 409, 410, 429, 503)
     body = json.loads(answer.body)  # type: ignore[arg-type]  # text is encoded by then
     assert body["error"] == error.message != ""
     assert body["code"].isupper()
