@@ -51,7 +51,7 @@ def main(ready_file: Path | None, **flags: Any) -> None:
         log.warning("%s", warning)
     try:
         asyncio.run(run(settings, ready_file))
-    except (UnusableBackendError, DirectoryUnusableError) as error:
+    except (SettingsError, UnusableBackendError, DirectoryUnusableError) as error:
         _fail(str(error))
 
 

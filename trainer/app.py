@@ -16,9 +16,11 @@ from runtime.background import is_set_within
 from trainer.backend import Backend, EnvironmentSource, JobCheckpoints
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.control_client import ControlClient
+from trainer.edges.terminal_socket import TerminalDialler
 from trainer.edges.trainer_directory import DirectoryInUseError, TrainerDirectory
 from trainer.settings import LOCAL, OFF, Settings
 from trainer.sync_loop import SyncLoop
+from trainer.terminals import Terminals
 
 DIRECTORY_PAUSE_S = 0.5
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -39,20 +41,26 @@ class BackendClass(Protocol):
 async def run(settings: Settings, ready_file: Path | None = None) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Makes `ready_file` once control has answered.
 
-    Raises UnusableBackendError, and DirectoryUnusableError, before it serves.
+    Raises SettingsError, UnusableBackendError and DirectoryUnusableError before it serves.
     """
     make_backend = backend_class(settings)
     stop = _stop_event()
     directory = TrainerDirectory(settings.directory)
     control = ControlClient(settings.control_url, settings.internal_token)
+    dialler = TerminalDialler(settings.control_url, settings.internal_token)
     try:
         if (name := await _taken(directory, stop)) is None:
             return
         backend = make_backend(settings, control.environment, checkpoints_in(settings.checkpoint_store))
-        loop = SyncLoop(backend, control, name, time.monotonic)
+        terminals = Terminals(backend, dialler)
+        loop = SyncLoop(backend, control, name, time.monotonic, terminals.connect)
         log.info("Trainer %s runs jobs on backend %s for %s", name, backend.name, settings.control_url)
-        await _serve(loop, stop, ready_file)
+        try:
+            await _serve(loop, stop, ready_file)
+        finally:
+            await terminals.close()
     finally:
+        await dialler.close()
         await control.close()
         directory.release()
     log.info("Trainer stopped")

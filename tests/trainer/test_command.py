@@ -1,0 +1,53 @@
+"""`tollgate trainer`: a wrong setting ends the start with one sentence that names it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.fakes.training_control import TOKEN
+from trainer.__main__ import main
+from trainer.app import backend_class
+from trainer.edges.local import LocalBackend
+from trainer.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"TOLLGATE_TRAINING_CAPACITY": "cpu=many"}, "TOLLGATE_TRAINING_CAPACITY: expected cpu=N"),
+        ({"TOLLGATE_TRAINING_BACKEND": "slurm"}, "TOLLGATE_TRAINING_BACKEND: expected one of local, ray, off"),
+        ({"TOLLGATE_TRAINING_BACKEND": "off"}, "TOLLGATE_TRAINING_BACKEND is off"),
+        ({"TOLLGATE_TRAINING_BACKEND": "ray"}, "TOLLGATE_RAY_ADDRESS is not set"),
+        ({"TOLLGATE_INTERNAL_TOKEN": ""}, "TOLLGATE_INTERNAL_TOKEN is not set"),
+        ({"TOLLGATE_TRAINING_DIR": "/dev/null/training"}, "TOLLGATE_TRAINING_DIR: /dev/null/training: Not a directory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_setting_ends_the_start_with_one_sentence(settings: dict[str, str], expected: str) -> None:
+    done = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"tollgate trainer: {expected}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_flag_overrides_its_setting() -> None:
+    done = CliRunner().invoke(main, ["--backend", "off"], env={"TOLLGATE_INTERNAL_TOKEN": TOKEN})
+    assert "TOLLGATE_TRAINING_BACKEND is off" in done.stderr
+    wrong = CliRunner().invoke(main, ["--backend", "slurm"], env={"TOLLGATE_INTERNAL_TOKEN": TOKEN})
+    assert wrong.exit_code == 2
+    assert "--backend" in wrong.stderr
+
+
+def test_ray_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    settings = {"TOLLGATE_TRAINING_BACKEND": "ray", "TOLLGATE_RAY_ADDRESS": "http://127.0.0.1:8265"}
+    done = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
+    assert done.exit_code == 2
+    assert "Install tollgate[ray]" in done.stderr
+
+
+def test_local_is_the_default(tmp_path: Path) -> None:
+    settings = Settings.from_environ({"TOLLGATE_INTERNAL_TOKEN": TOKEN, "TOLLGATE_TRAINING_DIR": str(tmp_path)})
+    assert backend_class(settings) is LocalBackend
