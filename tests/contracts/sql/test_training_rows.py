@@ -5,9 +5,10 @@ See docs/reference/training.md#jobs.
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select
 
 from control.edges.sql import secret_rows, tables
 from control.edges.sql.database import TakenError
@@ -116,6 +117,26 @@ async def test_many_deleted_jobs_are_wanted_in_portions(store: Store) -> None:
     await filled(store, *deleted, job(id="tj_9"))
     async with store.read() as conn:
         assert [one.id for one in await job_rows.wanted_jobs(conn)] == [*(one.id for one in deleted[:200]), "tj_9"]
+
+
+@pytest.mark.parametrize("migrated_original", ["sqlite"], indirect=True)
+async def test_what_trainers_ask_twice_a_second_reads_no_ended_jobs(store: Store) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def note(_conn: object, _cursor: object, statement: str, parameters: Any, *_more: object) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
+    async with store.read() as conn:
+        await job_rows.wanted_jobs(conn)
+        await job_rows.syncing_ended_jobs(conn)
+        await job_rows.count_by_status(conn)
+        plans = [(await conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", given)).all() for one, given in asked[-3:]]
+    steps = [row.detail for plan in plans for row in plan if "training_jobs" in row.detail]
+    read = {step.partition("INDEX ")[2].partition(" (")[0] for step in steps}
+    by_id = "sqlite_autoindex_training_jobs_1"
+    assert read == {"ix_training_jobs_status", "ix_training_jobs_is_deleted", "ix_training_jobs_syncing", by_id}
+    assert [step for step in steps if by_id in step] == [f"SEARCH training_jobs USING INDEX {by_id} (id=?)"]
 
 
 async def test_a_secret_is_used_by_unfinished_jobs_that_name_it(store: Store) -> None:

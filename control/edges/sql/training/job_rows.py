@@ -47,8 +47,8 @@ async def syncing_ended_jobs(conn: Connection) -> list[JobRecord]:
     """Jobs that have ended while checkpoints of them were not in the store yet."""
     # As a parameter it would keep SQLite from the index that holds these jobs alone.
     syncing: ColumnElement[str] = literal_column(f"'{SYNCING}'")
-    chosen = (_jobs.checkpoint_sync_status == syncing, _jobs.status.in_(sorted(ENDED)), ~_jobs.is_deleted)
-    return [_record(row) for row in await conn.execute(select(*_COLUMNS).where(*chosen))]
+    rows = await conn.execute(select(*_COLUMNS).where(_jobs.checkpoint_sync_status == syncing, ~_jobs.is_deleted))
+    return [_record(row) for row in rows if row.status in ENDED]  # by status, SQLite would read all ended jobs
 
 
 async def count_by_status(conn: Connection) -> Mapping[str, int]:

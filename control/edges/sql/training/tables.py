@@ -55,6 +55,7 @@ training_jobs = Table(
     Index("ix_training_jobs_workspace_id_created_at_ms_id", "workspace_id", "created_at_ms", "id"),
     Index("ix_training_jobs_project_id_created_at_ms_id", "project_id", "created_at_ms", "id"),
     Index("ix_training_jobs_status", "status"),
+    Index("ix_training_jobs_workspace_id_status", "workspace_id", "status"),
 )
 Index(
     "ix_training_jobs_is_deleted",

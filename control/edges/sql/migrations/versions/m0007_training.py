@@ -42,7 +42,7 @@ def _create_projects() -> None:
     op.create_index(
         *("uq_training_projects_workspace_id_name", "training_projects", ["workspace_id", "name"]),
         unique=True,
-        sqlite_where=sa.text("NOT is_deleted"),
+        sqlite_where=sa.text("is_deleted = 0"),
         postgresql_where=sa.text("NOT is_deleted"),
     )
     _index("ix_training_projects_workspace_id_id", "training_projects", "workspace_id", "id")
@@ -80,9 +80,10 @@ def _create_jobs() -> None:
     for owner in ("workspace_id", "project_id"):
         _index(f"ix_training_jobs_{owner}_created_at_ms_id", "training_jobs", owner, "created_at_ms", "id")
     _index("ix_training_jobs_status", "training_jobs", "status")
+    _index("ix_training_jobs_workspace_id_status", "training_jobs", "workspace_id", "status")
     op.create_index(
         *("ix_training_jobs_is_deleted", "training_jobs", ["id"]),
-        sqlite_where=sa.text("is_deleted"),
+        sqlite_where=sa.text("is_deleted = 1"),
         postgresql_where=sa.text("is_deleted"),
     )
     syncing = sa.text("checkpoint_sync_status = 'SYNCING'")
