@@ -179,8 +179,9 @@ def _code_of(keys: Sequence[bytes], record: SessionRecord, at_ms: int) -> str | 
 
 async def spend_code(store: Store, keys: Sequence[bytes], session_id: str, typed: str) -> str | Refusal:
     """A new cookie for whoever typed the session's code. Spends the code, or counts the wrong one."""
-    if await find_session(store, session_id) is None:
-        return Refusal.OVER
+    found = await find_session(store, session_id)
+    if found is None or found.code is None:  # guessing on costs no write
+        return Refusal.OVER if found is None else Refusal.VOID
 
     async def work(tx: WriteTx) -> str | Refusal:
         record = await session_rows.lock_active(tx, session_id)
