@@ -21,8 +21,8 @@ MAX_TEXT_BYTES = 65_536
 MAX_PRIORITY = 1_000_000
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 1024, 255
 _OURS = "TOLLGATE_"
-_OF_THE_TRAINER = re.compile(r"(control|job\.json|node-[0-9]+)(/|$)")
-"""Names in a job's own directory that the trainer uses."""
+_OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
+"""The nodes' own directories are in the job's."""
 _MEMORY = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
 _MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 _VALUE = f"""must be text of at most {MAX_TEXT_BYTES} bytes, or {{"type": "SECRET", "name": "<a secret's name>"}}"""
@@ -63,8 +63,8 @@ def _relative(path: str) -> str:
 def _own_directory(path: str) -> str:
     """A directory that nothing but checkpoints is in."""
     path = _relative(path)
-    if not path or _OF_THE_TRAINER.match(path):
-        raise ValueError("must name a directory of its own, other than control, job.json and node-<rank>")
+    if not path or _OF_A_NODE.match(path):
+        raise ValueError("must name a directory of its own, other than a node's own, node-<rank>")
     return path
 
 

@@ -76,7 +76,7 @@ async def refused(body: Any) -> list[str]:
         ({"checkpointing_config": {"checkpoint_path": "../x"}}, "runtime.checkpointing_config.checkpoint_path"),
         ({"checkpointing_config": {"checkpoint_path": "/x"}}, "runtime.checkpointing_config.checkpoint_path"),
         ({"checkpointing_config": {"checkpoint_path": "."}}, "runtime.checkpointing_config.checkpoint_path"),
-        ({"checkpointing_config": {"checkpoint_path": "./control/x"}}, "runtime.checkpointing_config.checkpoint_path"),
+        ({"checkpointing_config": {"checkpoint_path": "./node-12/x"}}, "runtime.checkpointing_config.checkpoint_path"),
         ({"checkpointing_config": {"checkpoint_path": "node-0"}}, "runtime.checkpointing_config.checkpoint_path"),
         ({"environment_variables": {"1A": "x"}}, "runtime.environment_variables.1A"),
         ({"environment_variables": {"A-B": "x"}}, "runtime.environment_variables.A-B"),
@@ -112,8 +112,8 @@ async def test_the_largest_values_are_accepted() -> None:
     assert len(found.spec.environment) == 100
 
 
-async def test_a_path_of_the_trainer_is_told_from_one_that_looks_alike() -> None:
-    for path in ("controls", "node-x", "a/control", "node-0b"):
+async def test_the_directory_of_a_node_is_told_from_one_that_looks_alike() -> None:
+    for path in ("control", "node-x", "a/node-0", "node-0b"):
         config = {"enabled": True, "checkpoint_path": path}
         assert (await read(job_body(checkpointing_config=config))).spec.checkpoint_path == path
 
