@@ -11,6 +11,7 @@ from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
 from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
+from control.demo.training_run import job_trained
 from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
 
 SLUG = "acme/assistant"
@@ -19,7 +20,7 @@ PARENT_LIMIT, CHILD_LIMIT = 5, 4
 
 
 async def product_up(scene: Scene) -> list[str]:
-    """start the product: Redis, control, proxy with two workers"""
+    """start the product: Redis, control, trainer, proxy with two workers"""
     return [await scene.product.start()]
 
 
@@ -284,5 +285,6 @@ STEPS: tuple[Step, ...] = (
     launcher_started,
     cold_start,
     result_delivered,
+    job_trained,
     product_down,
 )

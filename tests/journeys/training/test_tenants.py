@@ -1,0 +1,56 @@
+"""Training between tenants: who may run code, and what another workspace sees."""
+
+import aiohttp
+
+from tests.journeys.conftest import Workspace
+from tests.journeys.product import OperatorClient
+from tests.journeys.training.scene import Training, job_body
+
+
+async def test_only_a_workspace_that_may_train_creates_jobs(trained: Workspace, session: aiohttp.ClientSession) -> None:
+    product = trained.product
+    made = product.command("workspace", "create", "globex", "--prefix", "globex")
+    globex = OperatorClient(session, product, made["api_key"])
+    training = await Training.begin(globex, product, "p")
+
+    status, answer = await globex.ask("POST", training.jobs, {"training_job": job_body("true")})
+    assert (status, answer["code"]) == (403, "TRAINING_NOT_ENABLED")
+
+    product.command("workspace", "set", "globex", "--training")
+    job = await training.create("true")
+    await job.until("COMPLETED")
+    product.command("workspace", "set", "globex", "--no-training")
+    assert (await globex.ask("POST", f"{job.path}/recreate"))[0] == 403
+    assert await job.status() == "COMPLETED"
+
+
+async def test_another_workspace_sees_nothing_of_a_job(
+    training: Training, trained: Workspace, session: aiohttp.ClientSession
+) -> None:
+    saved = "d=$TOLLGATE_CHECKPOINT_DIR/c; mkdir $d; echo 1 > $d/w; touch $d/.complete"
+    job = await training.create(saved, runtime={"checkpointing_config": {"enabled": True}})
+    (checkpoint,) = await job.synced(lambda found: len(found) == 1)
+    await job.until("COMPLETED")
+    made = trained.product.command("workspace", "create", "initech", "--prefix", "initech")
+    trained.product.command("workspace", "set", "initech", "--training")
+    stranger = OperatorClient(session, trained.product, made["api_key"])
+
+    for method, path, body in (
+        ("GET", job.path, None),
+        ("POST", f"{job.path}/stop", None),
+        ("DELETE", job.path, None),
+        ("POST", f"{job.path}/recreate", None),
+        ("POST", f"{job.path}/logs", {}),
+        ("GET", f"{job.path}/metrics", None),
+        ("GET", f"{job.path}/checkpoints", None),
+        ("GET", f"{job.path}/checkpoints/{checkpoint['checkpoint_id']}/files", None),
+        ("GET", f"{job.path}/auth_codes", None),
+        ("POST", f"{job.path}/interactive_session", None),
+        ("GET", f"/v1/training_projects/{training.project}", None),
+        ("POST", training.jobs, {"training_job": job_body("true")}),
+    ):
+        assert (await stranger.ask(method, path, body))[0] == 404, (method, path)
+    for wanted in ({"job_id": job.id}, {"project_id": training.project}, {}):
+        answer = await stranger.call("POST", "/v1/training_jobs/search", wanted)
+        assert answer == {"training_jobs": []}
+    assert await stranger.call("GET", "/v1/training_projects") == {"training_projects": []}
