@@ -10,12 +10,13 @@ from typing import Any
 import aiohttp
 
 from control.demo.scene import Scene, expect, ms_since, until
+from policy.training.job_variables import CHECKPOINT_DIR, NODE_COUNT, NODE_RANK
 from policy.training.statuses import COMPLETED, ENDED
 
 _COMMANDS = (
-    'echo "node $TOLLGATE_NODE_RANK of $TOLLGATE_NODE_COUNT starts"',
+    f'echo "node ${NODE_RANK} of ${NODE_COUNT} starts"',
     'for n in 1 2 3; do echo "{\\"metric\\": \\"loss\\", \\"step\\": $n, \\"value\\": 0.$((9 - n))}"; done',
-    'c="$TOLLGATE_CHECKPOINT_DIR/step-3"; mkdir -p "$c"; echo weights > "$c/weights"; touch "$c/.complete"',
+    f'c="${CHECKPOINT_DIR}/step-3"; mkdir -p "$c"; echo weights > "$c/weights"; touch "$c/.complete"',
 )
 
 
