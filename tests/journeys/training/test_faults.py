@@ -170,4 +170,8 @@ async def test_checkpoints_of_a_job_that_is_killed_are_resumed_and_listed(killab
     (checkpoint,) = await job.synced(lambda found: len(found) == 1)
     assert checkpoint["size_bytes"] == 60_000_000
     await job.until("COMPLETED")
-    assert (await job.read())["checkpoint_sync_status"] == "COMPLETED"
+
+    async def all_synced() -> bool:
+        return bool((await job.read())["checkpoint_sync_status"] == "COMPLETED")
+
+    await eventually(all_synced, "the job's checkpoints are all in the store", every_s=0.05)
