@@ -34,7 +34,7 @@ class Shipping:
         self._has_news = asyncio.Event()
         self._offsets: dict[int, int] = {}
         self._ended_ranks: set[int] = set()
-        self._told: Sequence[CheckpointReport] = ()
+        self._told: Sequence[CheckpointReport] | None = None
         self._is_refused = False
         self._stalled_since: float | None = None
         self.covered: JobReport | None = None
@@ -131,6 +131,6 @@ class Shipping:
 
     async def _tell_checkpoints(self) -> None:
         found = await self._backend.checkpoints(self._seen.job_id, self.attempt)
-        if list(found) != list(self._told):
+        if self._told is None or list(found) != list(self._told):  # at first also none: some may have vanished
             await self._control.checkpoints(self._seen.job_id, self.attempt, found)
             self._told = found
