@@ -23,6 +23,7 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 
 def main() -> None:
     """Run the node. A launch that is not whole, or that another process has claimed, starts nothing."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # whatever the trainer has open, such as locks, is not the job's
     launch = Launch.from_json(sys.stdin.buffer.read())
     _detach_input()
     os.chdir(launch.control_directory)

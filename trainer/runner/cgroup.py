@@ -5,6 +5,7 @@ See docs/reference/training.md#limits.
 
 import os
 
+_PREFIX = "tollgate-"
 _CONTROLLERS = ("memory", "cpu", "pids")
 _CPU_PERIOD_US = 100_000
 MAX_PIDS = 4096
@@ -22,7 +23,7 @@ class Cgroup:
     def make(cls, name: str) -> "Cgroup | None":
         """A new group; None where that is not allowed."""
         for parent in _parents():
-            path = os.path.join(parent, f"tollgate-{name}-{os.getpid()}")
+            path = os.path.join(parent, f"{_PREFIX}{name}-{os.getpid()}")
             for controller in _CONTROLLERS:
                 _try_write(os.path.join(parent, "cgroup.subtree_control"), f"+{controller}")
             try:
@@ -34,6 +35,11 @@ class Cgroup:
                 return group
             group.remove()
         return None
+
+    @classmethod
+    def made_here(cls, path: str) -> "Cgroup | None":
+        """The group that a runner noted; None if the path cannot be one of `make`."""
+        return cls(path) if os.path.basename(path).startswith(_PREFIX) and os.path.isabs(path) else None
 
     def limit(self, memory_bytes: int, millicpu: int) -> None:
         """Set the limits that the kernel has here. A node that exceeds its memory is killed as a whole."""

@@ -4,12 +4,12 @@ See docs/reference/training.md#what-a-job-sees.
 """
 
 import json
+import os
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from trainer.runner.__main__ import main; main()"
-_ROOT = str(Path(__file__).resolve().parent.parent.parent)
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class Launch(NamedTuple):

@@ -69,6 +69,8 @@ class Node:
             result.was_stopped = True
             self._terminate()
         self._kill_rest()
+        if self._status is not None:
+            result.status = self._status
         result.reason = self._limits.reason or result.reason
         return result
 

@@ -35,6 +35,8 @@ class RunnerState(NamedTuple):
 
 
 NO_RUNNER = RunnerState(0, 0, "", None)
+LOST_RUNNER = RunnerState(0, 0, "unknown", None)
+"""There was one, but its file is damaged."""
 
 
 class Exit(NamedTuple):
@@ -64,17 +66,27 @@ def claim(state: RunnerState, directory: str = ".") -> bool:
 
 def read_state(directory: str) -> RunnerState | None:
     """Who has this node; None if nobody yet."""
-    value = read(os.path.join(directory, STATE_FILE))
+    path = os.path.join(directory, STATE_FILE)
+    value = read(path)
+    if value is None and not os.path.exists(path):
+        return None
     try:
-        return None if value is None else RunnerState(**value)
+        state = RunnerState(**value or {})
     except TypeError:
-        return NO_RUNNER
+        return LOST_RUNNER
+    is_whole = _is_count(state.pid) and _is_count(state.start_ticks) and isinstance(state.cgroup, str | None)
+    return state if is_whole else LOST_RUNNER
 
 
 def read_exit(directory: str) -> Exit | None:
     """How the node ended; None if it has not, or nobody could write it down."""
     value = read(os.path.join(directory, EXIT_FILE))
     try:
-        return None if value is None else Exit(**value)
+        found = None if value is None else Exit(**value)
     except TypeError:
         return None
+    return found if found is not None and type(found.status) is int and _is_count(found.at_ns) else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -13,7 +13,14 @@ from typing import TypeVar
 from policy.training.job_spec import ON_FAILURE
 from policy.training.reports import Claimed, JobReport, Restore
 from policy.training.statuses import Outcome, Phase
-from trainer.backend import BackendAwayError, EnvironmentRefusedError, EnvironmentSource, JobCheckpoints, JobEnvironment
+from trainer.backend import (
+    BackendAwayError,
+    EnvironmentRefusedError,
+    EnvironmentSource,
+    JobCheckpoints,
+    JobEnvironment,
+    RestoreError,
+)
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, Owner
 from trainer.edges.local.machine import ADDRESS
@@ -122,6 +129,8 @@ class LocalAttempt:
             early = self._stop
         except EnvironmentRefusedError as error:
             early = End(error.outcome, str(error))
+        except RestoreError as error:
+            early = End(Outcome.DEPLOY_FAILED, str(error))
         except (OSError, ValueError, RunnerNotStartedError) as error:
             early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {_reason(error)}")
         except Exception as error:
@@ -132,13 +141,12 @@ class LocalAttempt:
         await self._watch(early)
 
     async def _adopt(self) -> None:
-        noted = await asyncio.to_thread(self.directory.noted, "end")
-        stop = await asyncio.to_thread(self.directory.noted, "stop")
-        self._stop = None if stop is None else End.from_json(stop)
+        noted = End.from_json(await asyncio.to_thread(self.directory.noted, "end"))
+        self._stop = End.from_json(await asyncio.to_thread(self.directory.noted, "stop"))
         for node in self.nodes:
             await node.adopt()
         if noted is not None:
-            await self._watch(End.from_json(noted))
+            await self._watch(noted)
         elif all(node.was_started for node in self.nodes):
             await self._watch(None)
         else:

@@ -132,9 +132,17 @@ class LocalBackend:
         for attempt in running:
             await attempt.stop(STOPPED_WITH_THE_PRODUCT)
         for attempt in running:
-            await attempt.ended.wait()
+            await self._ended_or_lost(attempt)
         for job_id in list(self._tasks):
             await self._cancel(job_id)
+
+    async def _ended_or_lost(self, attempt: LocalAttempt) -> None:
+        """Wait for its end, unless nothing watches it any more."""
+        ended = asyncio.ensure_future(attempt.ended.wait())
+        try:
+            await asyncio.wait({ended, self._tasks[attempt.job.job_id]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
 
     def _running(self) -> Sequence[LocalAttempt]:
         return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]

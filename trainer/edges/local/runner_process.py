@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.runner.launch import Launch, runner_argv
-from trainer.runner.state import NO_RUNNER, RunnerState, claim, read_state
+from trainer.runner.state import LOST_RUNNER, NO_RUNNER, RunnerState, claim, read_state
 
 _LOG = "runner.log"
 
@@ -42,8 +42,8 @@ class RunnerProcess:
         """The runner that an earlier trainer started; None if that never happened, and then it never will."""
         if await asyncio.to_thread(claim, NO_RUNNER, str(control)):
             return None
-        state = await asyncio.to_thread(read_state, str(control)) or NO_RUNNER
-        return cls(state) if state.pid else None
+        state = await asyncio.to_thread(read_state, str(control)) or LOST_RUNNER
+        return None if state == NO_RUNNER else cls(state)
 
     @property
     def is_alive(self) -> bool:

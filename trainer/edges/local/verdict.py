@@ -23,8 +23,12 @@ class End:
         return {"outcome": self.outcome.value, "error_message": self.error_message}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "End":
-        return cls(Outcome(value["outcome"]), value["error_message"])
+    def from_json(cls, value: dict[str, Any] | None) -> "End | None":
+        """None if it is damaged, or was never written down."""
+        try:
+            return None if value is None else cls(Outcome(value["outcome"]), value["error_message"])
+        except (KeyError, ValueError):
+            return None
 
 
 def verdict(exits: Sequence[Exit | None], stop: End | None) -> End:
