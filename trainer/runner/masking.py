@@ -19,7 +19,8 @@ def masked_forms(secrets: list[str]) -> list[bytes]:
     forms = set[str]()
     for secret in secrets:
         if len(secret.strip()) >= MIN_CHARS:
-            forms |= {secret, secret.strip(), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+            for form in (secret, secret.strip()):
+                forms |= {form, json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1]}
         forms |= {line.strip() for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
     encoded = {form.encode(errors="surrogateescape") for form in forms}
     return sorted(encoded, key=lambda form: (-len(form), form))

@@ -385,7 +385,9 @@ async def test_fifty_short_jobs_all_complete_and_leave_nothing_behind(stage: Sta
 
 async def test_closed_and_deep_directories_of_a_job_are_removed(stage: Stage) -> None:
     deep = "import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')"
-    job = await started(stage.backend, claimed(f'{PYTHON} -I -c "{deep}"', "mkdir -p closed/in && chmod 0 closed && ln -s / root"))
+    job = await started(
+        stage.backend, claimed(f'{PYTHON} -I -c "{deep}"', "mkdir -p closed/in && chmod 0 closed && ln -s / root")
+    )
     assert (await ended(stage.backend, job)).outcome is Outcome.COMPLETED
 
     await stage.backend.forget(job.job_id, with_store=False)
