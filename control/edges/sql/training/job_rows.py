@@ -24,7 +24,8 @@ UNFINISHED = QUEUED | PLACED
 _FORGOTTEN_AT_ONCE = 200
 """Whoever deletes a project may delete a hundred thousand jobs."""
 _jobs = training_jobs.c
-_COLUMNS = tuple(_jobs[name] for name in JobRecord.__dataclass_fields__)
+_FIELDS = tuple(JobRecord.__dataclass_fields__)
+_COLUMNS = tuple(_jobs[name] for name in _FIELDS)
 
 
 async def find_job(conn: Connection, workspace_id: str, project_id: str, job_id: str) -> JobRecord | None:
@@ -175,15 +176,11 @@ def _values(record: JobRecord) -> dict[str, Any]:
 
 
 def _record(row: Any) -> JobRecord:
-    values = {name: getattr(row, name) for name in JobRecord.__dataclass_fields__}
-    return JobRecord(
-        **values
-        | {
-            "resources": NodeResources.from_wire(orjson.loads(row.resources)),
-            "nodes": tuple(map(NodeState.from_wire, orjson.loads(row.nodes))),
-            "output_offsets": {int(rank): offset for rank, offset in orjson.loads(row.output_offsets).items()},
-        }
-    )
+    values = dict(zip(_FIELDS, row, strict=True))
+    values["resources"] = NodeResources.from_wire(orjson.loads(row.resources))
+    values["nodes"] = tuple(map(NodeState.from_wire, orjson.loads(row.nodes)))
+    values["output_offsets"] = {int(rank): offset for rank, offset in orjson.loads(row.output_offsets).items()}
+    return JobRecord(**values)
 
 
 def _optional(row: Any) -> JobRecord | None:
