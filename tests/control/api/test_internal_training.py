@@ -4,6 +4,7 @@ See docs/reference/training.md#internal-api.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from control.edges.sql.training.tables import training_checkpoints
 from control.resources.ids import new_nonce
 from control.resources.training import backend_reports
 from policy.sealing import seal
-from policy.training.job_spec import JobSpec, SecretRef
+from policy.training.job_spec import ON_STARTUP, JobSpec, SecretRef, SessionSpec
 from policy.training.reports import CheckpointFile, NodeState, Restore
 from policy.training.statuses import (
     ALL_SYNCED,
@@ -34,7 +35,7 @@ from policy.training.statuses import (
 )
 from tests.control.plane import SECRET_KEYS, TOKEN, ControlPlane, Json
 from tests.control.resources.training.job_examples import SMALL
-from tests.control.trainer import HOST, Trainer, add_job, change, report, stored
+from tests.control.trainer import HOST, PROJECT, SPEC, Trainer, add_job, change, report, stored
 
 RUNS = report(Phase.RUNNING)
 
@@ -68,7 +69,8 @@ async def test_job_goes_from_created_to_its_end_by_what_is_reported(plane: Contr
     assert (await stored(plane.store)) == ended
 
 
-async def test_wanted_jobs_say_all_that_placement_needs_in_order(plane: ControlPlane, trainer: Trainer) -> None:
+async def test_wanted_jobs_say_all_that_placement_needs_in_order(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, id="tj_old", created_at_ms=1)
     await add_job(plane, id="tj_new", created_at_ms=2)
     await add_job(plane, id="tj_high", created_at_ms=3, priority=5, node_count=2, availability_model="spot")
@@ -79,16 +81,18 @@ async def test_wanted_jobs_say_all_that_placement_needs_in_order(plane: ControlP
     assert (high.priority, high.node_count, high.availability_model, high.resources) == (5, 2, "spot", SMALL)
 
 
-async def test_reports_of_another_attempt_and_late_ones_change_nothing(plane: ControlPlane, trainer: Trainer) -> None:
+async def test_reports_of_another_attempt_and_late_ones_change_nothing(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, status=RUNNING, attempt=2)
     await trainer.sync(report(Phase.ENDED, Outcome.FAILED, attempt=1))
     await trainer.sync(report(Phase.ENDED, Outcome.FAILED, attempt=3))
     assert (await stored(plane.store)).status == RUNNING
 
 
-async def test_preempted_job_waits_again_and_a_job_that_is_to_stop_is_wanted_stopped(
-    plane: ControlPlane, trainer: Trainer
+async def test_preempted_job_waits_again_and_one_that_is_to_stop_is_wanted_stopped(
+    sqlite_plane: ControlPlane,
 ) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, status=RUNNING, attempt=1)
     (waits,) = (await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))).jobs
     assert (waits.status, waits.wanted, waits.attempt) == (PENDING, Wanted.RUN, 1)
@@ -114,9 +118,10 @@ async def test_deleted_job_is_wanted_forgotten_until_nothing_is_left_of_it(
     assert (await trainer.sync(*forgotten)).jobs == ()
 
 
-async def test_running_job_that_control_does_not_know_or_has_ended_is_wanted_stopped(
-    plane: ControlPlane, trainer: Trainer
+async def test_running_job_that_has_ended_or_is_unknown_here_is_wanted_stopped(
+    sqlite_plane: ControlPlane,
 ) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, status=FAILED, attempt=1)
     unknown = [report(Phase.RUNNING, id="tj_9", attempt=7), report(Phase.ENDED, Outcome.FAILED, id="tj_8")]
     wanted = (await trainer.sync(RUNS, *unknown, report(Phase.WAITING, id="tj_7"))).jobs
@@ -139,6 +144,16 @@ async def test_checkpoints_of_an_ended_job_are_synced_once_the_trainer_says_so_o
     assert (await stored(plane.store, "tj_2")).checkpoint_sync_status == ALL_SYNCED
     await trainer.sync(report(Phase.ENDED, Outcome.COMPLETED))
     assert (await stored(plane.store, "tj_1")).checkpoint_sync_status == ALL_SYNCED
+
+
+async def test_report_that_a_job_runs_begins_its_sessions_on_startup(sqlite_plane: ControlPlane) -> None:
+    trainer = Trainer(sqlite_plane)
+    await add_job(sqlite_plane, replace(SPEC, session=SessionSpec(ON_STARTUP, 5)), status=DEPLOYING, attempt=1)
+    await trainer.sync(report(Phase.STARTING))
+    codes = f"/v1/training_projects/{PROJECT}/jobs/tj_1/auth_codes"
+    assert (await sqlite_plane.get(codes)).ok() == {"auth_codes": []}
+    await trainer.sync(RUNS)
+    assert [one["replica_id"] for one in (await sqlite_plane.get(codes)).ok()["auth_codes"]] == ["g00r0"]
 
 
 async def test_report_that_changes_nothing_is_one_reading_transaction(
@@ -318,7 +333,8 @@ async def test_attempt_starts_with_the_last_checkpoint_of_the_job_or_of_the_one_
     assert (await trainer.claim(attempt=1)).restore == own
 
 
-async def test_job_without_an_earlier_checkpoint_starts_from_nothing(plane: ControlPlane, trainer: Trainer) -> None:
+async def test_job_without_an_earlier_checkpoint_starts_from_nothing(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, id="tj_0", status=COMPLETED, attempt=1, is_deleted=True)
     await add_checkpoint(plane, "tj_0", "step-1", 1)
     await add_job(plane, recreated_from="tj_0")
@@ -327,9 +343,8 @@ async def test_job_without_an_earlier_checkpoint_starts_from_nothing(plane: Cont
     assert (await trainer.claim("tj_2")).restore is None
 
 
-async def test_claim_waits_while_the_checkpoint_to_start_with_is_on_its_way(
-    plane: ControlPlane, trainer: Trainer
-) -> None:
+async def test_claim_waits_while_the_checkpoint_to_start_with_is_on_its_way(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane, id="tj_0", status=COMPLETED, attempt=1, checkpoint_sync_status=SYNCING)
     await add_job(plane, recreated_from="tj_0")
     (await trainer.try_claim()).refused(409)
@@ -371,7 +386,8 @@ async def test_environment_is_opened_once_for_whoever_has_the_token(
     assert (await stored(plane.store)).environment_digest is None
 
 
-async def test_token_of_an_attempt_that_is_over_opens_nothing(plane: ControlPlane, trainer: Trainer) -> None:
+async def test_token_of_an_attempt_that_is_over_opens_nothing(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     await add_job(plane)
     first = await trainer.claim()
     await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))
@@ -394,9 +410,8 @@ async def test_guessed_tokens_open_nothing_and_write_nothing(sqlite_plane: Contr
     assert (await stored(sqlite_plane.store)).environment_digest is not None
 
 
-async def test_missing_secret_is_named_and_another_workspaces_is_not_found(
-    plane: ControlPlane, trainer: Trainer
-) -> None:
+async def test_missing_secret_is_named_and_another_workspaces_is_not_found(sqlite_plane: ControlPlane) -> None:
+    plane, trainer = sqlite_plane, Trainer(sqlite_plane)
     other = await plane.another_workspace()
     (await plane.post("/v1/secrets", {"name": "hf", "value": "theirs"}, key=other["api_key"])).ok()
     await add_secret(plane, "b", "ours")
