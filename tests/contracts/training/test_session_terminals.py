@@ -20,7 +20,7 @@ from policy.training.reports import WantedTerminal
 from policy.training.statuses import COMPLETED, Outcome
 from tests.contracts.training.backends import Control, NoCheckpoints, claimed, printed, settings, started
 from tests.contracts.training.shells import Shell, running_shell
-from tests.control.conftest import migrated_file, sqlite_plane
+from tests.control.conftest import migrated_file, sqlite_plane, sqlite_url
 from tests.control.plane import TOKEN, ControlPlane
 from tests.control.training_jobs import RunningJob, running_job
 from tests.waiting import eventually, until_still
@@ -29,7 +29,7 @@ from trainer.edges.local import LocalBackend
 from trainer.edges.terminal_socket import TerminalDialler
 from trainer.terminals import Terminals as TrainerTerminals
 
-__all__ = ["migrated_file", "sqlite_plane"]
+__all__ = ["migrated_file", "sqlite_plane", "sqlite_url"]
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
