@@ -291,14 +291,14 @@ class CheckpointSync:
         return [name for name in over if name not in self._due]
 
     async def _remove_outdated(self, name: str) -> None:
-        at = self._outdated_at[name]
-        try:
-            await in_daemon_thread(self._transfer.remove_others, self._synced[name].snapshot)
-        except StoreError as error:
-            self._fail(error)
+        synced, at = self._synced.get(name), self._outdated_at.pop(name, 0.0)
+        if synced is None:
             return
-        if self._outdated_at[name] == at:
-            del self._outdated_at[name]
+        try:
+            await in_daemon_thread(self._transfer.remove_others, synced.snapshot)
+        except StoreError as error:
+            self._outdated_at.setdefault(name, at)
+            self._fail(error)
 
     def _warn_once(self, name: str, reason: str) -> None:
         if (name, reason) not in self._warned:

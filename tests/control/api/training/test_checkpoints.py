@@ -133,28 +133,26 @@ async def test_reports_of_unknown_and_deleted_jobs_are_refused(running: ControlP
     (await report(running, synced())).refused(404)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"location": "tj_2/step-1/v1"}, "location"),
-        ({"location": "tj_1/../v1"}, "location"),
-        ({"location": "tj_1/a"}, "location"),
-        ({"name": "../x"}, "name"),
-        ({"checkpoint_type": "HALF"}, "checkpoint_type"),
-        ({"created_at_ms": 10**15}, "created_at_ms"),
-        ({"size_bytes": 2**53}, "size_bytes"),
-        ({"base_model": "a\0"}, "base_model"),
-        ({"files": ()}, "files"),
-        ({"files": (file("../../etc/passwd"),)}, "files.path"),
-        ({"files": (file(), file())}, "files"),
-        ({"files": (CheckpointFile("a", 1, "no digest"),)}, "files.sha256"),
-    ],
+MALFORMED: tuple[tuple[Json, str], ...] = (
+    ({"location": "tj_2/step-1/v1"}, "location"),
+    ({"location": "tj_1/../v1"}, "location"),
+    ({"location": "tj_1/a"}, "location"),
+    ({"name": "../x"}, "name"),
+    ({"checkpoint_type": "HALF"}, "checkpoint_type"),
+    ({"created_at_ms": 10**15}, "created_at_ms"),
+    ({"size_bytes": 2**53}, "size_bytes"),
+    ({"base_model": "a\0"}, "base_model"),
+    ({"files": ()}, "files"),
+    ({"files": (file("../../etc/passwd"),)}, "files.path"),
+    ({"files": (file(), file())}, "files"),
+    ({"files": (CheckpointFile("a", 1, "no digest"),)}, "files.sha256"),
 )
-async def test_malformed_reports_are_400_and_name_the_member(
-    sqlite_running: ControlPlane, changes: Json, named: str
-) -> None:
-    problem = (await report(sqlite_running, replace(synced(), **changes))).refused(400)
-    assert named in problem["error"]
+
+
+async def test_malformed_reports_are_400_and_name_the_member(sqlite_running: ControlPlane) -> None:
+    for changes, named in MALFORMED:
+        problem = (await report(sqlite_running, replace(synced(), **changes))).refused(400)
+        assert named in problem["error"]
     assert await listed(sqlite_running) == []
 
 
@@ -226,24 +224,24 @@ async def test_files_open_without_credentials(downloads: ControlPlane) -> None:
         assert answer.headers["Content-Disposition"] == "attachment; filename*=UTF-8''%C3%BC%20%22.html"
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "got"),
-    [
-        ("bytes=10-19", 206, slice(10, 20)),
-        ("bytes=2000000-", 206, slice(2_000_000, None)),
-        ("bytes=-5", 206, slice(-5, None)),
-        ("bytes=0-", 200, slice(None)),
-        ("bytes=0-1,5-6", 200, slice(None)),
-        ("lines=1-2", 200, slice(None)),
-        ("bytes=2097152-", 416, None),
-    ],
+RANGES: tuple[tuple[str, int, slice | None], ...] = (
+    ("bytes=10-19", 206, slice(10, 20)),
+    ("bytes=2000000-", 206, slice(2_000_000, None)),
+    ("bytes=-5", 206, slice(-5, None)),
+    ("bytes=0-", 200, slice(None)),
+    ("bytes=0-1,5-6", 200, slice(None)),
+    ("lines=1-2", 200, slice(None)),
+    ("bytes=2097152-", 416, None),
 )
-async def test_ranges_of_a_file_are_served(downloads: ControlPlane, asked: str, status: int, got: slice | None) -> None:
+
+
+async def test_ranges_of_a_file_are_served(downloads: ControlPlane) -> None:
     [model, _] = await files_of(downloads)
-    async with downloads.client.get(path_of(model), headers={"Range": asked}) as answer:
-        assert answer.status == status
-        if got is not None:
-            assert await answer.read() == CONTENT[got]
+    for asked, status, got in RANGES:
+        async with downloads.client.get(path_of(model), headers={"Range": asked}) as answer:
+            assert answer.status == status, asked
+            if got is not None:
+                assert await answer.read() == CONTENT[got]
     async with downloads.client.head(path_of(model)) as answer:
         assert (answer.status, answer.headers["Content-Length"]) == (200, str(len(CONTENT)))
 
