@@ -45,7 +45,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
 
     def ls(self, path: str, detail: bool = True, **_kwargs: Any) -> Any:
         self.bucket.check()
-        start = self._strip_protocol(path).rstrip("/") + "/"
+        start = path.rstrip("/") + "/"
         found: dict[str, dict[str, Any]] = {}
         for key, content in self.bucket.contents.items():
             if key.startswith(start):
@@ -58,21 +58,21 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
 
     def info(self, path: str, **_kwargs: Any) -> dict[str, Any]:
         self.bucket.check()
-        key = self._strip_protocol(path)
+        key = path
         if key not in self.bucket.contents:
             raise FileNotFoundError(key)
         return {"name": key, "type": "file", "size": len(self.bucket.contents[key])}
 
     def rm_file(self, path: str) -> None:
         self.bucket.check()
-        del self.bucket.contents[self._strip_protocol(path)]
+        del self.bucket.contents[path]
 
     def rmdir(self, path: str) -> None:
         raise FileNotFoundError(path)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_kwargs: Any) -> bytes:
         self.bucket.check()
-        return self.bucket.contents[self._strip_protocol(path)][start:end]
+        return self.bucket.contents[path][start:end]
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> "ObjectFile":
         self.bucket.check()
