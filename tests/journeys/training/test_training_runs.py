@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from tests.journeys.product import COMMAND
 from tests.journeys.training.scene import TRAIN, Job, Training
 from tests.ports import own_port
 from tests.waiting import eventually
@@ -145,3 +146,25 @@ async def test_job_that_never_fits_is_refused_by_its_field(training: Training) -
     status, answer = await training.operator.ask("POST", training.jobs, body)
     assert status == 400, answer
     assert answer["details"][0]["field"] == "training_job.compute.cpu_count"
+
+
+async def test_watch_follows_a_job_to_its_end(training: Training) -> None:
+    point = '{\\"metric\\": \\"loss\\", \\"step\\": 7, \\"value\\": 0.5}'
+    good = await training.create(f'echo "{point}"; sleep 2')
+    bad = await training.create("exit 3")
+    product = training.product
+    surroundings = {"TOLLGATE_URL": product.control, "TOLLGATE_API_KEY": training.operator.api_key}
+
+    told = []
+    for job in (good, bad):
+        words = (*COMMAND, "training", "watch", job.id)
+        watching = await asyncio.create_subprocess_exec(
+            *words, env=product.environment | surroundings, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await watching.communicate()
+        told.append((watching.returncode, out.decode()))
+
+    assert [status for status, _ in told] == [0, 1]
+    assert "loss 0.5 (step 7)" in told[0][1]
+    assert "COMPLETED" in told[0][1].splitlines()[-1]
+    assert "node 0 exited with status 3" in told[1][1].splitlines()[-1]
