@@ -18,6 +18,8 @@ from trainer.output_lines import batch
 PAUSE_S = 0.5
 AWAY_PAUSE_S = 1.0
 FAILURE_PAUSE_S = 10.0
+MAX_CHUNKS = 16
+"""Of one node, before it is the next one's turn: a node may print faster than control takes it."""
 OVERDUE_S = 60.0
 """An end is withheld for so long while control answers and takes no output."""
 log = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ class Shipping:
         self._offsets: dict[int, int] = {}
         self._ended_ranks: set[int] = set()
         self._told: Sequence[CheckpointReport] | None = None
-        self._is_refused = False
+        self._is_refused = self._has_more = False
         self._stalled_since: float | None = None
         self.covered: JobReport | None = None
 
@@ -90,12 +92,12 @@ class Shipping:
                 "Output of job %s could not be delivered; trying again in %g s", self._seen.job_id, FAILURE_PAUSE_S
             )
             return FAILURE_PAUSE_S
-        return PAUSE_S
+        return 0 if self._has_more else PAUSE_S
 
     async def deliver(self) -> None:
-        """Deliver what there is now, once."""
+        """Deliver what there is now, of each node a bounded part."""
         seen = self._seen
-        is_complete = True
+        is_complete, self._has_more = True, False
         try:
             for node in () if self._is_refused else seen.nodes:
                 is_complete = await self._ship(seen, node.rank) and is_complete
@@ -111,12 +113,16 @@ class Shipping:
             )
         if is_complete or self._is_refused:
             self.covered, self._stalled_since = seen, None
+        elif self._has_more:
+            self._stalled_since = None
         else:
             self._stalled_since = self._stalled_since or self._clock()
 
     async def _ship(self, seen: JobReport, rank: int) -> bool:
         """Deliver one node's output as far as there is some. Returns whether control took it all."""
-        while rank not in self._ended_ranks:
+        for _ in range(MAX_CHUNKS):
+            if rank in self._ended_ranks:
+                return True
             offset = self._offsets.get(rank, 0)
             chunk = await self._backend.output(seen.job_id, self.attempt, rank, offset)
             taken = offset
@@ -127,7 +133,8 @@ class Shipping:
                 self._ended_ranks.add(rank)
             elif taken == offset:  # there is nothing, or control takes nothing
                 return chunk.next_offset == offset and seen.phase is not Phase.ENDED
-        return True
+        self._has_more = True
+        return False
 
     async def _tell_checkpoints(self) -> None:
         found = await self._backend.checkpoints(self._seen.job_id, self.attempt)

@@ -8,6 +8,7 @@ from policy.training.resources import NodeResources
 from policy.training.statuses import FULL, Outcome, Phase
 from tests.fakes.training_backend import STOPPED_WITH_THE_PRODUCT
 from tests.trainer.world import TURNS, World
+from trainer.backend import OutputChunk
 from trainer.sync_loop import CLOSE_S, SyncLoop
 
 WHOLE = NodeResources(millicpu=4000, memory_mib=1024)
@@ -28,6 +29,25 @@ async def test_a_failed_node_is_named_and_its_last_words_are_kept(world: World) 
     assert world.status("j") == "FAILED"
     assert world.control.jobs["j"].error_message == "node 0 exited with status 3"
     assert [(line.level, line.message) for line in world.control.lines["j"]] == [("WARNING", "out of memory")]
+
+
+async def test_a_node_that_prints_without_end_delays_neither_the_others_nor_checkpoints(world: World) -> None:
+    world.control.create("j", "echo begun", "sleep 9", node_count=2)
+    await world.rounds(3)
+    attempt = world.attempt("j")
+    read = world.backend.output
+
+    async def endless(job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
+        if rank == 0:
+            world.attempt("j").print("more")
+        return await read(job_id, attempt, rank, offset)
+
+    world.backend.output = endless  # type: ignore[method-assign]
+    attempt.print("the other node", rank=1)
+    attempt.checkpoints = [CheckpointReport("step-1", "j/step-1/0", 1, FULL, None, None, 3)]
+    await world.rounds(6)
+    assert "the other node" in world.control.log_of("j")
+    assert world.control.checkpoints_of["j"]
 
 
 async def test_metrics_are_lines_of_json(world: World) -> None:

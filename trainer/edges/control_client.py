@@ -71,6 +71,8 @@ class ControlClient:
         try:
             async with self._session.post(self._url + path, json=body, allow_redirects=False) as answer:
                 return answer.status, await answer.json(content_type=None)
+        except aiohttp.ClientConnectorError as error:
+            raise ControlAwayError(f"no connection to {error.host} port {error.port}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ControlAwayError(str(error) or "no answer in time") from None
         except ValueError:

@@ -80,8 +80,9 @@ async def test_a_wrong_internal_token_is_an_outage_that_names_the_setting() -> N
 
 
 async def test_nobody_there_is_an_outage() -> None:
-    client = ControlClient(f"http://{HOST}:{own_port()}", TOKEN)
-    with pytest.raises(ControlAwayError):
+    port = own_port()
+    client = ControlClient(f"http://{HOST}:{port}", TOKEN)
+    with pytest.raises(ControlAwayError, match=f"no connection to {HOST} port {port}"):
         await client.sync(REPORT)
     await client.close()
 
