@@ -1,0 +1,1 @@
+"""The `ray` backend: runs each attempt as a submitted Ray job, whose driver runs a node on each Ray machine it got."""
