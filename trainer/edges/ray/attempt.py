@@ -1,0 +1,164 @@
+"""One attempt at a job, as its driver runs it: reserve, start, watch and end the nodes, sync the checkpoints, tell all.
+
+Knows Ray only by `trainer/edges/ray/parts.py`. See docs/reference/training.md#ray.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from policy.training.reports import JobReport, NodeState
+from policy.training.statuses import Outcome, Phase
+from trainer.backend import EnvironmentRefusedError, EnvironmentSource
+from trainer.edges.ray.launch import RayLaunch
+from trainer.edges.ray.node_watch import NodeWatch
+from trainer.edges.ray.parts import Checkpoints, LostError, Node, NodeStart, NoRoomError, Placement, Synced
+from trainer.edges.ray.records import Record
+
+_SYNC_EVERY_S = 1.0
+Result = TypeVar("Result")
+
+
+class _StoppedError(Exception):
+    """The job was stopped before a node started."""
+
+
+class Attempt:
+    """Runs one attempt to its end. `tell` gets all that the trainer must know."""
+
+    def __init__(
+        self, launch: RayLaunch, placement: Placement, environment: EnvironmentSource, tell: Callable[[Record], None]
+    ) -> None:
+        self._launch = launch
+        self._placement = placement
+        self._environment = environment
+        self._tell = tell
+        self._stop = asyncio.Event()
+        states = tuple(NodeState(rank, host) for rank, host in enumerate(launch.hosts))
+        self._report = JobReport(launch.job.job_id, launch.job.attempt, Phase.STARTING, nodes=states)
+        self._synced = Synced((), False)
+        self._nodes: list[Node] = []
+        self._checkpoints: Checkpoints | None = None
+
+    def stop(self) -> None:
+        """End the nodes. What they wrote still goes into the store."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Returns when the attempt has ended, its checkpoints are in the store and its files are gone."""
+        self._tell(self._report)
+        try:
+            await self._start()
+        except (LostError, NoRoomError, EnvironmentRefusedError, _StoppedError) as error:
+            await self._clean()
+            self._change(phase=Phase.ENDED, outcome=_early_outcome(error), error_message=str(error) or None)
+            return
+        self._change(phase=Phase.RUNNING)
+        await self._run()
+
+    async def _start(self) -> None:
+        job = self._launch.job
+        await self._unless_stopped(self._placement.reserve())
+        self._nodes = [self._placement.node(rank) for rank in range(job.spec.node_count)]
+        self._checkpoints = None if job.spec.checkpoint_path is None else self._placement.checkpoints()
+        addresses = await self._unless_stopped(asyncio.gather(*(node.prepare() for node in self._nodes)))
+        if self._checkpoints is not None and job.restore is not None:
+            await self._unless_stopped(self._checkpoints.restore(job.restore))
+        environment = await self._unless_stopped(self._environment(job.environment_token))
+        await asyncio.gather(*(node.start(NodeStart(environment, addresses[0])) for node in self._nodes))
+
+    async def _unless_stopped(self, work: Awaitable[Result]) -> Result:
+        """The result of `work`; cancels it and raises _StoppedError when the job is stopped meanwhile."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise _StoppedError
+            return working.result()
+        finally:
+            stopping.cancel()
+            working.cancel()
+
+    async def _run(self) -> None:
+        """Watch the nodes and sync beside it; then finish the sync and clean up."""
+        ended = asyncio.Event()
+        syncing = asyncio.ensure_future(self._sync(ended))
+        watch = NodeWatch(self._nodes, self._launch.stop_grace_s, self._tell, self._node_ended)
+        outcome, reason = await watch.run(self._stop)
+        has_sync = self._checkpoints is not None
+        self._change(phase=Phase.ENDED, outcome=outcome, error_message=reason, is_syncing=has_sync)
+        ended.set()
+        ended_nodes, self._nodes = self._nodes, []
+        await _despite_losses(node.clean() for node in ended_nodes[int(has_sync) :])  # node 0's: with its checkpoints
+        self._placement.release()
+        await syncing
+        await self._clean()
+        self._change(is_syncing=False)
+
+    async def _clean(self) -> None:
+        """Remove the files of the attempt, and end what may still run of it."""
+        await _despite_losses(node.clean() for node in self._nodes)
+        if self._checkpoints is not None:
+            await _despite_losses((self._checkpoints.clean(),))
+        self._placement.release()
+
+    async def _sync(self, ended: asyncio.Event) -> None:
+        """Sync every second until the nodes have ended and all is in the store, or the machine is lost."""
+        checkpoints = self._checkpoints
+        try:
+            while checkpoints is not None and not ended.is_set():
+                self._take(await checkpoints.look())
+                await _within(_SYNC_EVERY_S, ended)
+            while checkpoints is not None:
+                self._take(await checkpoints.finish())
+                if not self._synced.is_syncing:
+                    return
+                await asyncio.sleep(_SYNC_EVERY_S)
+        except LostError:
+            return  # the watch of node 0 tells of the loss, or the node ended before it
+
+    def _take(self, synced: Synced) -> None:
+        if synced.reports != self._synced.reports:
+            self._tell(synced.reports)
+        self._synced = synced
+        if self._report.phase is not Phase.ENDED:
+            self._change(is_syncing=synced.is_syncing)
+
+    def _node_ended(self, rank: int, exit_status: int) -> None:
+        states = list(self._report.nodes)
+        states[rank] = replace(states[rank], exit_status=exit_status)
+        self._change(nodes=tuple(states))
+
+    def _change(self, **changes: object) -> None:
+        """Change the report, and tell it if that makes a difference."""
+        before, self._report = self._report, replace(self._report, **changes)  # type: ignore[arg-type]
+        if self._report != before:
+            self._tell(self._report)
+
+
+def _early_outcome(error: Exception) -> Outcome:
+    """The outcome of an attempt of which no start command ran."""
+    if isinstance(error, EnvironmentRefusedError):
+        return error.outcome
+    if isinstance(error, NoRoomError):
+        return Outcome.REQUEUED
+    return Outcome.STOPPED if isinstance(error, _StoppedError) else Outcome.DEPLOY_FAILED
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Wait for the event, at most `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+async def _despite_losses(works: Iterable[Awaitable[None]]) -> None:
+    """Do all of it. What is lost needs no cleaning."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    for error in done:
+        if isinstance(error, BaseException) and not isinstance(error, LostError):
+            raise error

@@ -1,0 +1,90 @@
+"""Follows the log of one attempt's driver into its spool, through outages, up to the driver's end.
+
+See docs/reference/training.md#ray.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from policy.training.statuses import Outcome
+from trainer.backend import BackendAwayError, OutputChunk
+from trainer.edges.ray.cluster import RayCluster
+from trainer.edges.ray.spool import Spool
+
+_PAUSE_S = 1.0
+_MAX_FAILURES_AFTER_END = 15
+"""Then the end is reported without what is missing of the log."""
+_STOP_FILE = "stop"
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Begins to follow at once. Keeps on disk what a stop was meant to be, for the next trainer."""
+
+    def __init__(self, cluster: RayCluster, submission_id: str, directory: Path) -> None:
+        self.spool = Spool(directory)
+        self.is_done = False
+        """Everything that the driver told was taken, and the driver has ended."""
+        self._cluster = cluster
+        self._submission_id = submission_id
+        self._stop_file = directory / _STOP_FILE
+        self.stop_outcome = self._read_stop()
+        self._following = asyncio.ensure_future(self._follow())
+
+    def stop_is_asked(self, outcome: Outcome) -> None:
+        """Keep what the end will mean. STOPPED wins over REQUEUED."""
+        if self.stop_outcome is not Outcome.STOPPED:
+            self.stop_outcome = outcome
+            self._stop_file.parent.mkdir(parents=True, exist_ok=True)
+            self._stop_file.write_text(outcome.value)
+
+    def _read_stop(self) -> Outcome | None:
+        try:
+            return Outcome(self._stop_file.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:  # the disk was full when it was written
+            return Outcome.STOPPED
+
+    def output(self, rank: int, offset: int) -> OutputChunk:
+        return self.spool.chunk(rank, offset, self.is_done)
+
+    async def _follow(self) -> None:
+        failures_after_end = 0
+        while not self.is_done:
+            self.spool.begin()
+            was_read = await self._read()
+            if await self._has_ended():
+                failures_after_end += 0 if was_read else 1
+                self.is_done = was_read or failures_after_end >= _MAX_FAILURES_AFTER_END
+            if not self.is_done:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _read(self) -> bool:
+        """Read the log from its start to its end. False if that failed."""
+        try:
+            async for chunk in self._cluster.log(self._submission_id):
+                self.spool.take(chunk)
+        except BackendAwayError as error:
+            log.info("Ray's log of %s cannot be read now: %s It is read again.", self._submission_id, error)
+            return False
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("Ray's log of %s has a damaged record (%s). It is read again.", self._submission_id, error)
+            return False
+        return True
+
+    async def _has_ended(self) -> bool:
+        try:
+            jobs = await self._cluster.jobs()
+        except BackendAwayError:
+            return False
+        return any(job.submission_id == self._submission_id and job.has_ended for job in jobs)
+
+    async def remove(self) -> None:
+        await self.close()
+        self.spool.remove()
+
+    async def close(self) -> None:
+        self._following.cancel()
+        await asyncio.gather(self._following, return_exceptions=True)

@@ -1,0 +1,101 @@
+"""What an attempt is made of, as its driver sees it: nodes, checkpoints and the room that Ray reserved for them.
+
+`trainer/edges/ray/placement.py` has the real ones, which are actors on the machines of the cluster.
+See docs/reference/training.md#ray.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from policy.training.reports import CheckpointReport, Restore
+from trainer.backend import JobEnvironment
+
+
+class LostError(Exception):
+    """A part of the attempt is gone, or could not begin. The message says which part, where and why."""
+
+
+class NoRoomError(Exception):
+    """The Ray cluster has no room for the nodes now. The message says how long the driver waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStart:
+    """What a node needs that is known only when all nodes have their machines."""
+
+    environment: JobEnvironment
+    leader_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`content`: whole lines of output from the asked offset on. `exit_status`: only once there is no more of it."""
+
+    content: bytes
+    exit_status: int | None = None
+    failure: str | None = None
+    """Why the job failed with this node, such as `node 1 exited with status 3`."""
+    did_run: bool = True
+    """False: no start command could be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The checkpoints after a look at them. `is_syncing`: one that is complete on disk is not in the store yet."""
+
+    reports: tuple[CheckpointReport, ...]
+    is_syncing: bool
+
+
+class Node(Protocol):
+    """A node on its machine. Every method may raise LostError."""
+
+    async def prepare(self) -> str:
+        """Make the node's directories. Returns the machine's address."""
+        ...
+
+    async def start(self, start: NodeStart) -> None: ...
+
+    async def progress(self, offset: int) -> Progress: ...
+
+    async def stop(self) -> None:
+        """SIGTERM now, SIGKILL after the grace period."""
+        ...
+
+    async def clean(self) -> None:
+        """Remove the node's files."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """The checkpoint directory on node 0's machine. Every method may raise LostError."""
+
+    async def restore(self, restore: Restore) -> None: ...
+
+    async def look(self) -> Synced:
+        """Send what is complete."""
+        ...
+
+    async def finish(self) -> Synced:
+        """After the end of the nodes: send what is left."""
+        ...
+
+    async def clean(self) -> None:
+        """Remove the directory, and all that is left of the attempt on that machine."""
+        ...
+
+
+class Placement(Protocol):
+    """The attempt's room in the cluster."""
+
+    async def reserve(self) -> None:
+        """Reserve room for all nodes. Raises NoRoomError."""
+        ...
+
+    def node(self, rank: int) -> Node: ...
+
+    def checkpoints(self) -> Checkpoints: ...
+
+    def release(self) -> None:
+        """Give the room of the nodes back. The checkpoints need none."""
+        ...

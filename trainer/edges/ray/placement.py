@@ -1,0 +1,157 @@
+"""The attempt's room in a Ray cluster, and its nodes and checkpoints as actors there. Runs in the driver.
+
+Documented APIs only: placement groups with label selectors, actors, scheduling strategies, `ray.nodes`.
+See docs/reference/training.md#ray.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from policy.training.reports import Restore
+from trainer.edges.ray.checkpoint_actor import CheckpointActor
+from trainer.edges.ray.launch import RayLaunch
+from trainer.edges.ray.machines import NODE_ID_LABEL, bundle
+from trainer.edges.ray.node_actor import NodeActor
+from trainer.edges.ray.parts import LostError, NodeStart, NoRoomError, Progress, Synced
+
+ROOM_TIMEOUT_S = 60.0
+"""How long the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
+_CALL_TIMEOUT_S = 60.0
+"""For calls that need no network but Ray's: longer than Ray takes to notice a lost machine."""
+_ROOM_LOOK_S = 1.0
+Result = TypeVar("Result")
+
+
+class RayPlacement:
+    """Satisfies `parts.Placement`."""
+
+    def __init__(self, launch: RayLaunch) -> None:
+        self._launch = launch
+        self._bundle = bundle(launch.job.spec.resources)
+        self._group: PlacementGroup | None = None
+
+    async def reserve(self) -> None:
+        """One bundle per node, each on the machine that the trainer chose: where it has all, on distinct machines."""
+        nodes = self._launch.ray_nodes
+        self._group = placement_group(
+            [self._bundle] * len(nodes),
+            strategy="STRICT_SPREAD" if len(set(nodes)) == len(nodes) else "SPREAD",
+            bundle_label_selector=[{NODE_ID_LABEL: node} for node in nodes],
+        )
+        for _ in range(int(ROOM_TIMEOUT_S / _ROOM_LOOK_S)):
+            if await asyncio.to_thread(self._group.wait, _ROOM_LOOK_S):
+                return
+        raise NoRoomError(f"the Ray cluster had no room on {', '.join(self._launch.hosts)} for {ROOM_TIMEOUT_S:.0f} s")
+
+    def node(self, rank: int) -> "RayNode":
+        assert self._group is not None, "reserve comes first"
+        bundle = dict(self._bundle)
+        options: dict[str, Any] = {
+            "num_cpus": bundle.pop("CPU"),
+            "memory": bundle.pop("memory"),
+            "num_gpus": bundle.pop("GPU", 0),
+            "resources": bundle,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+        }
+        return RayNode(ray.remote(NodeActor).options(**options).remote(self._launch, rank), self._whereabouts(rank))
+
+    def checkpoints(self) -> "RayCheckpoints":
+        """On the machine of node 0, outside of the reserved room: a long upload holds up no other job."""
+        strategy = NodeAffinitySchedulingStrategy(self._launch.ray_nodes[0], soft=False)
+        options = {"num_cpus": 0, "scheduling_strategy": strategy}
+        actor = ray.remote(CheckpointActor).options(**options).remote(self._launch)
+        return RayCheckpoints(actor, self._whereabouts(0))
+
+    def release(self) -> None:
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
+
+    def _whereabouts(self, rank: int) -> "Whereabouts":
+        return Whereabouts(rank, self._launch.hosts[rank], self._launch.ray_nodes[rank])
+
+
+class Whereabouts:
+    """Where a node is, for messages about its loss."""
+
+    def __init__(self, rank: int, host: str, ray_node: str) -> None:
+        self._rank = rank
+        self._host = host
+        self._ray_node = ray_node
+
+    async def of(self, part: str, call: Awaitable[Result], timeout_s: float | None = _CALL_TIMEOUT_S) -> Result:
+        """The result of a call of an actor. Raises LostError that names the node, its machine and the cause."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except (RayActorError, TimeoutError, GetTimeoutError) as error:
+            raise LostError(await self._loss(part, error)) from error
+        except RayError as error:
+            raise LostError(f"node {self._rank} failed on {self._host}: {part}: {_last_line(error)}") from error
+
+    async def _loss(self, part: str, error: Exception) -> str:
+        alive = {node["NodeID"] for node in await asyncio.to_thread(ray.nodes) if node["Alive"]}
+        if self._ray_node not in alive:
+            return f"node {self._rank} was lost: its machine {self._host} left the Ray cluster"
+        if isinstance(error, RayActorError):
+            return f"node {self._rank} was lost: its Ray worker on {self._host} ended ({_last_line(error)})"
+        return f"node {self._rank} was lost: {self._host} did not answer within {_CALL_TIMEOUT_S:.0f} s ({part})"
+
+
+class RayNode:
+    """Satisfies `parts.Node`."""
+
+    def __init__(self, actor: Any, whereabouts: Whereabouts) -> None:
+        self._actor = actor
+        self._whereabouts = whereabouts
+
+    async def prepare(self) -> str:
+        address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote())
+        return address
+
+    async def start(self, start: NodeStart) -> None:
+        await self._whereabouts.of("its start", self._actor.start.remote(start))
+
+    async def progress(self, offset: int) -> Progress:
+        progress: Progress = await self._whereabouts.of("its progress", self._actor.progress.remote(offset))
+        return progress
+
+    async def stop(self) -> None:
+        await self._whereabouts.of("its stop", self._actor.stop.remote())
+
+    async def clean(self) -> None:
+        await self._whereabouts.of("its removal", self._actor.clean.remote())
+
+
+class RayCheckpoints:
+    """Satisfies `parts.Checkpoints`. What moves files has no time limit."""
+
+    def __init__(self, actor: Any, whereabouts: Whereabouts) -> None:
+        self._actor = actor
+        self._whereabouts = whereabouts
+
+    async def restore(self, restore: Restore) -> None:
+        await self._whereabouts.of("restoring a checkpoint", self._actor.restore.remote(restore), None)
+
+    async def look(self) -> Synced:
+        synced: Synced = await self._whereabouts.of("its checkpoints", self._actor.look.remote(), None)
+        return synced
+
+    async def finish(self) -> Synced:
+        synced: Synced = await self._whereabouts.of("its last checkpoints", self._actor.finish.remote(), None)
+        return synced
+
+    async def clean(self) -> None:
+        await self._whereabouts.of("removing its checkpoints", self._actor.clean.remote())
+
+
+def _last_line(error: Exception) -> str:
+    """Ray puts a traceback before what it says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip()
