@@ -1,19 +1,19 @@
-"""A node on its Ray machine: an actor that starts `trainer.runner` and reads what it writes.
+"""A node on its Ray machine: an actor that starts `trainer.runner` below a guard and reads what the runner writes.
 
-Ray ends an actor with its driver. The kernel then sends the runner SIGTERM, and it ends the node as in any stop.
+Ray ends an actor with its driver. Its guard ends with it, and the runner then ends the node as in any stop.
 See docs/reference/training.md#ray.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
 
 import ray
 
 from policy.training import job_variables
+from trainer.edges.ray import guard
 from trainer.edges.ray.attempt_directory import AttemptDirectory
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.parts import NodeStart, Progress
@@ -23,7 +23,6 @@ from trainer.runner.launch import Launch, runner_argv
 from trainer.runner.output_log import FILE_NAME as OUTPUT_FILE
 from trainer.runner.state import Exit, read_exit
 
-_PR_SET_PDEATHSIG = 1
 _CHUNK_BYTES = 128 * 1024
 """Larger than the longest line of output."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -32,13 +31,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NodeActor:
-    """The far side of `parts.Node`. Ray runs its methods on one event loop, in a thread that lasts as long as it."""
+    """The far side of `parts.Node`. Ray runs its methods on one event loop."""
 
     def __init__(self, launch: RayLaunch, rank: int) -> None:
         self._launch = launch
         self._rank = rank
         self._directory = AttemptDirectory(launch)
-        self._runner: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     async def prepare(self) -> str:
         """Make the directories. Returns the machine's address."""
@@ -48,10 +47,11 @@ class NodeActor:
         return address
 
     async def start(self, start: NodeStart) -> None:
-        """Start the runner, and wait until the first command runs or cannot."""
-        self._runner = self._spawn(self._runner_launch(start))
-        assert self._runner.stdout is not None
-        await asyncio.to_thread(self._runner.stdout.read)
+        """Start the runner, and wait until the first command runs or cannot. A repeated call only waits."""
+        if self._guard is None:
+            self._guard = self._spawn(self._runner_launch(start))
+        assert self._guard.stdout is not None
+        await asyncio.to_thread(self._guard.stdout.read)
 
     def _spawn(self, launch: Launch) -> "subprocess.Popen[bytes]":
         given = os.memfd_create("launch")  # not a file on disk: it holds secrets
@@ -59,13 +59,11 @@ class NodeActor:
             os.write(given, launch.to_json())
             os.lseek(given, 0, os.SEEK_SET)
             return subprocess.Popen(
-                runner_argv(),
+                [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *runner_argv()],
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={},
-                start_new_session=True,
-                preexec_fn=_end_with_this_thread(),  # noqa: PLW1509  (two system calls, no lock)
             )
         finally:
             os.close(given)
@@ -105,7 +103,7 @@ class NodeActor:
 
     async def progress(self, offset: int) -> Progress:
         """Output from the offset on; the exit status only once the output has been read to its end."""
-        status = None if self._runner is None else self._runner.poll()
+        status = None if self._guard is None else self._guard.poll()
         content = self._output(offset, at_end=status is not None)
         if status is None or content:
             return Progress(content)
@@ -121,14 +119,14 @@ class NodeActor:
         return whole_lines(content, at_end and len(content) < _CHUNK_BYTES)
 
     async def stop(self) -> None:
-        if self._runner is not None and self._runner.poll() is None:
-            self._runner.send_signal(signal.SIGTERM)
+        if self._guard is not None and self._guard.poll() is None:
+            self._guard.send_signal(signal.SIGTERM)
 
     async def clean(self) -> None:
-        """Kill what still runs, and remove the node's files."""
-        if self._runner is not None and self._runner.poll() is None:
-            self._runner.kill()
-            await asyncio.to_thread(self._runner.wait)
+        """End what still runs, and remove the node's files."""
+        await self.stop()
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.wait)
         await asyncio.to_thread(self._directory.remove_node, self._rank)
 
 
@@ -146,15 +144,3 @@ def _end(rank: int, end: Exit | None) -> Progress:
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-
-
-def _end_with_this_thread() -> Callable[[], None]:
-    """For `preexec_fn`: the process gets SIGTERM when the thread that started it ends. Looked up beforehand."""
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def tie() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the kernel was told
-            os._exit(1)
-
-    return tie

@@ -22,6 +22,7 @@ class NodeWatch:
     ) -> None:
         self._nodes = nodes
         self._running = set(range(len(nodes)))
+        self._offsets = [0] * len(nodes)
         self._grace_s = grace_s
         self._tell = tell
         self._ended = ended
@@ -50,6 +51,7 @@ class NodeWatch:
             last = await self._follow(rank)
         except LostError as error:
             last = Progress(b"", _KILLED, str(error))
+            self._tell(Output(rank, self._offsets[rank], b"", is_end=True))
         status = last.exit_status or 0
         if status != 0:
             self._fail(Outcome.FAILED if last.did_run else Outcome.DEPLOY_FAILED, last.failure or f"node {rank} failed")
@@ -65,14 +67,13 @@ class NodeWatch:
 
     async def _follow(self, rank: int) -> Progress:
         """Relay a node's output up to its end."""
-        offset = 0
         while True:
-            progress = await self._nodes[rank].progress(offset)
+            progress = await self._nodes[rank].progress(offset := self._offsets[rank])
             if progress.content or progress.exit_status is not None:
                 self._tell(Output(rank, offset, progress.content, is_end=progress.exit_status is not None))
             if progress.exit_status is not None:
                 return progress
-            offset += len(progress.content)
+            self._offsets[rank] = offset + len(progress.content)
             if not progress.content:
                 self._check_patience(rank)
                 await asyncio.sleep(_LOOK_EVERY_S)

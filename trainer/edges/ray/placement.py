@@ -5,11 +5,12 @@ See docs/reference/training.md#ray.
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable
+from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -23,9 +24,12 @@ from trainer.edges.ray.parts import LostError, NodeStart, NoRoomError, Progress,
 ROOM_TIMEOUT_S = 60.0
 """How long the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
 _CALL_TIMEOUT_S = 60.0
-"""For calls that need no network but Ray's: longer than Ray takes to notice a lost machine."""
+"""For all but the moving of files. The first call of an actor waits for its worker process, too."""
+_VERDICT_TIMEOUT_S = 60.0
+"""How long Ray may take to notice that a machine is gone whose nodes do not answer."""
+_VERDICT_LOOK_S = 0.5
 _ROOM_LOOK_S = 1.0
-Result = TypeVar("Result")
+_MAX_CAUSE_CHARS = 300
 
 
 class RayPlacement:
@@ -85,23 +89,36 @@ class Whereabouts:
         self._host = host
         self._ray_node = ray_node
 
-    async def of(self, part: str, call: Awaitable[Result], timeout_s: float | None = _CALL_TIMEOUT_S) -> Result:
-        """The result of a call of an actor. Raises LostError that names the node, its machine and the cause."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await call
-        except (RayActorError, TimeoutError, GetTimeoutError) as error:
-            raise LostError(await self._loss(part, error)) from error
-        except RayError as error:
-            raise LostError(f"node {self._rank} failed on {self._host}: {part}: {_last_line(error)}") from error
+    async def of(self, part: str, call: Callable[[], Any], timeout_s: float | None = _CALL_TIMEOUT_S) -> Any:
+        """The result of a call of an actor. Raises LostError that names the node, its machine and the cause.
 
-    async def _loss(self, part: str, error: Exception) -> str:
-        alive = {node["NodeID"] for node in await asyncio.to_thread(ray.nodes) if node["Alive"]}
-        if self._ray_node not in alive:
-            return f"node {self._rank} was lost: its machine {self._host} left the Ray cluster"
-        if isinstance(error, RayActorError):
-            return f"node {self._rank} was lost: its Ray worker on {self._host} ended ({_last_line(error)})"
-        return f"node {self._rank} was lost: {self._host} did not answer within {_CALL_TIMEOUT_S:.0f} s ({part})"
+        The call may be repeated: Ray does not know at first whether an actor is gone or the network.
+        """
+        give_up_at = time.monotonic() + _VERDICT_TIMEOUT_S
+        while True:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await call()
+            except ActorUnavailableError:
+                if time.monotonic() > give_up_at or not await self._is_in_cluster():
+                    raise LostError(await self._loss()) from None
+                await asyncio.sleep(_VERDICT_LOOK_S)
+            except RayActorError:
+                raise LostError(await self._loss()) from None
+            except TimeoutError:
+                reason = f"it did not answer within {timeout_s:.0f} s ({part})"
+                raise LostError(f"node {self._rank} was lost on {self._host}: {reason}") from None
+            except RayError as error:
+                raise LostError(f"node {self._rank} failed on {self._host} ({part}): {_cause(error)}") from None
+
+    async def _loss(self) -> str:
+        if await self._is_in_cluster():
+            return f"node {self._rank} was lost: its Ray worker on {self._host} ended"
+        return f"node {self._rank} was lost: its machine {self._host} left the Ray cluster"
+
+    async def _is_in_cluster(self) -> bool:
+        nodes = await asyncio.to_thread(ray.nodes)
+        return any(node["Alive"] for node in nodes if node["NodeID"] == self._ray_node)
 
 
 class RayNode:
@@ -112,21 +129,21 @@ class RayNode:
         self._whereabouts = whereabouts
 
     async def prepare(self) -> str:
-        address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote())
+        address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote)
         return address
 
     async def start(self, start: NodeStart) -> None:
-        await self._whereabouts.of("its start", self._actor.start.remote(start))
+        await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
 
     async def progress(self, offset: int) -> Progress:
-        progress: Progress = await self._whereabouts.of("its progress", self._actor.progress.remote(offset))
+        progress: Progress = await self._whereabouts.of("its progress", lambda: self._actor.progress.remote(offset))
         return progress
 
     async def stop(self) -> None:
-        await self._whereabouts.of("its stop", self._actor.stop.remote())
+        await self._whereabouts.of("its stop", self._actor.stop.remote)
 
     async def clean(self) -> None:
-        await self._whereabouts.of("its removal", self._actor.clean.remote())
+        await self._whereabouts.of("its removal", self._actor.clean.remote)
 
 
 class RayCheckpoints:
@@ -137,21 +154,22 @@ class RayCheckpoints:
         self._whereabouts = whereabouts
 
     async def restore(self, restore: Restore) -> None:
-        await self._whereabouts.of("restoring a checkpoint", self._actor.restore.remote(restore), None)
+        await self._whereabouts.of("restoring a checkpoint", lambda: self._actor.restore.remote(restore), None)
 
     async def look(self) -> Synced:
-        synced: Synced = await self._whereabouts.of("its checkpoints", self._actor.look.remote(), None)
+        synced: Synced = await self._whereabouts.of("its checkpoints", self._actor.look.remote, None)
         return synced
 
     async def finish(self) -> Synced:
-        synced: Synced = await self._whereabouts.of("its last checkpoints", self._actor.finish.remote(), None)
+        synced: Synced = await self._whereabouts.of("its last checkpoints", self._actor.finish.remote, None)
         return synced
 
     async def clean(self) -> None:
-        await self._whereabouts.of("removing its checkpoints", self._actor.clean.remote())
+        await self._whereabouts.of("removing its checkpoints", self._actor.clean.remote)
 
 
-def _last_line(error: Exception) -> str:
-    """Ray puts a traceback before what it says."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip()
+def _cause(error: RayError) -> str:
+    """What the actor raised, without Ray's traceback."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    return lines[-1].strip()[:_MAX_CAUSE_CHARS]

@@ -14,6 +14,7 @@ from trainer.edges.ray.records import SEPARATOR
 
 _CONTROL_URL, _JOB_ID = "tollgate_control_url", "tollgate_job_id"
 _ATTEMPT, _HOSTS = "tollgate_attempt", "tollgate_hosts"
+_HEADING = "Running entrypoint"
 _MAX_CAUSE_CHARS = 300
 
 
@@ -99,6 +100,8 @@ def _unexpected_end(job: RayJob, phase: Phase) -> tuple[Outcome, str | None]:
 
 
 def _cause(message: str) -> str:
-    """The last line of Ray's message that is not a record of the driver's."""
-    lines = [line.strip() for line in message.splitlines() if line.strip() and SEPARATOR not in line]
-    return lines[-1][:_MAX_CAUSE_CHARS] if lines else "Ray says nothing more"
+    """What Ray says of the driver's end, and the last line of its log that is neither a record nor Ray's heading."""
+    heading, *log = message.split("\n")
+    words = [line.strip() for line in log if line.strip() and SEPARATOR not in line and not line.startswith(_HEADING)]
+    parts = [heading.partition(", last available")[0].strip(), *words[-1:]]
+    return ": ".join(part for part in parts if part)[:_MAX_CAUSE_CHARS] or "Ray does not say why"
