@@ -86,9 +86,9 @@ class Attempt:
         ended = asyncio.Event()
         syncing = asyncio.ensure_future(self._sync(ended))
         watch = NodeWatch(self._nodes, self._launch.stop_grace_s, self._tell, self._node_ended)
-        outcome, reason = await watch.run(self._stop)
+        end = await watch.run(self._stop)
         has_sync = self._checkpoints is not None
-        self._change(phase=Phase.ENDED, outcome=outcome, error_message=reason, is_syncing=has_sync)
+        self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=end.error_message, is_syncing=has_sync)
         ended.set()
         ended_nodes, self._nodes = self._nodes, []
         await _despite_losses(node.clean() for node in ended_nodes[int(has_sync) :])  # node 0's: with its checkpoints
@@ -115,7 +115,6 @@ class Attempt:
                 self._take(await checkpoints.finish())
                 if not self._synced.is_syncing:
                     return
-                await asyncio.sleep(_SYNC_EVERY_S)
         except LostError:
             return  # the watch of node 0 tells of the loss, or the node ended before it
 

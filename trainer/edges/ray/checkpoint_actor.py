@@ -11,19 +11,22 @@ from pathlib import Path
 from policy.training.reports import Restore
 from trainer.backend import JobCheckpoints
 from trainer.edges.checkpoints import checkpoints_in
-from trainer.edges.ray.attempt_directory import AttemptDirectory
+from trainer.edges.ray.attempt_place import AttemptPlace
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.parts import Synced
+
+_LOOK_EVERY_S = 1.0
 
 
 class CheckpointActor:
     """The far side of `parts.Checkpoints`."""
 
     def __init__(self, launch: RayLaunch) -> None:
-        self._directory = AttemptDirectory(launch)
-        self._directory.lock()
+        self._place = AttemptPlace(launch)
+        self._place.lock()
         make: Callable[[Path, str], JobCheckpoints] = checkpoints_in(launch.checkpoint_store)
-        self._checkpoints = make(self._directory.checkpoints, launch.job.job_id)
+        self._checkpoints = make(self._place.checkpoints, launch.job.job_id)
+        self._finishing: asyncio.Future[None] | None = None
 
     async def restore(self, restore: Restore) -> None:
         await self._checkpoints.restore(restore)
@@ -32,8 +35,13 @@ class CheckpointActor:
         return Synced(tuple(await self._checkpoints.run_once()), self._checkpoints.is_syncing)
 
     async def finish(self) -> Synced:
-        await self._checkpoints.finish()
-        return await self.look()
+        """Returns after a moment, synced or not: the driver tells how far it is."""
+        if self._finishing is None:
+            self._finishing = asyncio.ensure_future(self._checkpoints.finish())
+        done, _ = await asyncio.wait((self._finishing,), timeout=_LOOK_EVERY_S)
+        for finished in done:
+            finished.result()
+        return Synced(tuple(await self._checkpoints.run_once()), is_syncing=not done)
 
     async def clean(self) -> None:
-        await asyncio.to_thread(self._directory.remove)
+        await asyncio.to_thread(self._place.remove)

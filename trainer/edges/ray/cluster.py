@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runtime.daemon_threads import in_daemon_thread
 from trainer.backend import BackendAwayError
 from trainer.edges.ray.launch import FILE_NAME
 from trainer.edges.ray.machines import Machine
@@ -72,7 +73,7 @@ class RayCluster:
         self._new_client = job_submission.JobSubmissionClient
         self._list_nodes = state.list_nodes
         self._client: Any = None
-        self._hanging = 0
+        self._places = threading.BoundedSemaphore(_MAX_HANGING)
 
     async def jobs(self) -> Sequence[RayJob]:
         """All submitted jobs that Ray still lists, also those that ended."""
@@ -127,23 +128,21 @@ class RayCluster:
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         """The result of a blocking call. Raises BackendAwayError if it fails or takes too long."""
-        if self._hanging >= _MAX_HANGING:
+        if not self._places.acquire(blocking=False):
             raise self._away(TimeoutError("it accepts connections and does not answer"))
-        self._hanging += 1
-        outcome = _run_in_daemon_thread(call)
-        outcome.add_done_callback(self._no_longer_hangs)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                return await asyncio.shield(outcome)
-        except TimeoutError as error:
-            raise self._away(TimeoutError(f"no answer within {CALL_TIMEOUT_S:.0f} s")) from error
+                return await in_daemon_thread(self._in_its_place, call)
+        except TimeoutError:
+            raise self._away(TimeoutError(f"no answer within {CALL_TIMEOUT_S:.0f} s")) from None
         except Exception as error:
             raise self._away(error) from error
 
-    def _no_longer_hangs(self, outcome: "asyncio.Future[Any]") -> None:
-        self._hanging -= 1
-        if not outcome.cancelled():
-            outcome.exception()  # seen, also when nobody waits any more
+    def _in_its_place(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        finally:
+            self._places.release()
 
     def _away(self, error: Exception) -> BackendAwayError:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -162,26 +161,3 @@ def _submit(client: Any, submission: Submission) -> None:
             metadata=dict(submission.metadata),
             runtime_env={"working_dir": directory, "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}},
         )
-
-
-def _run_in_daemon_thread(call: Callable[[], Result]) -> "asyncio.Future[Result]":
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Result] = loop.create_future()
-
-    def deliver(result: Result | None, error: Exception | None) -> None:
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except Exception as raised:  # noqa: BLE001  # raised again in `_in_thread`
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="ray-call", daemon=True).start()
-    return outcome

@@ -12,22 +12,22 @@ import sys
 
 import ray
 
-from policy.training import job_variables
 from trainer.edges.ray import guard
-from trainer.edges.ray.attempt_directory import AttemptDirectory
+from trainer.edges.local.leftovers import kill_leftovers
+from trainer.edges.ray.attempt_place import AttemptPlace
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.parts import NodeStart, Progress
 from trainer.edges.ray.records import whole_lines
 from trainer.edges.ray.submissions import submission_id
+from trainer.node_environment import NodePlace, node_environment
 from trainer.runner.launch import Launch, runner_argv
 from trainer.runner.output_log import FILE_NAME as OUTPUT_FILE
-from trainer.runner.state import Exit, read_exit
+from trainer.runner.state import read_exit, read_state
 
 _CHUNK_BYTES = 128 * 1024
 """Larger than the longest line of output."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 """Ray sets it for actors that have GPUs."""
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NodeActor:
@@ -36,13 +36,14 @@ class NodeActor:
     def __init__(self, launch: RayLaunch, rank: int) -> None:
         self._launch = launch
         self._rank = rank
-        self._directory = AttemptDirectory(launch)
+        self._place = AttemptPlace(launch)
+        self._control = self._place.directory.control(rank)
         self._guard: subprocess.Popen[bytes] | None = None
 
     async def prepare(self) -> str:
         """Make the directories. Returns the machine's address."""
-        self._directory.lock()
-        self._directory.make(self._rank)
+        self._place.lock()
+        self._place.make(self._rank)
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address
 
@@ -69,54 +70,54 @@ class NodeActor:
             os.close(given)
 
     def _runner_launch(self, start: NodeStart) -> Launch:
-        job, spec, directory = self._launch.job, self._launch.job.spec, self._directory
+        job = self._launch.job
         return Launch(
             name=f"{submission_id(job.job_id, job.attempt)}-{self._rank}",
-            control_directory=str(directory.control(self._rank)),
-            working_directory=str(directory.working_directory(self._rank)),
-            commands=list(spec.start_commands),
+            control_directory=str(self._control),
+            working_directory=str(self._place.working_directory(self._rank)),
+            commands=list(job.spec.start_commands),
             environment=self._variables(start),
             secrets=list(start.environment.secrets),
-            memory_mib=spec.resources.memory_mib,
-            millicpu=spec.resources.millicpu,
+            memory_mib=job.spec.resources.memory_mib,
+            millicpu=job.spec.resources.millicpu,
             grace_s=self._launch.stop_grace_s,
         )
 
     def _variables(self, start: NodeStart) -> dict[str, str]:
-        """The job's environment: nothing of Ray's or of this machine's, but which GPUs Ray gave the node."""
-        home = str(self._directory.home(self._rank))
-        devices = {_DEVICES: os.environ[_DEVICES]} if self._launch.job.spec.resources.gpu_count else {}
-        return {
-            "PATH": _PATH,
-            "HOME": home,
-            "TMPDIR": home,
-            "LANG": "C.UTF-8",
-            "PYTHONUNBUFFERED": "1",
-            job_variables.JOB_ID: self._launch.job.job_id,
-            job_variables.NODE_RANK: str(self._rank),
-            job_variables.NODE_COUNT: str(self._launch.job.spec.node_count),
-            job_variables.LEADER_ADDR: start.leader_address,
-            job_variables.CHECKPOINT_DIR: str(self._directory.checkpoints),
-            **devices,
-            **start.environment.variables,
-        }
+        """The variables of any node, and which GPUs Ray gave to this one."""
+        job, directory = self._launch.job, self._place.directory
+        place = NodePlace(
+            job_id=job.job_id,
+            rank=self._rank,
+            node_count=job.spec.node_count,
+            leader=start.leader_address,
+            home=str(directory.node(self._rank)),
+            temporary=str(directory.temporary(self._rank)),
+            checkpoints=str(self._place.checkpoints),
+        )
+        devices = {_DEVICES: os.environ.get(_DEVICES, "")} if job.spec.resources.gpu_count else {}
+        return node_environment(place, start.environment.variables) | devices
 
     async def progress(self, offset: int) -> Progress:
-        """Output from the offset on; the exit status only once the output has been read to its end."""
-        status = None if self._guard is None else self._guard.poll()
-        content = self._output(offset, at_end=status is not None)
-        if status is None or content:
+        """Output from the offset on; the end only once the output has been read to its end."""
+        has_ended = self._guard is not None and self._guard.poll() is not None
+        content = self._output(offset, has_ended)
+        if content or not has_ended:
             return Progress(content)
-        return _end(self._rank, read_exit(str(self._directory.control(self._rank))))
+        end = read_exit(str(self._control))
+        if end is None:
+            state = read_state(str(self._control))
+            await asyncio.to_thread(kill_leftovers, state, self._launch.job.job_id, self._rank)
+        return Progress(b"", is_end=True, exit=end)
 
-    def _output(self, offset: int, at_end: bool) -> bytes:
+    def _output(self, offset: int, has_ended: bool) -> bytes:
         try:
-            with (self._directory.control(self._rank) / OUTPUT_FILE).open("rb") as file:
+            with (self._control / OUTPUT_FILE).open("rb") as file:
                 file.seek(offset)
                 content = file.read(_CHUNK_BYTES)
         except FileNotFoundError:
             return b""
-        return whole_lines(content, at_end and len(content) < _CHUNK_BYTES)
+        return whole_lines(content, at_end=has_ended and len(content) < _CHUNK_BYTES)
 
     async def stop(self) -> None:
         if self._guard is not None and self._guard.poll() is None:
@@ -127,20 +128,4 @@ class NodeActor:
         await self.stop()
         if self._guard is not None:
             await asyncio.to_thread(self._guard.wait)
-        await asyncio.to_thread(self._directory.remove_node, self._rank)
-
-
-def _end(rank: int, end: Exit | None) -> Progress:
-    if end is None:
-        return Progress(b"", -signal.SIGKILL, f"node {rank}'s runner was killed")
-    if end.status == 0:
-        return Progress(b"", 0)
-    cause = f" ({end.reason})" if end.reason else ""
-    if not end.did_run:
-        return Progress(b"", end.status, f"node {rank} could not start{cause}", did_run=False)
-    how = f"exited with status {end.status}" if end.status > 0 else f"was killed by {_signal_name(-end.status)}"
-    return Progress(b"", end.status, f"node {rank} {how}{cause}")
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        await asyncio.to_thread(self._place.remove_node, self._rank)

@@ -1,17 +1,19 @@
 """Watches the nodes of one attempt: relays what they print, ends all when one fails, and says how the attempt ended."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Sequence
 
 from policy.training.statuses import Outcome
-from trainer.edges.ray.parts import LostError, Node, Progress
+from trainer.edges.local.verdict import End, has_failed, verdict
+from trainer.edges.ray.parts import LostError, Node
 from trainer.edges.ray.records import Output
+from trainer.runner.state import Exit
 
 _LOOK_EVERY_S = 0.25
 _STOP_MARGIN_S = 30.0
 """How much longer than the grace period a node may take to end. Then it counts as lost."""
-_KILLED = -9
 
 
 class NodeWatch:
@@ -21,59 +23,59 @@ class NodeWatch:
         self, nodes: Sequence[Node], grace_s: float, tell: Callable[[Output], None], ended: Callable[[int, int], None]
     ) -> None:
         self._nodes = nodes
-        self._running = set(range(len(nodes)))
-        self._offsets = [0] * len(nodes)
         self._grace_s = grace_s
         self._tell = tell
         self._ended = ended
+        self._exits: list[Exit | None] = [None] * len(nodes)
+        self._offsets = [0] * len(nodes)
+        self._running = set(range(len(nodes)))
+        self._first_loss: str | None = None
         self._give_up_at: float | None = None
-        self._failure: tuple[Outcome, str] | None = None
         self._was_stopped = False
 
-    async def run(self, stop: asyncio.Event) -> tuple[Outcome, str | None]:
-        """Watch until all nodes have ended; end them when `stop` is set. Returns the outcome and its reason."""
+    async def run(self, stop: asyncio.Event) -> End:
+        """Watch until all nodes have ended; end them when `stop` is set."""
         stopping = asyncio.ensure_future(self._stop_when(stop))
         try:
             await asyncio.gather(*(self._watch(rank) for rank in range(len(self._nodes))))
         finally:
             stopping.cancel()
-        if self._failure is not None:
-            return self._failure
-        return (Outcome.STOPPED if self._was_stopped else Outcome.COMPLETED), None
+        return self._end()
+
+    def _end(self) -> End:
+        """As for local jobs; but where a runner is missing because its machine was lost, that is the reason."""
+        end = verdict(self._exits, End(Outcome.STOPPED) if self._was_stopped else None)
+        has_cause = any(exit is not None and has_failed(exit) for exit in self._exits)
+        if end.outcome is Outcome.FAILED and self._first_loss is not None and not has_cause:
+            return End(Outcome.FAILED, self._first_loss)
+        return end
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._was_stopped = self._failure is None
+        self._was_stopped = self._first_loss is None
         await self._stop_running()
 
     async def _watch(self, rank: int) -> None:
         try:
-            last = await self._follow(rank)
+            found = self._exits[rank] = await self._follow(rank)
         except LostError as error:
-            last = Progress(b"", _KILLED, str(error))
+            found = None
+            self._first_loss = self._first_loss or str(error)
             self._tell(Output(rank, self._offsets[rank], b"", is_end=True))
-        status = last.exit_status or 0
-        if status != 0:
-            self._fail(Outcome.FAILED if last.did_run else Outcome.DEPLOY_FAILED, last.failure or f"node {rank} failed")
         self._running.discard(rank)
-        self._ended(rank, status)
-        if status != 0:
+        self._ended(rank, -signal.SIGKILL if found is None else found.status)
+        if found is None or has_failed(found):
             await self._stop_running()
 
-    def _fail(self, outcome: Outcome, reason: str) -> None:
-        """Keep the first failure. Nodes that fail because they are stopped are no failure of the job."""
-        if self._failure is None and not self._was_stopped:
-            self._failure = outcome, reason
-
-    async def _follow(self, rank: int) -> Progress:
+    async def _follow(self, rank: int) -> Exit | None:
         """Relay a node's output up to its end."""
         while True:
             progress = await self._nodes[rank].progress(offset := self._offsets[rank])
-            if progress.content or progress.exit_status is not None:
-                self._tell(Output(rank, offset, progress.content, is_end=progress.exit_status is not None))
-            if progress.exit_status is not None:
-                return progress
+            if progress.content or progress.is_end:
+                self._tell(Output(rank, offset, progress.content, progress.is_end))
             self._offsets[rank] = offset + len(progress.content)
+            if progress.is_end:
+                return progress.exit
             if not progress.content:
                 self._check_patience(rank)
                 await asyncio.sleep(_LOOK_EVERY_S)

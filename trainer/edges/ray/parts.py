@@ -9,6 +9,7 @@ from typing import Protocol
 
 from policy.training.reports import CheckpointReport, Restore
 from trainer.backend import JobEnvironment
+from trainer.runner.state import Exit
 
 
 class LostError(Exception):
@@ -29,14 +30,12 @@ class NodeStart:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`content`: whole lines of output from the asked offset on. `exit_status`: only once there is no more of it."""
+    """`content`: whole lines of output from the asked offset on. `is_end`: the node has ended and printed no more."""
 
     content: bytes
-    exit_status: int | None = None
-    failure: str | None = None
-    """Why the job failed with this node, such as `node 1 exited with status 3`."""
-    did_run: bool = True
-    """False: no start command could be started."""
+    is_end: bool = False
+    exit: Exit | None = None
+    """How the node ended; None at its end: its runner was killed."""
 
 
 @dataclass(frozen=True, slots=True)

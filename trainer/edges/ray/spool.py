@@ -6,14 +6,14 @@ the files were lost and the log was read again.
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from policy.training.reports import CheckpointReport, JobReport
 from trainer.backend import OutputChunk
+from trainer.edges.local.output_reader import read_output
 from trainer.edges.ray.records import LineSplitter, Output, Record, decode
-
-_CHUNK_BYTES = 256 * 1024
-"""Larger than the longest line."""
+from trainer.runner.output_log import FILE_NAME
 
 
 class Spool:
@@ -49,38 +49,24 @@ class Spool:
     def _append(self, output: Output) -> None:
         """Write what is not there yet."""
         end = output.offset + len(output.content)
-        with self._path(output.rank).open("ab") as file:
+        self._node(output.rank).mkdir(exist_ok=True)
+        with (self._node(output.rank) / FILE_NAME).open("ab") as file:
             known = os.fstat(file.fileno()).st_size
             if known < end:
                 file.write(output.content[max(0, known - output.offset) :])
         if output.is_end:
             self._ends[output.rank] = end
 
-    def _path(self, rank: int) -> Path:
-        return self._directory / f"node-{rank}.log"
+    def _node(self, rank: int) -> Path:
+        return self._directory / f"node-{rank}"
 
     def chunk(self, rank: int, offset: int, is_done: bool) -> OutputChunk:
-        """A piece of a node's output. `is_done`: nothing will be added."""
-        content = self._read(rank, offset)
-        at = offset + len(content)
-        is_end = at == self._ends.get(rank) or (is_done and not self._read(rank, at))
-        return OutputChunk([_parsed(line) for line in content.splitlines()], at, is_end)
-
-    def _read(self, rank: int, offset: int) -> bytes:
-        """Whole lines from the offset on."""
-        try:
-            with self._path(rank).open("rb") as file:
-                file.seek(offset)
-                content = file.read(_CHUNK_BYTES)
-        except FileNotFoundError:
-            return b""
-        return content[: content.rfind(b"\n") + 1]
+        """A piece of a node's output. `is_done`: the whole log was taken."""
+        end = self._ends.get(rank)
+        chunk = read_output(self._node(rank), offset, has_ended=is_done or end is not None)
+        if chunk.is_end and end is not None and chunk.next_offset < end:  # the log is being read again
+            return replace(chunk, is_end=False)
+        return chunk
 
     def remove(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _parsed(line: bytes) -> tuple[int, bool, str]:
-    """A line `<epoch ns> <1|2> <text>` of `trainer/runner/output_log.py`."""
-    timestamp_ns, stream, text = line.split(b" ", 2)
-    return int(timestamp_ns), stream == b"2", text.decode(errors="replace")

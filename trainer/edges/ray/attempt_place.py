@@ -9,59 +9,61 @@ import os
 import shutil
 from pathlib import Path
 
-from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH
+from trainer.edges.local.directories import AttemptDirectory
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.submissions import submission_id
 from trainer.runner.state import read_state
 
-_ROOT = "ray-nodes"
+_ROOT, _LOCK_SUFFIX = "ray-nodes", ".lock"
 _PRIVATE = 0o700
 
 
-class AttemptDirectory:
-    """Made when it is locked; the lock ends with the process."""
+class AttemptPlace:
+    """The attempt's directory on this machine, with the layout of local jobs. It is made when it is locked."""
 
     def __init__(self, launch: RayLaunch) -> None:
-        spec = launch.job.spec
+        self._job = launch.job
         self._root = Path(launch.directory) / _ROOT
-        self._path = self._root / submission_id(launch.job.job_id, launch.job.attempt)
-        self._working_directory = spec.working_directory or "."
-        self.checkpoints = self._path / (spec.checkpoint_path or DEFAULT_CHECKPOINT_PATH)
+        self.directory = AttemptDirectory(self._root / submission_id(launch.job.job_id, launch.job.attempt))
+        self._lock_file = self.directory.root.with_suffix(_LOCK_SUFFIX)
 
-    def home(self, rank: int) -> Path:
-        return self._path / f"node-{rank}"
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory.checkpoints(self._job)
 
     def working_directory(self, rank: int) -> Path:
-        return self.home(rank) / self._working_directory
-
-    def control(self, rank: int) -> Path:
-        """The runner's own directory."""
-        return self._path / "control" / f"node-{rank}"
+        return self.directory.working_directory(self._job, rank)
 
     def lock(self) -> None:
         """Remove what crashes left of other attempts; then lock this one and make the directory of checkpoints."""
         self._root.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        for lock_file in sorted(self._root.glob("*.lock")):
+        for lock_file in sorted(self._root.glob(f"*{_LOCK_SUFFIX}")):
             _remove_abandoned(lock_file)
-        _lock_shared(self._path.with_name(f"{self._path.name}.lock"))
+        _lock_shared(self._lock_file)
         self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     def make(self, rank: int) -> None:
         """Make the directories of one node."""
-        self.working_directory(rank).mkdir(parents=True, exist_ok=True)
-        self.control(rank).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        for path in (self.working_directory(rank), self.directory.temporary(rank)):
+            path.mkdir(parents=True, exist_ok=True)
+        self.directory.control(rank).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
 
     def remove_node(self, rank: int) -> None:
         """Remove the files of one node; with the last node of this machine all files of the attempt."""
-        shutil.rmtree(self.home(rank), ignore_errors=True)
-        shutil.rmtree(self.control(rank), ignore_errors=True)
-        if not any(self._path.glob("node-*")):
+        _remove(self.directory.node(rank))
+        _remove(self.directory.control(rank))
+        if not any(self.directory.files.glob("node-*")):
             self.remove()
 
     def remove(self) -> None:
         """Remove all files of the attempt on this machine."""
-        shutil.rmtree(self._path, ignore_errors=True)
-        self._path.with_name(f"{self._path.name}.lock").unlink(missing_ok=True)
+        _remove(self.directory.root)
+        self._lock_file.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed now is tried again before the next attempt on this machine."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _lock_shared(path: Path) -> None:
@@ -80,10 +82,10 @@ def _remove_abandoned(lock_file: Path) -> None:
     file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path = lock_file.with_suffix("")
-        states = [read_state(str(control)) for control in path.glob("control/node-*")]
+        root = lock_file.with_suffix("")
+        states = [read_state(str(control)) for control in root.glob("control/node-*")]
         if not any(state is not None and state.is_alive for state in states):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(root)
             lock_file.unlink(missing_ok=True)
     except BlockingIOError:
         return  # in use
