@@ -84,7 +84,7 @@ def _remove_abandoned(lock_file: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         root = lock_file.with_suffix("")
         states = [read_state(str(control)) for control in root.glob("control/node-*")]
-        if not any(state is not None and state.is_alive for state in states):
+        if not any(state is not None and state.is_present for state in states):
             _remove(root)
             lock_file.unlink(missing_ok=True)
     except BlockingIOError:

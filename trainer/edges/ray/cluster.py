@@ -7,6 +7,7 @@ See docs/reference/training.md#ray.
 
 import asyncio
 import json
+import logging
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -69,6 +70,7 @@ class RayCluster:
             from ray.util import state
         except ImportError:
             raise RayMissingError from None
+        _log_as_the_trainer_does()
         self._address = address
         self._new_client = job_submission.JobSubmissionClient
         self._list_nodes = state.list_nodes
@@ -150,6 +152,14 @@ class RayCluster:
             f"the Ray cluster at {self._address} is away: {reason[0][:300]}. Check TOLLGATE_RAY_ADDRESS, which is the "
             f"address of Ray's dashboard, and that `ray start --head` runs there."
         )
+
+
+def _log_as_the_trainer_does() -> None:
+    """Ray's lines go to the trainer's log, in its format, instead of to a handler of their own."""
+    logger = logging.getLogger("ray")
+    for handler in tuple(logger.handlers):
+        logger.removeHandler(handler)
+    logger.propagate = True
 
 
 def _submit(client: Any, submission: Submission) -> None:

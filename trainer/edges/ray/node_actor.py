@@ -12,8 +12,8 @@ import sys
 
 import ray
 
-from trainer.edges.ray import guard
 from trainer.edges.local.leftovers import kill_leftovers
+from trainer.edges.ray import guard
 from trainer.edges.ray.attempt_place import AttemptPlace
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.parts import NodeStart, Progress
