@@ -27,7 +27,11 @@ from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray import RayBackend
 from trainer.settings import Settings
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),  # how Ray's client calls aiohttp,
+    pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning"),  # and leaves its connection
+]
 PATIENCE_S = 150.0
 SECRET = "hush-hush-hush"
 TALK = f"""{sys.executable} -c '

@@ -114,11 +114,11 @@ class RayBackend:
         return present_report(submitted, follower.spool.report, follower.stop_outcome)
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
-        follower = self._followers.get(submission_id(job_id, attempt))
+        follower = await self._follower_of(job_id, attempt)
         return OutputChunk((), offset, is_end=True) if follower is None else follower.output(rank, offset)
 
     async def checkpoints(self, job_id: str, attempt: int) -> Sequence[CheckpointReport]:
-        follower = self._followers.get(submission_id(job_id, attempt))
+        follower = await self._follower_of(job_id, attempt)
         return () if follower is None else follower.spool.checkpoints
 
     async def forget(self, job_id: str, with_store: bool) -> None:
@@ -151,6 +151,14 @@ class RayBackend:
 
     async def _submitted(self) -> Sequence[Submitted]:
         return own(await self._cluster.jobs(), self._settings.control_url)
+
+    async def _follower_of(self, job_id: str, attempt: int) -> Follower | None:
+        """None if Ray has no such attempt."""
+        name = submission_id(job_id, attempt)
+        if name not in self._followers:
+            for submitted in await self._submitted():
+                self._follower(submitted)
+        return self._followers.get(name)
 
     def _follower(self, submitted: Submitted) -> Follower:
         """Reads the attempt's log from now on."""

@@ -116,7 +116,7 @@ class RayCluster:
         try:
             async for chunk in client.tail_job_logs(submission_id):
                 yield chunk
-        except (OSError, RuntimeError) as error:
+        except Exception as error:
             raise self._away(error) from error
 
     async def _connected(self) -> Any:

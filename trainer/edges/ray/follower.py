@@ -25,11 +25,12 @@ class Follower:
     def __init__(self, cluster: RayCluster, submission_id: str, directory: Path) -> None:
         self.spool = Spool(directory)
         self.is_done = False
-        """Everything that the driver told was taken, and the driver has ended."""
+        """The driver has ended, and all that it told was taken; or Ray no longer has the job."""
         self._cluster = cluster
         self._submission_id = submission_id
         self._stop_file = directory / _STOP_FILE
         self.stop_outcome = self._read_stop()
+        self._failures = 0
         self._following = asyncio.ensure_future(self._follow())
 
     def stop_is_asked(self, outcome: Outcome) -> None:
@@ -51,13 +52,9 @@ class Follower:
         return self.spool.chunk(rank, offset, self.is_done)
 
     async def _follow(self) -> None:
-        failures_after_end = 0
         while not self.is_done:
             self.spool.begin()
-            was_read = await self._read()
-            if await self._has_ended():
-                failures_after_end += 0 if was_read else 1
-                self.is_done = was_read or failures_after_end >= _MAX_FAILURES_AFTER_END
+            self.is_done = await self._is_over(await self._read())
             if not self.is_done:
                 await asyncio.sleep(_PAUSE_S)
 
@@ -74,12 +71,17 @@ class Follower:
             return False
         return True
 
-    async def _has_ended(self) -> bool:
+    async def _is_over(self, was_read: bool) -> bool:
+        """Whether there is no more to read. Counts the failures to read the log of a driver that has ended."""
         try:
             jobs = await self._cluster.jobs()
         except BackendAwayError:
             return False
-        return any(job.submission_id == self._submission_id and job.has_ended for job in jobs)
+        found = next((job for job in jobs if job.submission_id == self._submission_id), None)
+        if found is None or not found.has_ended:
+            return found is None
+        self._failures += not was_read
+        return was_read or self._failures >= _MAX_FAILURES_AFTER_END
 
     async def remove(self) -> None:
         await self.close()
