@@ -1,6 +1,6 @@
 """Runs training jobs on a Ray cluster. Ray keeps the jobs, so the trainer may end and start again at any time.
 
-Each attempt is a submitted Ray job with the id `<job id>-<attempt>`; its driver (`trainer/edges/ray/driver.py`) runs
+Each attempt is a submitted Ray job with the id `<job id>-<attempt>`; its driver (`trainer/edges/ray/driver/`) runs
 the nodes, and tells of them in the Ray job's log.
 See docs/reference/training.md#ray.
 """

@@ -17,9 +17,9 @@ import ray
 from policy.training.reports import JobReport
 from policy.training.statuses import Outcome, Phase
 from trainer.edges.control_client import ControlClient
-from trainer.edges.ray.attempt import Attempt
+from trainer.edges.ray.driver.attempt import Attempt
+from trainer.edges.ray.driver.placement import RayPlacement
 from trainer.edges.ray.launch import FILE_NAME, RayLaunch, own_version
-from trainer.edges.ray.placement import RayPlacement
 from trainer.edges.ray.records import Record, encode
 from trainer.edges.ray.submissions import node_states
 

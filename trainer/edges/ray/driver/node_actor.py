@@ -13,10 +13,10 @@ import sys
 import ray
 
 from trainer.edges.local.leftovers import kill_leftovers
-from trainer.edges.ray import guard
-from trainer.edges.ray.attempt_place import AttemptPlace
+from trainer.edges.ray.driver import guard
+from trainer.edges.ray.driver.attempt_place import AttemptPlace
+from trainer.edges.ray.driver.parts import NodeStart, Progress
 from trainer.edges.ray.launch import RayLaunch
-from trainer.edges.ray.parts import NodeStart, Progress
 from trainer.edges.ray.records import whole_lines
 from trainer.edges.ray.submissions import submission_id
 from trainer.node_environment import NodePlace, node_environment

@@ -11,9 +11,9 @@ from pathlib import Path
 from policy.training.reports import Restore
 from trainer.backend import JobCheckpoints
 from trainer.edges.checkpoints import checkpoints_in
-from trainer.edges.ray.attempt_place import AttemptPlace
+from trainer.edges.ray.driver.attempt_place import AttemptPlace
+from trainer.edges.ray.driver.parts import Synced
 from trainer.edges.ray.launch import RayLaunch
-from trainer.edges.ray.parts import Synced
 
 _LOOK_EVERY_S = 1.0
 

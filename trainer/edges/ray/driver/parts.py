@@ -1,6 +1,6 @@
 """What an attempt is made of, as its driver sees it: nodes, checkpoints and the room that Ray reserved for them.
 
-`trainer/edges/ray/placement.py` has the real ones, which are actors on the machines of the cluster.
+`trainer/edges/ray/driver/placement.py` has the real ones, which are actors on the machines of the cluster.
 See docs/reference/training.md#ray.
 """
 

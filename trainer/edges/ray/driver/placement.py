@@ -15,11 +15,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from policy.training.reports import Restore
-from trainer.edges.ray.checkpoint_actor import CheckpointActor
+from trainer.edges.ray.driver.checkpoint_actor import CheckpointActor
+from trainer.edges.ray.driver.node_actor import NodeActor
+from trainer.edges.ray.driver.parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.machines import NODE_ID_LABEL, bundle
-from trainer.edges.ray.node_actor import NodeActor
-from trainer.edges.ray.parts import LostError, NodeStart, NoRoomError, Progress, Synced
 
 ROOM_TIMEOUT_S = 60.0
 """How long the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
