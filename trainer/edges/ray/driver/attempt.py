@@ -38,6 +38,7 @@ class Attempt:
         states = tuple(NodeState(rank, host) for rank, host in enumerate(launch.hosts))
         self._report = JobReport(launch.job.job_id, launch.job.attempt, Phase.STARTING, nodes=states)
         self._synced = Synced((), False)
+        self._sync_loss: str | None = None
         self._nodes: list[Node] = []
         self._checkpoints: Checkpoints | None = None
 
@@ -65,6 +66,8 @@ class Attempt:
         addresses = await self._unless_stopped(asyncio.gather(*(node.prepare() for node in self._nodes)))
         if self._checkpoints is not None and job.restore is not None:
             await self._unless_stopped(self._checkpoints.restore(job.restore))
+        if self._checkpoints is not None:
+            self._take(await self._unless_stopped(self._checkpoints.look()))  # fails if it cannot be synced at all
         environment = await self._unless_stopped(self._environment(job.environment_token))
         await asyncio.gather(*(node.start(NodeStart(environment, addresses[0])) for node in self._nodes))
 
@@ -88,7 +91,8 @@ class Attempt:
         watch = NodeWatch(self._nodes, self._launch.stop_grace_s, self._tell, self._node_ended)
         end = await watch.run(self._stop)
         has_sync = self._checkpoints is not None
-        self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=end.error_message, is_syncing=has_sync)
+        reason = end.error_message or self._sync_loss
+        self._change(phase=Phase.ENDED, outcome=end.outcome, error_message=reason, is_syncing=has_sync)
         ended.set()
         ended_nodes, self._nodes = self._nodes, []
         await _despite_losses(node.clean() for node in ended_nodes[int(has_sync) :])  # node 0's: with its checkpoints
@@ -115,8 +119,8 @@ class Attempt:
                 self._take(await checkpoints.finish())
                 if not self._synced.is_syncing:
                     return
-        except LostError:
-            return  # the watch of node 0 tells of the loss, or the node ended before it
+        except LostError as error:
+            self._sync_loss = f"checkpoints may be missing: {error}"
 
     def _take(self, synced: Synced) -> None:
         if synced.reports != self._synced.reports:

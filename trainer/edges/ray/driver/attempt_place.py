@@ -71,10 +71,16 @@ def _lock_shared(path: Path) -> None:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)
-        if path.exists() and os.path.sameopenfile(file, other := os.open(path, os.O_RDONLY)):
-            os.close(other)
+        if _is_at(file, path):
             return
         os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove_abandoned(lock_file: Path) -> None:
