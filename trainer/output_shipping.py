@@ -101,8 +101,6 @@ class Shipping:
         try:
             for node in () if self._is_refused else seen.nodes:
                 is_complete = await self._ship(seen, node.rank) and is_complete
-            if not self._is_refused:
-                await self._tell_checkpoints()
         except ControlRefusedError as refused:
             self._is_refused = True
             log.warning(
@@ -111,6 +109,7 @@ class Shipping:
                 seen.attempt,
                 refused,
             )
+        await self._tell_checkpoints()
         if is_complete or self._is_refused:
             self.covered, self._stalled_since = seen, None
         elif self._has_more:
@@ -138,6 +137,15 @@ class Shipping:
 
     async def _tell_checkpoints(self) -> None:
         found = await self._backend.checkpoints(self._seen.job_id, self.attempt)
-        if self._told is None or list(found) != list(self._told):  # at first also none: some may have vanished
+        if self._told is not None and list(found) == list(self._told):  # at first also none: some may have vanished
+            return
+        try:
             await self._control.checkpoints(self._seen.job_id, self.attempt, found)
-            self._told = found
+        except ControlRefusedError as refused:
+            log.warning(
+                "Control refused the checkpoints of job %s, attempt %d (%s); its list does not show the latest",
+                self._seen.job_id,
+                self.attempt,
+                refused,
+            )
+        self._told = found

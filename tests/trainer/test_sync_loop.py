@@ -9,6 +9,7 @@ from policy.training.statuses import FULL, Outcome, Phase
 from tests.fakes.training_backend import STOPPED_WITH_THE_PRODUCT
 from tests.trainer.world import TURNS, World
 from trainer.backend import OutputChunk
+from trainer.control import ControlRefusedError
 from trainer.sync_loop import CLOSE_S, SyncLoop
 
 WHOLE = NodeResources(millicpu=4000, memory_mib=1024)
@@ -421,3 +422,16 @@ async def test_browsers_that_wait_for_a_shell_are_passed_on(world: World) -> Non
     world.control.terminals = (wanted,)
     await world.rounds()
     assert got == [wanted]
+
+
+async def test_checkpoints_that_control_refuses_do_not_keep_back_output(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise ControlRefusedError("created_at_ms must be a time")
+
+    world.control.checkpoints = refuse  # type: ignore[assignment,method-assign]
+    world.control.create("j", "echo one", "echo two")
+    await world.until_ended("j")
+    assert [line.message for line in world.control.lines["j"]] == ["one", "two"]
+    assert "refused the checkpoints of job j" in caplog.text
