@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from runtime.background import is_set_within
 from trainer.backend import Backend, EnvironmentSource, JobCheckpoints
@@ -82,7 +82,9 @@ def backend_class(settings: Settings) -> BackendClass:
         raise UnusableBackendError(
             f"TOLLGATE_TRAINING_BACKEND is ray, and ray cannot be imported ({error}). Install tollgate[ray]"
         ) from None
-    return cast(BackendClass, importlib.import_module("trainer.edges.ray").RayBackend)
+    from trainer.edges.ray import RayBackend
+
+    return RayBackend
 
 
 async def _taken(directory: TrainerDirectory, stop: asyncio.Event) -> str | None:
