@@ -127,7 +127,7 @@ def own_settings(cluster: RayCluster, control: str, tmp_path_factory: pytest.Tem
         control_url=control,
         ray_address=cluster.address,
         checkpoint_store=(directory / "store").as_uri(),
-        stop_grace_s=5.0,
+        stop_grace_s=4.0,
     )
 
 
@@ -141,7 +141,7 @@ def jobs(own_settings: Settings) -> Jobs:
         refused=replace(claimed("echo never"), environment_token="refused"),
         preempted=claimed(STUBBORN),
         stopped=claimed("sleep 1000"),
-        losing=claimed(STUBBORN, node_count=2),
+        losing=claimed("sleep 1000", node_count=2),
     )
     asyncio.run(start(own_settings, jobs))
     return jobs
@@ -236,7 +236,6 @@ async def test_refused_environment_ends_the_attempt_before_anything_runs(stage: 
     report = await in_phase(stage.backend, jobs.refused, Phase.ENDED)
 
     assert (report.outcome, report.error_message) == (Outcome.DEPLOY_FAILED, "There is no secret named HF_TOKEN")
-    assert await whole_output(stage.backend, jobs.refused) == []
 
 
 async def test_job_that_is_stopped_before_it_started_never_runs(stage: Stage, jobs: Jobs) -> None:
