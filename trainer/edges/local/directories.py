@@ -119,12 +119,16 @@ class AttemptDirectory:
         return self.node(rank) / "tmp"
 
     def give_to(self, owner: Owner) -> None:
-        """Give the job's own directory to its user, and let that user pass through those above it."""
+        """Give the job's own directory to its user, and let that user pass through those above it.
+
+        From the inside out and by descriptors: other jobs of that user may run, and would lead `chown` elsewhere.
+        """
         for path in (self.root, self.root.parent, self.root.parent.parent):
             path.chmod(0o711)
-        for folder, _, names in os.walk(self.files):
-            for name in (".", *names):
-                os.chown(os.path.join(folder, name), owner.uid, owner.gid, follow_symlinks=False)
+        for _, _, names, folder in os.fwalk(self.files, topdown=False):
+            for name in names:
+                os.chown(name, owner.uid, owner.gid, dir_fd=folder, follow_symlinks=False)
+            os.fchown(folder, owner.uid, owner.gid)
 
     def record(self) -> AttemptRecord | None:
         """The record; None if the attempt never began."""

@@ -13,6 +13,8 @@ from trainer.runner.launch import Launch, runner_argv
 from trainer.runner.state import LOST_RUNNER, NO_RUNNER, RunnerState, claim, read_state
 
 _LOG = "runner.log"
+_START_S = 30.0
+"""How long a runner may take to say that its first command has started. A job may have stopped it before it could."""
 
 
 class RunnerNotStartedError(Exception):
@@ -30,9 +32,11 @@ class RunnerProcess:
     async def start(cls, launch: Launch) -> "RunnerProcess":
         """Returns when its first command has started, or the node has ended. Raises RunnerNotStartedError."""
         control = Path(launch.control_directory)
-        pid = await asyncio.to_thread(_spawn, launch, control / _LOG)
+        pid, word = await asyncio.to_thread(_spawn, launch, control / _LOG)
+        await _heard(word)
         state = await asyncio.to_thread(read_state, launch.control_directory)
         if state is None or state.pid != pid:
+            os.kill(pid, signal.SIGKILL)  # a child that nobody has reaped: the pid is its own
             await asyncio.to_thread(_reap, pid)
             raise RunnerNotStartedError(await asyncio.to_thread(_last_line, control / _LOG))
         return cls(state)
@@ -91,8 +95,8 @@ def _open(state: RunnerState) -> int | None:
     return None
 
 
-def _spawn(launch: Launch, log: Path) -> int:
-    """Start the process, give it the launch, wait for its word. It has a session of its own."""
+def _spawn(launch: Launch, log: Path) -> tuple[int, int]:
+    """Start the process, in a session of its own, and give it the launch; its pid, and where it will say its word."""
     argv = runner_argv()
     launch_out, launch_in = os.pipe()
     word_out, word_in = os.pipe()
@@ -109,9 +113,21 @@ def _spawn(launch: Launch, log: Path) -> int:
             os.close(file)
     with suppress(BrokenPipeError), open(launch_in, "wb") as launching:
         launching.write(launch.to_json())
-    with open(word_out, "rb") as word:
-        word.read()
-    return pid
+    return pid, word_out
+
+
+async def _heard(word: int) -> None:
+    """Wait until the runner says its word or ends, but not for ever. Closes the file."""
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(word, heard.set)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await heard.wait()
+    finally:
+        loop.remove_reader(word)
+        os.close(word)
 
 
 def _reap(pid: int) -> None:

@@ -1,6 +1,7 @@
 """Where an attempt has its files."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.reports import Claimed
 from policy.training.resources import NodeResources
-from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
+from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories, Owner
 
 SPEC = JobSpec(start_commands=("true",), resources=NodeResources(1000, 256))
 JOB = Claimed("job1", 2, SPEC, "token", None)
@@ -41,6 +42,20 @@ def test_control_files_are_not_below_the_jobs_own_directory(tmp_path: Path) -> N
 
     assert directory.files not in directory.control(0).parents
     assert directory.files in directory.checkpoints(replace(JOB, spec=replace(SPEC, checkpoint_path="control"))).parents
+
+
+def test_job_directory_is_given_away_last_so_that_its_user_cannot_redirect_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = AttemptDirectory(tmp_path / "jobs" / "job1" / "2")
+    given = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "fchown", lambda folder, uid, gid: given.append((os.fstat(folder).st_ino, uid)))
+
+    directory.make(AttemptRecord(JOB, ("host",), ((0,),)), Owner("jobs", 12345, 12345))
+
+    paths = [directory.files, directory.node(0), directory.temporary(0), directory.checkpoints(JOB)]
+    assert sorted(given) == sorted((path.stat().st_ino, 12345) for path in paths)
+    assert given[-1][0] == directory.files.stat().st_ino
 
 
 def test_attempt_that_never_began_is_removed_and_the_latest_is_found(tmp_path: Path) -> None:
