@@ -23,6 +23,7 @@ from trainer.backend import (
 )
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, Owner
+from trainer.edges.local.gpus import Gpu, gpu_variables
 from trainer.edges.local.machine import ADDRESS
 from trainer.edges.local.node import LocalNode
 from trainer.edges.local.runner_process import RunnerNotStartedError
@@ -48,6 +49,8 @@ class Terms:
     environment: EnvironmentSource
     grace_s: float
     owner: Owner | None
+    gpus: tuple[Gpu, ...] = ()
+    """Of the machine."""
 
 
 class LocalAttempt:
@@ -208,7 +211,8 @@ class LocalAttempt:
             control_directory=node.control,
             working_directory=str(directory.working_directory(job, node.rank)),
             commands=list(job.spec.start_commands),
-            environment=node_environment(place, environment.variables),
+            environment=node_environment(place, environment.variables)
+            | gpu_variables(self._terms.gpus, self.record.gpus[node.rank]),
             secrets=list(environment.secrets),
             memory_mib=job.spec.resources.memory_mib,
             millicpu=job.spec.resources.millicpu,

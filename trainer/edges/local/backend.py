@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from policy.training.reports import CheckpointReport, Claimed, JobReport
@@ -23,6 +24,7 @@ from trainer.backend import (
 )
 from trainer.edges.local.attempt import LocalAttempt, Terms
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories, Owner
+from trainer.edges.local.gpus import found_gpus, free_gpus
 from trainer.edges.local.machine import least_used, this_host
 from trainer.edges.local.output_reader import read_output
 from trainer.edges.local.terminal import LocalTerminal
@@ -46,9 +48,10 @@ class LocalBackend:
         self._settings = settings
         self._environment = environment
         self._make_checkpoints = checkpoints
-        self._host = this_host(settings.capacity)
+        self._gpus = found_gpus()
+        self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
-        self._terms = Terms(environment, settings.stop_grace_s, None)
+        self._terms = Terms(environment, settings.stop_grace_s, None, self._gpus)
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -64,7 +67,7 @@ class LocalBackend:
         if self._settings.user is not None:
             owner = Owner.named(self._settings.user)
             owner.check_reaches(self._settings.directory)
-            self._terms = Terms(self._environment, self._settings.stop_grace_s, owner)
+            self._terms = replace(self._terms, owner=owner)
         for directory, record in found:
             if record.job.job_id not in self._attempts:
                 attempt = self._take(record, directory)
@@ -79,13 +82,7 @@ class LocalBackend:
             return
         if present is not None:
             raise ValueError(f"the earlier attempt at job {job.job_id} was not forgotten")
-        count = math.ceil(job.spec.resources.millicpu / 1000)
-        used = [cpu for one in self._running() for cpus in one.record.cpus for cpu in cpus]
-        cpus = list[tuple[int, ...]]()
-        for _ in hosts:
-            cpus.append(least_used(count, used))
-            used += cpus[-1]
-        record = AttemptRecord(job, tuple(hosts), tuple(cpus))
+        record = self._record(job, hosts)
         attempt = self._take(record, self._directories.attempt(job.job_id, job.attempt))
         self._run(attempt, attempt.run())
 
@@ -143,6 +140,19 @@ class LocalBackend:
             await asyncio.wait({ended, self._tasks[attempt.job.job_id]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
+
+    def _record(self, job: Claimed, hosts: Sequence[str]) -> AttemptRecord:
+        """The attempt with processors and GPUs for its nodes."""
+        needs, running = job.spec.resources, [one.record for one in self._running()]
+        used_cpus = [cpu for record in running for of_node in record.cpus for cpu in of_node]
+        used_gpus = [gpu for record in running for of_node in record.gpus for gpu in of_node]
+        cpus, gpus = list[tuple[int, ...]](), list[tuple[str, ...]]()
+        for _ in hosts:
+            cpus.append(least_used(math.ceil(needs.millicpu / 1000), used_cpus))
+            gpus.append(free_gpus(self._gpus, needs.gpu_type, needs.gpu_count, used_gpus))
+            used_cpus += cpus[-1]
+            used_gpus += gpus[-1]
+        return AttemptRecord(job, tuple(hosts), tuple(cpus), tuple(gpus))
 
     def _running(self) -> Sequence[LocalAttempt]:
         return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]

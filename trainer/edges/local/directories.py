@@ -56,22 +56,24 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`: the processors of each node, by rank."""
+    """What is kept of an attempt on disk: no secrets, no tokens. `cpus`, `gpus`: those of each node, by rank."""
 
     job: Claimed
     hosts: tuple[str, ...]
     cpus: tuple[tuple[int, ...], ...]
+    gpus: tuple[tuple[str, ...], ...]
 
     def to_json(self) -> str:
         job = replace(self.job, environment_token="", spec=replace(self.job.spec, environment={}))
-        return json.dumps({"job": job.to_wire(), "hosts": self.hosts, "cpus": self.cpus})
+        return json.dumps({"job": job.to_wire(), "hosts": self.hosts, "cpus": self.cpus, "gpus": self.gpus})
 
     @classmethod
     def from_json(cls, text: str) -> "AttemptRecord":
         """Raises KeyError, TypeError or ValueError if it is none."""
         wire = json.loads(text)
         cpus = tuple(tuple(map(int, of_node)) for of_node in wire["cpus"])
-        return cls(Claimed.from_wire(wire["job"]), tuple(map(str, wire["hosts"])), cpus)
+        gpus = tuple(tuple(map(str, of_node)) for of_node in wire["gpus"])
+        return cls(Claimed.from_wire(wire["job"]), tuple(map(str, wire["hosts"])), cpus, gpus)
 
 
 @dataclass(frozen=True, slots=True)

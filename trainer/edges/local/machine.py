@@ -6,10 +6,11 @@ See docs/reference/training.md#backends.
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from policy.training.resources import Host
+from trainer.edges.local.gpus import Gpu
 from trainer.settings import Capacity
 
 ADDRESS = "127.0.0.1"
@@ -19,7 +20,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _KIB_PER_MIB, _BYTES_PER_MIB = 1024, 1024 * 1024
 
 
-def this_host(capacity: Capacity) -> Host:
+def this_host(capacity: Capacity, gpus: Sequence[Gpu] = ()) -> Host:
     """This machine. `capacity` wins over what it has, upwards too."""
     cpus = capacity.cpu or _processors()
     return Host(
@@ -27,6 +28,7 @@ def this_host(capacity: Capacity) -> Host:
         millicpu=cpus * 1000,
         memory_mib=capacity.memory_mib or _memory_mib(),
         max_nodes=capacity.nodes or max(_MIN_NODES, cpus),
+        gpus=Counter(gpu.type for gpu in gpus),
     )
 
 

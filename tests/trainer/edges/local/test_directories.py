@@ -19,11 +19,11 @@ JOB = Claimed("job1", 2, SPEC, "token", None)
 def test_record_holds_no_token_and_no_environment(tmp_path: Path) -> None:
     job = replace(JOB, spec=replace(SPEC, environment={"A": "plain", "B": SecretRef("HF_TOKEN")}))
     directory = AttemptDirectory(tmp_path / "2")
-    directory.make(AttemptRecord(job, ("host",), ((0,),)), None)
+    directory.make(AttemptRecord(job, ("host",), ((0,),), ((),)), None)
 
     text = (tmp_path / "2" / "job.json").read_text()
 
-    assert directory.record() == AttemptRecord(replace(JOB, environment_token=""), ("host",), ((0,),))
+    assert directory.record() == AttemptRecord(replace(JOB, environment_token=""), ("host",), ((0,),), ((),))
     assert not any(word in text for word in ("plain", "HF_TOKEN", '"token"'))
 
 
@@ -51,7 +51,7 @@ def test_job_directory_is_given_away_last_so_that_its_user_cannot_redirect_what_
     given = list[tuple[int, int]]()
     monkeypatch.setattr(os, "fchown", lambda folder, uid, gid: given.append((os.fstat(folder).st_ino, uid)))
 
-    directory.make(AttemptRecord(JOB, ("host",), ((0,),)), Owner("jobs", 12345, 12345))
+    directory.make(AttemptRecord(JOB, ("host",), ((0,),), ((),)), Owner("jobs", 12345, 12345))
 
     paths = [directory.files, directory.node(0), directory.temporary(0), directory.checkpoints(JOB)]
     assert sorted(given) == sorted((path.stat().st_ino, 12345) for path in paths)
@@ -63,7 +63,7 @@ def test_attempt_that_never_began_is_removed_and_the_latest_is_found(tmp_path: P
     directories.make()
     (tmp_path / "jobs" / "lost" / "1" / "control").mkdir(parents=True)
     for number in (2, 10):
-        record = AttemptRecord(replace(JOB, attempt=number), ("host",), ((0,),))
+        record = AttemptRecord(replace(JOB, attempt=number), ("host",), ((0,),), ((),))
         directories.attempt("job1", number).make(record, None)
 
     found = [(record.job.job_id, record.job.attempt) for _, record in directories.latest()]
