@@ -14,6 +14,7 @@ from policy.training.statuses import FULL, LORA
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 256 * 1024
 MAX_BASE_MODEL_CHARS = 1000
+_MAX_LEVELS = 100
 _MAX_INT = 2**63
 
 
@@ -35,7 +36,7 @@ def described(adapter_config: bytes | None) -> Description:
 
 
 def _json_object(content: bytes) -> dict[str, Any] | None:
-    """Only what every parser and database takes: no NaN, no number out of range, no half of a surrogate pair."""
+    """Only what every parser and database takes: no NaN, no half of a surrogate pair, bounded numbers and nesting."""
     if len(content) > MAX_CONFIG_BYTES:
         return None
     try:
@@ -43,7 +44,16 @@ def _json_object(content: bytes) -> dict[str, Any] | None:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and _levels(value) <= _MAX_LEVELS else None
+
+
+def _levels(value: Any) -> int:
+    """How deeply objects and arrays are nested."""
+    count, level = 0, [value]
+    while level := [inner for inner in level if isinstance(inner, (dict, list))]:
+        count += 1
+        level = [part for inner in level for part in (inner.values() if isinstance(inner, dict) else inner)]
+    return count
 
 
 def _whole(text: str) -> int | float:
