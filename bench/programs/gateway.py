@@ -69,6 +69,7 @@ def start_gateway(
         "TOLLGATE_VENDOR_B_BASE_URL": f"http://127.0.0.1:{upstream_port}",
         "TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8",  # for replicas
         "TOLLGATE_ASYNC_WORKERS": "0",
+        "TOLLGATE_TRAINING_BACKEND": "off",
         **(settings or {}),
     }
     log = scratch / "tollgate.log"
