@@ -14,14 +14,14 @@ MIN_LINE_CHARS = 8
 
 
 def masked_forms(secrets: list[str]) -> list[bytes]:
-    """What to look for, longest first: each secret as it is, without surrounding white space, as JSON shows it, and
-    its long lines."""
-    forms = set[str]()
+    """What to look for, longest first: each secret as it is, without surrounding white space, and its long lines; all
+    of them also as JSON shows them."""
+    plain = set[str]()
     for secret in secrets:
         if len(secret.strip()) >= MIN_CHARS:
-            for form in (secret, secret.strip()):
-                forms |= {form, json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1]}
-        forms |= {line.strip() for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
+            plain |= {secret, secret.strip()}
+        plain |= {line.strip() for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
+    forms = {json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in plain for is_ascii in (True, False)} | plain
     encoded = {form.encode(errors="surrogateescape") for form in forms}
     return sorted(encoded, key=lambda form: (-len(form), form))
 

@@ -54,6 +54,12 @@ def test_long_lines_of_a_secret_of_several_lines_are_masked_one_by_one() -> None
     assert masked([secret], b"| -----BEGIN KEY-----\n| QUJDREVGRw==\n| }") == b"| ***\n| ***\n| }"
 
 
+def test_lines_of_a_secret_are_masked_as_json_shows_them() -> None:
+    assert masked(['first "line"\nsecond é line'], rb'{"a": "first \"line\"", "b": "second \u00e9 line"}') == (
+        b'{"a": "***", "b": "***"}'
+    )
+
+
 @given(st.lists(SMALL, max_size=3), st.lists(st.binary(max_size=4) | SMALL.map(str.encode), max_size=12))
 def test_no_secret_is_shown_however_the_stream_is_read(secrets: list[str], reads: list[bytes]) -> None:
     shown = masked(secrets, *reads)
