@@ -21,7 +21,7 @@ FAILURE_PAUSE_S = 10.0
 MAX_CHUNKS = 16
 """Of one node, before it is the next one's turn: a node may print faster than control takes it."""
 OVERDUE_S = 60.0
-"""An end is withheld for so long while control answers and takes no output."""
+"""An end is withheld for so long: while control answers and takes no output, and in all."""
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +39,7 @@ class Shipping:
         self._told: Sequence[CheckpointReport] | None = None
         self._is_refused = self._has_more = False
         self._stalled_since: float | None = None
+        self._ended_since = clock() if first.phase is Phase.ENDED else None
         self.covered: JobReport | None = None
 
     @property
@@ -47,7 +48,8 @@ class Shipping:
 
     @property
     def is_overdue(self) -> bool:
-        return self._stalled_since is not None and self._clock() - self._stalled_since > OVERDUE_S
+        since = [at for at in (self._stalled_since, self._ended_since) if at is not None]
+        return bool(since) and self._clock() - min(since) > OVERDUE_S
 
     @property
     def has_ended(self) -> bool:
@@ -56,12 +58,16 @@ class Shipping:
     def saw(self, report: JobReport) -> None:
         """What is observed of the attempt now."""
         if report != self._seen:
+            if report.phase is Phase.ENDED and self._ended_since is None:
+                self._ended_since = self._clock()
             self._seen = report
             self._has_news.set()
 
     def control_is_away(self) -> None:
         """It answers nothing, not even reports: nobody waits for this end."""
         self._stalled_since = None
+        if self._ended_since is not None:
+            self._ended_since = self._clock()
 
     async def run(self, on_delivered: Callable[[], None]) -> None:
         """Deliver until cancelled. `on_delivered` is called when control has all that an ended attempt leaves."""
