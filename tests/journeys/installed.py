@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("policy", "proxy", "control", "launcher", "runtime", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("policy", "proxy", "control", "launcher", "trainer", "runtime", "pyproject.toml", "README.md", "LICENSE")
 
 
 def install(to: Path) -> Path:
