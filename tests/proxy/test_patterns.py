@@ -89,7 +89,11 @@ def spent_s(use: Callable[[Any], object], text: str | bytes) -> float:
 
 
 def test_patterns_are_found() -> None:
-    assert {"proxy.json_text.json_edit._STRING", "policy.hosts._PATH", "control.api.events._FORM"} <= PATTERNS.keys()
+    assert {
+        "proxy.json_text.json_edit._STRING",
+        "policy.hosts._PATH",
+        "control.api.protocol.times._FORM",
+    } <= PATTERNS.keys()
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -36,6 +36,7 @@ async def test_a_workspace_is_created_with_a_key(store: Store) -> None:
         "tier": "basic",
         "billing": "active",
         "onboarded": True,
+        "training": False,
         "async_max_body_bytes": None,
     }
 
