@@ -23,10 +23,6 @@ def count(wire: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def optional_count(wire: Mapping[str, Any], name: str) -> int | None:
-    return None if wire[name] is None else count(wire, name)
-
-
 def flag(wire: Mapping[str, Any], name: str) -> bool:
     value = wire[name]
     if not isinstance(value, bool):
