@@ -8,6 +8,7 @@ COPY policy policy
 COPY proxy proxy
 COPY control control
 COPY launcher launcher
+COPY commands commands
 COPY trainer trainer
 COPY runtime runtime
 RUN make install

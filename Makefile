@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The product's dependencies, the tests' own, and Ray, which is as large as all others together (none: RAY_LOCK=).
+RAY_LOCK ?= requirements-ray.lock
+LOCKS ?= requirements.lock requirements-dev.lock $(RAY_LOCK)
 # Benchmarks need an interpreter built with optimisations, as the image's is (see bench/NOTES.md). Debian's is; without
 # one, they run on the interpreter of .venv.
 BENCH_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo $(BIN)/python)
@@ -26,19 +29,19 @@ help:  ## list the targets
 
 install: $(STAMP)  ## build .venv from the hash-checked lock file
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): $(LOCKS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tollgate needs Python 3.11 or newer; set PYTHON=…")'
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "This Python has no venv module. Debian, Ubuntu: apt-get install python3-venv"; exit 1; }
-	@echo "building $(VENV) from requirements.lock …"
+	@echo "building $(VENV) from $(LOCKS) …"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
+	$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes $(LOCKS:%=-r %)
 	flock requirements.lock $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .  # one at a time: each writes tollgate.egg-info
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)
 	@echo "building $(BENCH_VENV) on $(BENCH_PYTHON) …"
 	$(BENCH_PYTHON) -m venv --clear --without-pip $(BENCH_VENV)
-	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
+	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock -r requirements-dev.lock
 	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -90,8 +93,11 @@ soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten m
 	$(BIN)/pytest -rs -m soak
 	$(BENCH) -m bench.soak
 
-lock:  ## resolve pyproject.toml into requirements.lock again (needs uv)
-	uv pip compile --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.lock
+COMPILE = uv pip compile --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
+lock:  ## resolve pyproject.toml into the lock files again (needs uv)
+	$(COMPILE) pyproject.toml -o requirements.lock
+	$(COMPILE) --group dev -c requirements.lock -o requirements-dev.lock
+	$(COMPILE) --group ray -c requirements.lock -c requirements-dev.lock -o requirements-ray.lock
 
 clients-lock:  ## resolve the clients' versions again (needs uv and npm)
 	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --no-strip-extras --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done

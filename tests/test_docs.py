@@ -25,7 +25,8 @@ SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
 
 
 def test_setting_names_lists_every_setting_that_the_code_reads() -> None:
-    sources = [path for plane in ("proxy", "control", "launcher", "trainer") for path in (ROOT / plane).rglob("*.py")]
+    programs = ("proxy", "control", "launcher", "commands", "trainer")
+    sources = [path for program in programs for path in (ROOT / program).rglob("*.py")]
     read = {name for path in sources for name in SETTING.findall(path.read_text())}
     assert read == NAMES, "add it to runtime/setting_names.py, or take it out there"
 

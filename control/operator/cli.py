@@ -5,31 +5,21 @@ Control imports neither proxy nor trainer: `tollgate proxy` becomes `python -m p
 """
 
 import asyncio
-import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from control.operator.training_commands import training
+from commands.over_api import OVER_API
+from commands.resources.secrets import secrets
+from control.operator.database_commands import data_option, key, run, secrets_reencrypt, workspace
+from control.operator.local_access import local_access
 from launcher.command import launcher
-from policy.credentials import KeyKind
 from runtime.private_files import UMASK
 
-if TYPE_CHECKING:  # commands import what they need when they run, so `tollgate --help` is fast
-    from control.edges.sql.store import Store
-    from control.operator.bootstrap import Database
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_DATA = Path(".tollgate")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-_WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]
 
 
 def main() -> None:
@@ -40,20 +30,14 @@ def main() -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="tollgate", message="tollgate %(version)s")
-def tollgate() -> None:
+@click.pass_context
+def tollgate(context: click.Context) -> None:
     """Tollgate: an inference gateway with exact limits, exact metering and exact billing."""
+    context.obj = local_access
 
 
 # --- running it ---------------------------------------------------------------------------------------------------
 
-data_option = click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="TOLLGATE_DATA",
-    default=DEFAULT_DATA,
-    show_default=True,
-    help="The data directory of `tollgate up`.",
-)
 port_type = click.IntRange(0, 65535)
 
 
@@ -103,7 +87,7 @@ def up(
         environment=environment,
         drain_timeout_s=drain_timeout,
     )
-    _run(stack.up(options, _say, click.echo))
+    run(stack.up(options, _say, click.echo))
 
 
 @tollgate.command(context_settings=_PASSED_ON)
@@ -140,148 +124,11 @@ def demo(keep: bool) -> None:
 
 
 tollgate.add_command(launcher)
-tollgate.add_command(training)
-
-
-# --- workspaces, keys, secrets ------------------------------------------------------------------------------------
-
-
-def changes_the_database(command: F) -> F:
-    """The options of a command that works on the database: its URL, or the data directory of the embedded one."""
-    url_help = "The database; without it, the embedded one in --data."
-    command = click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", hidden=True)(command)
-    return data_option(click.option("--database-url", envvar="TOLLGATE_DATABASE_URL", help=url_help)(command))
-
-
-def _known_tier(_context: click.Context, _option: click.Parameter, tier: str | None) -> str | None:
-    """Refuse an unknown tier: a workspace with a mistyped tier would get the lowest limits."""
-    from control.resources import workspaces
-
-    if tier is not None:
-        try:
-            workspaces.check_tier_is_known(tier, os.environ)
-        except workspaces.WorkspaceError as error:
-            raise click.ClickException(error.message) from None
-    return tier
-
-
-def _bytes_or_default(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
-    """A whole number, or the word that `set_workspace` takes for "no value of its own"."""
-    from control.resources.workspaces import DEFAULT, MAX_ASYNC_BODY_BYTES
-
-    if text is None or text == DEFAULT:
-        return text
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_ASYNC_BODY_BYTES:
-        return int(text)
-    raise click.BadParameter(f"{text!r} is neither a number from 1 to {MAX_ASYNC_BODY_BYTES} nor {DEFAULT!r}.")
-
-
-tier_option = partial(
-    click.option,
-    "--tier",
-    callback=_known_tier,
-    help="Tier of the platform model API's limits: basic, verified, pro, one of TOLLGATE_MODEL_API_TIERS, or "
-    "custom=REQUESTS/TOKENS per minute for this workspace alone.",
-)
-
-
-@tollgate.group()
-def workspace() -> None:
-    """Create, change and list workspaces (tenants)."""
-
-
-@workspace.command("create")
-@click.argument("name")
-@click.argument("more_prefixes", nargs=-1, metavar="")
-@click.option(
-    "--prefix", "prefixes", multiple=True, required=True, help="A slug prefix that the workspace owns; more may follow."
-)
-@tier_option(default="basic", show_default=True)
-@click.option("--not-onboarded", is_flag=True, help="Not onboarded to the gateway yet.")
-@changes_the_database
-def workspace_create(
-    name: str, more_prefixes: tuple[str, ...], prefixes: tuple[str, ...], tier: str, not_onboarded: bool, **where: Any
-) -> None:
-    """Create a workspace and print it as one JSON object. Its api_key has management scope and is shown only here.
-
-    Several prefixes: `--prefix a b` or `--prefix a --prefix b`.
-    """
-    from control.resources import workspaces
-
-    owned = (*prefixes, *more_prefixes)
-    where["may_create"] = True  # the first workspace may be created before the first `up`
-    _change(where, lambda store: workspaces.create_workspace(store, name, owned, tier, not not_onboarded))
-
-
-@workspace.command("set")
-@click.argument("name")
-@tier_option()
-@click.option("--onboarded/--not-onboarded", default=None, help="Whether it is onboarded to the gateway.")
-@click.option(
-    "--training/--no-training", default=None, help="Whether it may create training jobs, which run code here."
-)
-@click.option("--billing", type=click.Choice(["active", "suspended"]), help="Suspended: its calls are answered 402.")
-@click.option(
-    "--async-max-body-bytes",
-    callback=_bytes_or_default,
-    metavar="N",
-    help="Longest body of its asynchronous requests; `default` returns to TOLLGATE_ASYNC_MAX_BODY_BYTES.",
-)
-@changes_the_database
-def workspace_set(name: str, **given: Any) -> None:
-    """Change a workspace and print it as one JSON object."""
-    from control.resources import workspaces
-
-    changes = {
-        field: given.pop(field) for field in ("tier", "onboarded", "training", "billing", "async_max_body_bytes")
-    }
-    if all(value is None for value in changes.values()):
-        flags = "--tier, --onboarded, --not-onboarded, --training, --no-training, --billing or --async-max-body-bytes"
-        raise click.UsageError(f"nothing to change: give {flags}")
-    _change(given, lambda store: workspaces.set_workspace(store, name, **changes))
-
-
-@workspace.command("list")
-@changes_the_database
-def workspace_list(**where: Any) -> None:
-    """Print every workspace, one JSON object a line."""
-    from control.resources import workspaces
-
-    _change(where, workspaces.list_workspaces)
-
-
-@tollgate.group()
-def key() -> None:
-    """Workspace keys."""
-
-
-@key.command("create")
-@click.argument("name")
-@click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), default=_WORKSPACE_KINDS[0], show_default=True)
-@changes_the_database
-def key_create(name: str, kind: str, **where: Any) -> None:
-    """Create a key for the workspace NAME and print it as one JSON object. It is shown only here."""
-    from control.resources import workspaces
-
-    _change(where, lambda store: workspaces.create_workspace_key(store, name, KeyKind(kind)))
-
-
-@tollgate.group()
-def secrets() -> None:
-    """Stored upstream credentials."""
-
-
-@secrets.command("reencrypt")
-@changes_the_database
-def secrets_reencrypt(**where: Any) -> None:
-    """Re-encrypt every secret under the first key of TOLLGATE_SECRET_KEY."""
-    from control.resources import workspaces
-    from policy.sealing import parse_keys
-
-    def reencrypt(store: "Store") -> Awaitable[Any]:
-        return workspaces.reencrypt_all(store, parse_keys(_database(where).secret_key()))
-
-    _change(where, reencrypt)
+tollgate.add_command(workspace)
+tollgate.add_command(key)
+for _command in OVER_API:
+    tollgate.add_command(_command)
+secrets.add_command(secrets_reencrypt)
 
 
 @tollgate.group()
@@ -304,37 +151,6 @@ def snapshot_show(context: click.Context, slug: str | None, key_prefix: str | No
 
 
 # --- how a command ends -------------------------------------------------------------------------------------------
-
-
-def _change(where: dict[str, Any], work: Callable[["Store"], Awaitable[Any]]) -> None:
-    """Run `work` on the database that `where` names and print its result as JSON; a list as one item per line."""
-    from control.operator.bootstrap import on_store
-
-    result = _run(on_store(_database(where), work))
-    for item in result if isinstance(result, list) else [result]:
-        click.echo(json.dumps(item, ensure_ascii=False))
-
-
-def _database(where: dict[str, Any]) -> "Database":
-    from control.operator.bootstrap import Database
-
-    may_create = where.get("may_create", False)
-    return Database(where["data"], where["database_url"] or None, where["redis_url"] or None, os.environ, may_create)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`. An error that the operator can fix ends as one line and exit status 1."""
-    try:
-        return asyncio.run(work)
-    except _operator_errors() as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _operator_errors() -> tuple[type[Exception], ...]:
-    """Imported when something fails: `up` needs nothing else of what comes with them, and starts in half the time."""
-    from control.operator.bootstrap import OPERATOR_ERRORS
-
-    return OPERATOR_ERRORS
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("policy", "proxy", "control", "launcher", "trainer", "runtime", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
+SOURCES = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
 
 
 def install(to: Path) -> Path:

@@ -89,6 +89,8 @@ groups = Table(
     Column("models", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("managed_by", Text, nullable=True),  # the policy file that owns it
+    Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
 )
@@ -124,6 +126,8 @@ secrets = Table(
     Column("ciphertext", Text, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("managed_by", Text, nullable=True),  # the policy file that owns it
+    Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Index("uq_secrets_workspace_id_name", "workspace_id", "name", unique=True),
     Index("ix_secrets_workspace_id_id", "workspace_id", "id"),
 )
@@ -195,6 +199,8 @@ endpoints = Table(
     Column("model_id", Id, ForeignKey("models.id"), nullable=True, index=True),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("managed_by", Text, nullable=True),  # the policy file that owns it
+    Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Index("ix_endpoints_workspace_id_id", "workspace_id", "id"),
 )
 
@@ -243,6 +249,8 @@ webhooks = Table(
     Column("previous_until_ms", BigInteger, nullable=True),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("managed_by", Text, nullable=True),  # the policy file that owns it
+    Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Index("ix_webhooks_workspace_id_id", "workspace_id", "id"),
 )
 
@@ -281,3 +289,33 @@ for _name, _column in (
         sqlite_where=_pending,
         postgresql_where=_pending,
     )
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, nullable=False),  # no foreign key: the trail outlives what it tells of
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("actor", Id, nullable=False),  # the prefix of a workspace key, or "cli"
+    Column("action", Id, nullable=False),
+    Column("resource", Id, nullable=False),
+    Column("before", Text, nullable=True),
+    Column("after", Text, nullable=True),
+    Column("request_id", Id, nullable=True),
+    Index("ix_audit_events_workspace_id_time", "workspace_id", "timestamp_ms", "id"),
+    Index("ix_audit_events_actor_time", "workspace_id", "actor", "timestamp_ms", "id"),
+)
+
+prices = Table(  # decimal numbers as text: SQLite has no exact ones
+    "prices",
+    metadata,
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), primary_key=True),
+    Column("slug", Id, primary_key=True),
+    Column("valid_from_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("currency", Id, nullable=False),
+    Column("input_per_million", Id, nullable=False),  # uncached input
+    Column("cached_input_per_million", Id, nullable=False),
+    Column("output_per_million", Id, nullable=False),
+    Column("per_call", Id, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+)

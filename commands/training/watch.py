@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from control.edges.management_client import AwayError, ManagementClient, ManagementError
+from commands.connection import Client
+from commands.errors import AwayError, ManagementError
 from policy.training.statuses import COMPLETED, ENDED, SYNCED, SYNCING
 
 POLL_S = 1.0
@@ -72,7 +73,7 @@ def describe(progress: Progress, now_s: float) -> str:
     return " · ".join(parts)
 
 
-async def watch(client: ManagementClient, job_id: str, printer: ProgressPrinter) -> bool:
+async def watch(client: Client, job_id: str, printer: ProgressPrinter) -> bool:
     """Follow the job until it has ended. Returns whether it is COMPLETED. ManagementError if it cannot be followed."""
     found = (await client.call("POST", "/v1/training_jobs/search", {"job_id": job_id}))["training_jobs"]
     if not found:
@@ -91,7 +92,7 @@ async def watch(client: ManagementClient, job_id: str, printer: ProgressPrinter)
         await asyncio.sleep(POLL_S)
 
 
-async def _look(client: ManagementClient, path: str) -> Progress:
+async def _look(client: Client, path: str) -> Progress:
     answer = await client.call("GET", f"{path}/checkpoints")
     metrics = (await client.call("GET", f"{path}/metrics"))["metrics"]
     latest = {metric["name"]: metric["points"][-1] for metric in metrics if metric["points"]}

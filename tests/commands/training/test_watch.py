@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from control.operator.training_watch import Progress, ProgressPrinter, describe
+from commands.training.watch import Progress, ProgressPrinter, describe
 from policy.training.statuses import COMPLETED, FAILED, PENDING, RUNNING, SYNCED, SYNCING
 
 CREATED_S = 1_767_225_600.0

@@ -1,0 +1,108 @@
+"""How a command reaches the management API: the options `--url`, `--data`, `--workspace`, and the key.
+
+The key comes from TOLLGATE_API_KEY, because others can read a command line. Without one, `LocalAccess` finds control
+and a key by the data directory of this machine's `tollgate up`.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+
+from commands.errors import ManagementError, NoAccessError
+from runtime.environment import http_url
+
+T = TypeVar("T")
+DEFAULT_URL = "http://127.0.0.1:8081"
+
+
+class Client(Protocol):
+    """The management API, as commands call it. AwayError or RefusedError if it does not answer 200."""
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the management API is, and a key of management scope."""
+
+    url: str
+    api_key: str = field(repr=False)
+
+
+class LocalAccess(Protocol):
+    """Finds a running `tollgate up` by its data directory. `tollgate` puts one into `click.Context.obj`."""
+
+    def __call__(self, data: Path, workspace: str | None) -> Access:
+        """Access to the named workspace, or to the only one. Raises NoAccessError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The management API that a command works on, and whether to print JSON."""
+
+    access: Access
+    as_json: bool
+
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` with a client. A refusal or an unreachable API ends the command: one message, exit status 1."""
+        from commands.edges.management_client import ManagementClient  # aiohttp takes 0.2 s to import
+
+        async def connected() -> T:
+            client = ManagementClient(self.access.url, self.access.api_key)
+            try:
+                return await work(client)
+            finally:
+                await client.close()
+
+        try:
+            return asyncio.run(connected())
+        except ManagementError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def over_api(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command `--url`, `--data`, `--workspace` and `--json`, and pass it a `Connection` as `connection`."""
+
+    @wraps(command)
+    def connected(url: str | None, data: Path, workspace: str | None, as_json: bool, **given: Any) -> T:
+        context = click.get_current_context()
+        return command(connection=Connection(_access(context.obj, url, data, workspace), as_json), **given)
+
+    for option in reversed(_OPTIONS):
+        connected = option(connected)
+    return connected
+
+
+_OPTIONS = (
+    click.option("--url", envvar="TOLLGATE_URL", help=f"The management API; by default {DEFAULT_URL}."),
+    click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="TOLLGATE_DATA",
+        default=Path(".tollgate"),
+        show_default=True,
+        help="On the machine of `tollgate up`, without TOLLGATE_API_KEY: its data directory.",
+    ),
+    click.option("--workspace", help="With --data: the workspace, if there is more than one."),
+    click.option("--json", "as_json", is_flag=True, help="Print the API's answer."),
+)
+
+
+def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | None) -> Access:
+    api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()
+    try:
+        if api_key:
+            return Access(http_url(url or DEFAULT_URL), api_key)
+        found = local(data, workspace)
+        return Access(http_url(url), found.api_key) if url else found
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from None
+    except NoAccessError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,1 @@
+"""The only code of these commands that touches sockets and files."""

@@ -1,0 +1,70 @@
+"""A client of the management API."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from commands.errors import AwayError, RefusedError
+
+TIMEOUT_S = 30.0
+_RETRIES = 3
+_MAX_DETAILS = 2
+
+
+class ManagementClient:
+    """The management API at a URL, with one workspace key, which no redirect takes along."""
+
+    def __init__(self, url: str, api_key: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """The answer's JSON. Waits when the key's rate limit says so; AwayError or RefusedError otherwise.
+
+        `query`: a list is sent as a repeated parameter, None not at all.
+        """
+        parameters = _parameters(query)
+        for attempt in range(_RETRIES + 1):
+            status, answer = await self._ask(method, path, body, parameters)
+            if status == 200:
+                return answer
+            if status != 429 or attempt == _RETRIES:
+                break
+            await asyncio.sleep(float(answer.get("retry_after", 1)))
+        message = _message(status, answer)
+        if status >= 500:
+            raise AwayError(message)
+        raise RefusedError(message, status, str(answer.get("code", "")))
+
+    async def _ask(self, method: str, path: str, body: Any, query: list[tuple[str, str]]) -> tuple[int, Any]:
+        request = self._session.request(method, self._url + path, json=body, params=query, allow_redirects=False)
+        try:
+            async with request as answer:
+                found = await answer.json()
+                return answer.status, found if isinstance(found, dict) else {}
+        except (aiohttp.ClientError, ValueError, OSError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise AwayError(
+                f"{self._url} does not answer as the management API ({reason}). Check TOLLGATE_URL"
+            ) from None
+
+
+def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
+    listed = {name: value if isinstance(value, list | tuple) else [value] for name, value in query.items()}
+    return [(name, str(value)) for name, values in listed.items() for value in values if value is not None]
+
+
+def _message(status: int, answer: dict[str, Any]) -> str:
+    """At most three lines: the error, and the first fields that it names."""
+    details = answer.get("details") or []
+    lines = [f"{status}: {answer.get('error', 'no reason given')}"]
+    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in details[:_MAX_DETAILS]]
+    return "\n".join(lines)

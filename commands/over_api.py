@@ -1,0 +1,9 @@
+"""The list of commands over the management API, in the order of `tollgate --help`."""
+
+import click
+
+from commands.resources.endpoints import endpoints
+from commands.resources.secrets import secrets
+from commands.training.command import training
+
+OVER_API: tuple[click.Command, ...] = (endpoints, secrets, training)

@@ -1,0 +1,1 @@
+"""`tollgate training`: training jobs over the management API."""
