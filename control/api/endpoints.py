@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -69,14 +70,14 @@ else:
 Targets = Annotated[list[TargetRequest], Field(min_length=1, max_length=1, description="Exactly one target.")]
 
 
-class CreateGatewayEndpointRequestV1(RequestV1):
+class CreateGatewayEndpointRequestV1(OwnableRequestV1):
     """A slug and its target."""
 
     slug: SlugText
     targets: Targets
 
 
-class UpdateGatewayEndpointRequestV1(RequestV1):
+class UpdateGatewayEndpointRequestV1(OwnableRequestV1):
     """Replaces the whole target list. The slug cannot change."""
 
     targets: Targets
@@ -101,7 +102,7 @@ class GatewayTargetV1(TypedDict):
     vendor_c_config: NotRequired[VendorCPlaceV1]
 
 
-class GatewayEndpointV1(ResponseV1):
+class GatewayEndpointV1(OwnableResponseV1):
     """A slug and its target."""
 
     id: str
@@ -129,14 +130,16 @@ async def _post(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(CreateGatewayEndpointRequestV1)
     target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    return _response(await endpoints.create_endpoint(request.store, request.workspace_id, body.slug, target))
+    store, workspace_id = request.store, request.workspace_id
+    return _response(await endpoints.create_endpoint(store, workspace_id, body.slug, target, body.owner_change()))
 
 
 async def _patch(request: ApiRequest) -> GatewayEndpointV1:
-    target = _target(request.body_as(UpdateGatewayEndpointRequestV1).targets[0])
+    body = request.body_as(UpdateGatewayEndpointRequestV1)
+    target = _target(body.targets[0])
     await endpoints.check_target_rules(target, request.dependencies.names)
-    endpoint_id = request.path["endpoint_id"]
-    return _response(await endpoints.replace_target(request.store, request.workspace_id, endpoint_id, target))
+    store, workspace_id, endpoint_id = request.store, request.workspace_id, request.path["endpoint_id"]
+    return _response(await endpoints.replace_target(store, workspace_id, endpoint_id, target, body.owner_change()))
 
 
 async def _get(request: ApiRequest) -> GatewayEndpointV1:
@@ -168,6 +171,7 @@ def _response(record: EndpointRecord) -> GatewayEndpointV1:
         targets=[GatewayTargetV1(**target_to_wire(record.target))],  # type: ignore[typeddict-item]  # the wire form is that type
         created_at=time_text(record.created_at_ms),
         updated_at=time_text(record.updated_at_ms),
+        managed_by=managed_by(record),
     )
 
 

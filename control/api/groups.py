@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, model_validator
 
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -78,7 +79,7 @@ class GroupHierarchyRequestV1(RequestV1):
     parent_group_id: IdText | None = None
 
 
-class CreateGatewayGroupRequestV1(RequestV1):
+class CreateGatewayGroupRequestV1(OwnableRequestV1):
     """A new group."""
 
     metadata: GroupMetadataRequestV1
@@ -92,18 +93,23 @@ class GroupMetadataPatchV1(RequestV1):
     name: Name | None
 
 
-class UpdateGatewayGroupRequestV1(RequestV1):
-    """`models` replaces the whole list; an empty list removes all access. At least one field must not be null."""
+class UpdateGatewayGroupRequestV1(OwnableRequestV1):
+    """`models` replaces the whole list; an empty list removes all access.
+
+    At least one field must not be null, or `managed_by` given.
+    """
 
     metadata: GroupMetadataPatchV1 | None = None
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
 
-    model_config = RequestV1.model_config | {"json_schema_extra": not_all_null("metadata", "models")}
+    model_config = OwnableRequestV1.model_config | {
+        "json_schema_extra": not_all_null("metadata", "models", given=["managed_by"])
+    }
 
     @model_validator(mode="after")
     def _says_something(self) -> "UpdateGatewayGroupRequestV1":
-        if self.metadata is None and self.models is None:
-            raise ValueError("give models, metadata.name, or both")
+        if self.metadata is None and self.models is None and self.owner_change() is None:
+            raise ValueError("give models, metadata.name or managed_by")
         return self
 
 
@@ -146,7 +152,7 @@ class EffectiveModelV1(ResponseV1):
     usage_limits: list[EffectiveLimitV1]
 
 
-class GatewayGroupV1(ResponseV1):
+class GatewayGroupV1(OwnableResponseV1):
     """A group. `models`: its own entries. `effective_models`: with the limits inherited from its ancestors."""
 
     id: str
@@ -189,6 +195,7 @@ async def _post(request: ApiRequest) -> Encoded:
         tuple(await each(body.models, _slug_limits)),
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
+        body.owner_change(),
     )
     return Encoded(await encode_group(await groups.create_group(request.store, request.workspace_id, new)))
 
@@ -196,7 +203,8 @@ async def _post(request: ApiRequest) -> Encoded:
 async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayGroupRequestV1)
     models = None if body.models is None else tuple(await each(body.models, _slug_limits))
-    change = GroupChange(models, body.metadata is not None, body.metadata.name if body.metadata else None)
+    name = body.metadata.name if body.metadata else None
+    change = GroupChange(models, body.metadata is not None, name, body.owner_change())
     return Encoded(
         await encode_group(
             await groups.change_group(request.store, request.workspace_id, request.path["group_id"], change)
@@ -233,6 +241,7 @@ async def encode_group(found: GroupInTree) -> Pieces:
     """A `GatewayGroupV1`, entry by entry: encoding a group of 1000 slugs at once takes 0.2 s."""
     record, group = found.record, found.record.group
     hierarchy = GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id)
+    owner = managed_by(record)
     return encode_object(
         {
             "id": group.id,
@@ -242,6 +251,7 @@ async def encode_group(found: GroupInTree) -> Pieces:
             "hierarchy": hierarchy.model_dump(),
             "created_at": time_text(record.created_at_ms),
             "updated_at": time_text(record.updated_at_ms),
+            **({"managed_by": owner.model_dump()} if owner else {}),
         }
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -20,14 +21,33 @@ from control.resources.times import time_text
 MAX_VALUE_CHARS = 65_536
 
 
-class PutSecretRequestV1(RequestV1):
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,254}$", examples=["vendor-b"])]
+_Value = Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS, repr=False, json_schema_extra=NO_NUL)]
+
+
+class PutSecretRequestV1(OwnableRequestV1):
     """A credential and its name. Storing under an existing name rotates the value and keeps the id."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,254}$", examples=["vendor-b"])]
-    value: Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS, repr=False, json_schema_extra=NO_NUL)]
+    name: _Name
+    value: _Value
 
 
-class SecretV1(ResponseV1):
+class CompareSecretRequestV1(RequestV1):
+    """A value to compare with the stored one."""
+
+    name: _Name
+    value: _Value
+
+
+class ComparedSecretV1(ResponseV1):
+    """Whether a secret of that name is stored, and whether it has that value."""
+
+    name: str
+    exists: bool
+    equal: bool
+
+
+class SecretV1(OwnableResponseV1):
     """A stored credential, without its value."""
 
     id: str
@@ -52,8 +72,15 @@ class DeletedSecretV1(ResponseV1):
 
 async def _post(request: ApiRequest) -> SecretV1:
     body = request.body_as(PutSecretRequestV1)
-    parts, new = request.dependencies, NewSecret(body.name, body.value)
+    parts, new = request.dependencies, NewSecret(body.name, body.value, body.owner_change())
     return _response(await secrets.put_secret(parts.store, parts.settings.secret_keys, request.workspace_id, new))
+
+
+async def _post_compare(request: ApiRequest) -> ComparedSecretV1:
+    body = request.body_as(CompareSecretRequestV1)
+    keys, asked = request.dependencies.settings.secret_keys, NewSecret(body.name, body.value)
+    equal = await secrets.compare_secret(request.store, keys, request.workspace_id, asked)
+    return ComparedSecretV1(name=body.name, exists=equal is not None, equal=equal is True)
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -71,13 +98,24 @@ async def _delete(request: ApiRequest) -> DeletedSecretV1:
 
 def _response(record: SecretRecord) -> SecretV1:
     created_at, updated_at = time_text(record.created_at_ms), time_text(record.updated_at_ms)
-    return SecretV1(id=record.id, name=record.name, created_at=created_at, updated_at=updated_at)
+    times = {"created_at": created_at, "updated_at": updated_at}
+    return SecretV1(id=record.id, name=record.name, managed_by=managed_by(record), **times)
 
 
 _PATH, _PUT, _PAGE = "/v1/secrets", PutSecretRequestV1, PageQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Store or rotate a secret", SecretV1, body=_PUT, errors=(400, 409), tag="Secrets"),
     Operation("GET", _PATH, _list, "List secrets", SecretsResponseV1, query=_PAGE, errors=(400,), tag="Secrets"),
+    Operation(
+        "POST",
+        f"{_PATH}/compare",
+        _post_compare,
+        "Compare a secret's value",
+        ComparedSecretV1,
+        body=CompareSecretRequestV1,
+        errors=(400,),
+        tag="Secrets",
+    ),
     Operation(
         "DELETE", f"{_PATH}/{{name}}", _delete, "Delete a secret", DeletedSecretV1, errors=(404, 409), tag="Secrets"
     ),

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, model_validator
 
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -14,7 +15,6 @@ from control.api.protocol.schemas import (
     NO_NUL,
     PageQueryV1,
     PaginationResponseV1,
-    RequestV1,
     ResponseV1,
     TimeText,
     not_all_null,
@@ -22,7 +22,7 @@ from control.api.protocol.schemas import (
 from control.resources import webhooks
 from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.times import optional_time_text, time_text
-from control.resources.webhooks import WebhookChange
+from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.hosts import MAX_URL_CHARS
 
 DEFAULT_OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
@@ -38,15 +38,16 @@ _Url = Annotated[
 _Description = Annotated[str, Field(max_length=255, json_schema_extra=NO_NUL)]
 
 
-class CreateWebhookRequestV1(RequestV1):
+class CreateWebhookRequestV1(OwnableRequestV1):
     """A new receiver of billing events."""
 
     url: _Url
     description: _Description | None = None
 
 
-class UpdateWebhookRequestV1(RequestV1):
-    """The fields to change, at least one besides the overlap. Null means unchanged, except for `description`.
+class UpdateWebhookRequestV1(OwnableRequestV1):
+    """The fields to change, at least one besides the overlap. Null means unchanged, except for `description`
+    and `managed_by`.
 
     Events that arrive while `enabled` is false are never sent.
     """
@@ -61,19 +62,19 @@ class UpdateWebhookRequestV1(RequestV1):
         DEFAULT_OVERLAP_S, description="With `rotate_secret`: how long messages are also signed with the old secret."
     )
 
-    model_config = RequestV1.model_config | {
-        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", given=["description"])
+    model_config = OwnableRequestV1.model_config | {
+        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", given=["description", "managed_by"])
     }
 
     @model_validator(mode="after")
     def _changes_something(self) -> "UpdateWebhookRequestV1":
-        is_described = "description" in self.model_fields_set
-        if not is_described and self.url is None and self.enabled is None and self.rotate_secret is None:
-            raise ValueError("give url, description, enabled or rotate_secret")
+        is_said = self.model_fields_set & {"description", "managed_by"}
+        if not is_said and self.url is None and self.enabled is None and self.rotate_secret is None:
+            raise ValueError("give url, description, enabled, rotate_secret or managed_by")
         return self
 
 
-class WebhookV1(ResponseV1):
+class WebhookV1(OwnableResponseV1):
     """A receiver of billing events. `secret` is shown only in the response that creates it."""
 
     id: str
@@ -140,7 +141,8 @@ async def _post(request: ApiRequest) -> WebhookV1:
     body, parts = request.body_as(CreateWebhookRequestV1), request.dependencies
     await webhooks.check_webhook_url(body.url, parts.names)
     keys, workspace_id = parts.settings.secret_keys, request.workspace_id
-    record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, body.url, body.description)
+    new = NewWebhook(body.url, body.description, body.owner_change())
+    record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, new)
     return _response(record, secret)
 
 
@@ -162,7 +164,7 @@ async def _patch(request: ApiRequest) -> WebhookV1:
     overlap_s = DEFAULT_OVERLAP_S if body.secret_overlap_seconds is None else body.secret_overlap_seconds
     overlap_ms = overlap_s * 1000 if body.rotate_secret else None
     describes = "description" in body.model_fields_set
-    change = WebhookChange(body.url, body.description, describes, body.enabled, overlap_ms)
+    change = WebhookChange(body.url, body.description, describes, body.enabled, overlap_ms, body.owner_change())
     keys, workspace_id, webhook_id = parts.settings.secret_keys, request.workspace_id, request.path["webhook_id"]
     return _response(*await webhooks.change_webhook(parts.store, keys, workspace_id, webhook_id, change))
 
@@ -207,6 +209,7 @@ def _response(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
         updated_at=time_text(record.updated_at_ms),
         previous_secret_expires_at=optional_time_text(record.previous_until_ms),
         secret=secret,
+        managed_by=managed_by(record),
     )
 
 

@@ -1,6 +1,7 @@
 """Endpoints: which slug leads to which target (docs/reference/management-api.md#endpoints). No SQL, no HTTP."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from control.edges.sql import endpoint_rows
@@ -9,6 +10,7 @@ from control.edges.sql.model_rows import model_exists
 from control.edges.sql.secret_rows import secret_exists
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
+from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.errors import EndpointNotFoundError, InvalidFieldError, SlugTakenError
 from control.resources.ids import new_id
 from control.resources.records import EndpointRecord
@@ -27,7 +29,9 @@ class UpstreamUrls(Protocol):
     async def check_wake_url(self, url: str) -> None: ...
 
 
-async def create_endpoint(store: Store, workspace_id: str, slug: str, target: Target) -> EndpointRecord:
+async def create_endpoint(
+    store: Store, workspace_id: str, slug: str, target: Target, owner: OwnerChange | None = None
+) -> EndpointRecord:
     """A new endpoint. The database decides whether the slug is free."""
 
     async def work(tx: WriteTx) -> EndpointRecord:
@@ -36,7 +40,8 @@ async def create_endpoint(store: Store, workspace_id: str, slug: str, target: Ta
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
         await _check_references(tx.conn, workspace_id, target)
-        record = EndpointRecord(new_id("ep"), workspace_id, slug, target, tx.now_ms, tx.now_ms)
+        made = EndpointRecord(new_id("ep"), workspace_id, slug, target, tx.now_ms, tx.now_ms)
+        record = with_owner(made, owner)
         await endpoint_rows.insert_endpoint(tx, record)
         return record
 
@@ -48,10 +53,18 @@ async def create_endpoint(store: Store, workspace_id: str, slug: str, target: Ta
         raise _deleted_meanwhile(target) from None
 
 
-async def replace_target(store: Store, workspace_id: str, endpoint_id: str, target: Target) -> EndpointRecord:
+async def replace_target(
+    store: Store, workspace_id: str, endpoint_id: str, target: Target, owner: OwnerChange | None = None
+) -> EndpointRecord:
+    """The endpoint with this target and a later `updated_at_ms`."""
+
     async def work(tx: WriteTx) -> EndpointRecord:
         await _check_references(tx.conn, workspace_id, target)
-        return _existing(await endpoint_rows.update_target(tx, workspace_id, endpoint_id, target))
+        old = _existing(await endpoint_rows.lock_endpoint(tx, workspace_id, endpoint_id))
+        changed = replace(old, target=target, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        record = with_owner(changed, owner)
+        await endpoint_rows.update_endpoint(tx, record)
+        return record
 
     try:
         return await store.transact(work)

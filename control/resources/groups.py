@@ -12,6 +12,7 @@ from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
+from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.errors import (
     ChildExceedsParentLimitError,
     ExternalEntityIdTakenError,
@@ -53,15 +54,17 @@ class NewGroup:
     models: tuple[SlugLimits, ...]
     enforcement: Enforcement | None
     parent_id: str | None
+    owner: OwnerChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What PATCH may change. `models` None: unchanged. `name` counts only when `renames`."""
+    """What PATCH may change. `models`, `owner` None: unchanged. `name` counts only when `renames`."""
 
     models: tuple[SlugLimits, ...] | None = None
     renames: bool = False
     name: str | None = None
+    owner: OwnerChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
         group = await _new_group(workspace_id, new, ancestors)
         path = f"{parent.path if parent else ''}{group.id}/"
-        record = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms)
+        record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
         await group_rows.insert_group(tx, record)
         return GroupInTree(record, (group, *ancestors))
 
@@ -97,7 +100,8 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)
         name = change.name if change.renames else old.name
-        record = replace(old, group=group, name=name, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        changed = replace(old, group=group, name=name, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        record = with_owner(changed, change.owner)
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)

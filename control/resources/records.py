@@ -45,6 +45,10 @@ class EndpointRecord:
     target: Target
     created_at_ms: int
     updated_at_ms: int
+    managed_by: str | None = None
+    """The policy file that owns it."""
+    managed_at_ms: int | None = None
+    """Its `updated_at_ms` when that file last wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class GroupRecord:
     path: str
     created_at_ms: int
     updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
 
     @property
     def counting_owner(self) -> str:
@@ -101,6 +107,8 @@ class SecretRecord:
     ciphertext: str
     created_at_ms: int
     updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,8 @@ class WebhookRecord:
     previous_until_ms: int | None
     created_at_ms: int
     updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

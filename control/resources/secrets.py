@@ -4,6 +4,7 @@ See docs/reference/management-api.md#secrets.
 """
 
 import asyncio
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,10 +12,17 @@ from control.edges.sql import secret_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows
-from control.resources.errors import InvalidFieldError, SecretContendedError, SecretInUseError, SecretNotFoundError
+from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.errors import (
+    InvalidFieldError,
+    SecretContendedError,
+    SecretInUseError,
+    SecretNotFoundError,
+    SecretUnreadableError,
+)
 from control.resources.ids import new_id, new_nonce
 from control.resources.records import SecretRecord
-from policy.sealing import seal, unseal
+from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.service_accounts import ServiceAccountError, check_secret
 
 _ATTEMPTS = 3
@@ -27,6 +35,7 @@ class NewSecret:
 
     name: str
     value: str = field(repr=False)
+    owner: OwnerChange | None = None
 
 
 async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new: NewSecret) -> SecretRecord:
@@ -44,10 +53,12 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
         id = old.id if old else new_id("sec")
         sealed = seal(keys, id, new.value, new_nonce())
         if old:
-            record = replace(old, ciphertext=sealed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+            changed = replace(old, ciphertext=sealed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+            record = with_owner(changed, new.owner)
             await secret_rows.update_secret(tx, record)
         else:
-            record = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
+            made = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
+            record = with_owner(made, new.owner)
             await secret_rows.insert_secret(tx, record)
         return record
 
@@ -57,6 +68,22 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
         except TakenError:
             continue
     raise SecretContendedError
+
+
+async def compare_secret(store: Store, keys: Sequence[bytes], workspace_id: str, asked: NewSecret) -> bool | None:
+    """Whether the secret of that name has that value; None if there is no such secret.
+
+    Takes the same time wherever two values of one length differ. 503 when no configured key opens the secret.
+    """
+    async with store.read() as conn:
+        found = await secret_rows.find_named(conn, workspace_id, [asked.name])
+    if not found:
+        return None
+    try:
+        value = unseal(keys, found[0].id, found[0].ciphertext)
+    except SealedWithUnknownKeyError:
+        raise SecretUnreadableError from None
+    return hmac.compare_digest(value.encode(), asked.value.encode())
 
 
 async def remove_secret(store: Store, workspace_id: str, name: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
+from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.endpoints import UpstreamUrls
 from control.resources.errors import (
     DeliveryInProgressError,
@@ -35,6 +36,15 @@ SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """A webhook as its owner described it."""
+
+    url: str
+    description: str | None = None
+    owner: OwnerChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WebhookChange:
     """What PATCH may change; None: unchanged. `overlap_ms`: rotate the secret; both secrets sign for this long.
 
@@ -46,6 +56,7 @@ class WebhookChange:
     describes: bool = False
     enabled: bool | None = None
     overlap_ms: int | None = None
+    owner: OwnerChange | None = None
 
 
 def new_secret() -> str:
@@ -53,7 +64,7 @@ def new_secret() -> str:
 
 
 async def create_webhook(
-    store: Store, keys: Sequence[bytes], workspace_id: str, url: str, description: str | None
+    store: Store, keys: Sequence[bytes], workspace_id: str, new: NewWebhook
 ) -> tuple[WebhookRecord, str]:
     """The webhook, and its secret, which is shown only once."""
     id, secret = new_id("whk"), new_secret()
@@ -63,7 +74,8 @@ async def create_webhook(
             raise TooManyWebhooksError(MAX_WEBHOOKS)
         sealed = seal(keys, id, secret, new_nonce())
         times = (tx.now_ms, tx.now_ms)
-        record = WebhookRecord(id, workspace_id, url, description, True, sealed, None, None, *times)
+        made = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
+        record = with_owner(made, new.owner)
         await webhook_rows.insert_webhook(tx, record)
         return record
 
@@ -89,6 +101,7 @@ async def change_webhook(
             until_ms = await database_ms(tx.conn) + change.overlap_ms
             sealed = seal(keys, old.id, secret, new_nonce())
             record = replace(record, secret=sealed, previous_secret=old.secret, previous_until_ms=until_ms)
+        record = with_owner(record, change.owner)
         await webhook_rows.update_webhook(tx, record)
         return record
 

@@ -4,13 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, not_, or_, select, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints
 from control.resources.records import EndpointRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, comparable_name
-from policy.endpoints import Target
 from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
 
 
@@ -20,24 +19,22 @@ async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
         "workspace_id": record.workspace_id,
         "slug": record.slug,
         "created_at_ms": record.created_at_ms,
-        "updated_at_ms": record.updated_at_ms,
+        **_changing_columns(record),
     }
-    await tx.conn.execute(insert(endpoints).values(**values, **_target_columns(record.target)))
+    await tx.conn.execute(insert(endpoints).values(**values))
     _publish(tx, record)
 
 
-async def update_target(tx: WriteTx, workspace_id: str, endpoint_id: str, target: Target) -> EndpointRecord | None:
-    """Update the target; returns the endpoint with a later `updated_at`, or None if there is no such endpoint."""
-    seen = endpoints.c.updated_at_ms
-    later = case((seen >= tx.now_ms, seen + 1), else_=tx.now_ms)
-    statement = update(endpoints).where(*_matches(workspace_id, endpoint_id)).values(updated_at_ms=later)
-    statement = statement.values(**_target_columns(target)).returning(*endpoints.c)
-    row = (await tx.conn.execute(statement)).one_or_none()
-    if row is None:
-        return None
-    record = _record(row)
+async def lock_endpoint(tx: WriteTx, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
+    query = select(endpoints).where(*_matches(workspace_id, endpoint_id))
+    row = (await tx.conn.execute(query.with_for_update(key_share=True))).one_or_none()
+    return _record(row) if row else None
+
+
+async def update_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
+    """Write the target, the owner and the time of the change."""
+    await tx.conn.execute(update(endpoints).where(endpoints.c.id == record.id).values(**_changing_columns(record)))
     _publish(tx, record)
-    return record
 
 
 async def delete_endpoint(tx: WriteTx, workspace_id: str, endpoint_id: str) -> EndpointRecord | None:
@@ -75,7 +72,7 @@ async def slugs_routed_to(
 
 
 def _names_environment(name: str) -> ColumnElement[bool]:
-    """By the text that `_target_columns` writes: no other text in it can hold an unescaped quote."""
+    """By the text that `_changing_columns` writes: no other text in it can hold an unescaped quote."""
     text = func.lower(endpoints.c.target)
     named = text.contains(f'"environment_name":"{name}"', autoescape=True)
     if name != DEFAULT_ENVIRONMENT:
@@ -87,14 +84,29 @@ def _matches(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:
     return endpoints.c.id == endpoint_id, endpoints.c.workspace_id == workspace_id
 
 
-def _target_columns(target: Target) -> dict[str, str | None]:
-    wire = json.dumps(target_to_wire(target), ensure_ascii=False, separators=(",", ":"))
-    return {"target": wire, "secret_id": target.secret_id, "model_id": target.model_id}
+def _changing_columns(record: EndpointRecord) -> dict[str, Any]:
+    target = record.target
+    return {
+        "target": json.dumps(target_to_wire(target), ensure_ascii=False, separators=(",", ":")),
+        "secret_id": target.secret_id,
+        "model_id": target.model_id,
+        "updated_at_ms": record.updated_at_ms,
+        "managed_by": record.managed_by,
+        "managed_at_ms": record.managed_at_ms,
+    }
 
 
 def _record(row: Any) -> EndpointRecord:
-    target = target_from_wire(json.loads(row.target))
-    return EndpointRecord(row.id, row.workspace_id, row.slug, target, row.created_at_ms, row.updated_at_ms)
+    return EndpointRecord(
+        id=row.id,
+        workspace_id=row.workspace_id,
+        slug=row.slug,
+        target=target_from_wire(json.loads(row.target)),
+        created_at_ms=row.created_at_ms,
+        updated_at_ms=row.updated_at_ms,
+        managed_by=row.managed_by,
+        managed_at_ms=row.managed_at_ms,
+    )
 
 
 def _publish(tx: WriteTx, record: EndpointRecord) -> None:

@@ -101,21 +101,29 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
         "path": record.path,
         "enforcement": group.enforcement.value,
         "external_entity_id": group.external_entity_id,
-        "name": record.name,
-        "models": models,
         "created_at_ms": record.created_at_ms,
-        "updated_at_ms": record.updated_at_ms,
+        **_changing_columns(record, models),
     }
     await tx.conn.execute(insert(groups).values(**values))
     _publish(tx, group, models)
 
 
 async def update_group(tx: WriteTx, record: GroupRecord) -> None:
-    """Write the name and models of a group whose tree is locked."""
+    """Write the name, models and owner of a group whose tree is locked."""
     models = await _models_text(record.group)
-    values = {"name": record.name, "models": models, "updated_at_ms": record.updated_at_ms}
+    values = _changing_columns(record, models)
     await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
     _publish(tx, record.group, models)
+
+
+def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "models": models,
+        "updated_at_ms": record.updated_at_ms,
+        "managed_by": record.managed_by,
+        "managed_at_ms": record.managed_at_ms,
+    }
 
 
 async def delete_subtree(tx: WriteTx, record: GroupRecord) -> int:
@@ -165,4 +173,5 @@ async def _records(rows: Sequence[Any]) -> list[GroupRecord]:
 async def _record(row: Any) -> GroupRecord:
     models = await _models(row.models)
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
-    return GroupRecord(group, row.name, row.path, row.created_at_ms, row.updated_at_ms)
+    times = (row.created_at_ms, row.updated_at_ms)
+    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms)

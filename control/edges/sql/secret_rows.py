@@ -60,8 +60,9 @@ async def insert_secret(tx: WriteTx, record: SecretRecord) -> None:
 
 
 async def update_secret(tx: WriteTx, record: SecretRecord) -> None:
-    """Write the ciphertext and the time of the change."""
-    values = {"ciphertext": record.ciphertext, "updated_at_ms": record.updated_at_ms}
+    """Write the ciphertext, the owner and the time of the change."""
+    names = ("ciphertext", "updated_at_ms", "managed_by", "managed_at_ms")
+    values = {name: getattr(record, name) for name in names}
     await tx.conn.execute(update(secrets).where(secrets.c.id == record.id).values(**values))
     _publish(tx, record)
 

@@ -136,3 +136,31 @@ async def test_a_name_unfit_for_a_path_is_refused(sqlite_plane: ControlPlane, na
 async def test_a_secret_is_deleted_by_any_legal_name(sqlite_plane: ControlPlane, name: str) -> None:
     (await sqlite_plane.post(PATH, {"name": name, "value": "v"})).ok()
     assert (await sqlite_plane.delete(f"{PATH}/{name}")).ok()["name"] == name
+
+
+async def test_a_value_is_compared_and_not_shown(plane: ControlPlane, caplog: pytest.LogCaptureFixture) -> None:
+    (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
+    other = (await plane.another_workspace())["api_key"]
+    for name, value, key, expected in (
+        ("vendor", VALUE, plane.key, (True, True)),
+        ("vendor", VALUE[:-1], plane.key, (True, False)),
+        ("vendor", "ü", plane.key, (True, False)),
+        ("none", VALUE, plane.key, (False, False)),
+        ("vendor", VALUE, other, (False, False)),
+    ):
+        answer = (await plane.post(f"{PATH}/compare", {"name": name, "value": value}, key=key)).ok()
+        assert answer == {"name": name, "exists": expected[0], "equal": expected[1]}
+    assert VALUE not in caplog.text
+    assert VALUE not in str(await plane.post(f"{PATH}/compare", {"name": "vendor", "value": VALUE, "more": 1}))
+
+
+async def test_a_secret_named_compare_can_be_deleted(sqlite_plane: ControlPlane) -> None:
+    (await sqlite_plane.post(PATH, {"name": "compare", "value": "v"})).ok()
+    (await sqlite_plane.delete(f"{PATH}/compare")).ok()
+
+
+async def test_a_sealed_value_that_no_key_opens_cannot_be_compared(sqlite_plane: ControlPlane) -> None:
+    (await sqlite_plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
+    await reencrypt_all(sqlite_plane.store, (b"n" * 32, *SECRET_KEYS))
+    answer = await sqlite_plane.post(f"{PATH}/compare", {"name": "vendor", "value": VALUE})
+    answer.refused(503, "SECRET_UNREADABLE")
