@@ -29,10 +29,11 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the management API is, and a key of management scope."""
+    """Where the management API is, and a key of management scope. `admin_url`: the proxy's admin port, if known."""
 
     url: str
     api_key: str = field(repr=False)
+    admin_url: str | None = None
 
 
 class LocalAccess(Protocol):
@@ -101,7 +102,9 @@ def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | No
         if api_key:
             return Access(http_url(url or DEFAULT_URL), api_key)
         found = local(data, workspace)
-        return Access(http_url(url), found.api_key) if url else found
+        if url and http_url(url) != found.url:  # the directory's own key is not for another control
+            raise NoAccessError(f"TOLLGATE_API_KEY is not set, and {url} is not served from {data}: it has {found.url}")
+        return found
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
     except NoAccessError as error:

@@ -3,7 +3,8 @@
 import click
 
 from commands.resources.endpoints import endpoints
+from commands.resources.events import events
 from commands.resources.secrets import secrets
 from commands.training.command import training
 
-OVER_API: tuple[click.Command, ...] = (endpoints, secrets, training)
+OVER_API: tuple[click.Command, ...] = (endpoints, events, secrets, training)

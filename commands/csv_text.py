@@ -1,0 +1,21 @@
+"""Rows of CSV (RFC 4180) that a spreadsheet opens without running what a cell says. Pure."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes text that begins so for a formula (OWASP, CSV injection)."""
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """The rows as lines. Text that a spreadsheet would take for a formula gets a leading apostrophe."""
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows([_safe(cell) for cell in row] for row in rows)
+    return lines.getvalue()
+
+
+def _safe(cell: Any) -> Any:
+    """Only text: a negative number is no formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell

@@ -1,0 +1,120 @@
+"""The file of an export and, beside it, `FILE.state`: which events it holds and how many of its bytes are theirs.
+
+The text is on the disk before the state names its length. After a crash the file is cut to that length, so no event is
+missing and none is there twice. The state also says what was asked for, so that another export is not mixed in.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commands.errors import ManagementError
+from runtime.private_files import replace_file
+
+_ANEW = "To export anew, remove the file and its .state, or name another file"
+
+
+class ExportFileError(ManagementError):
+    """The file cannot be continued; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the state says: what was asked for, and the position behind the file's last event."""
+
+    asked: Mapping[str, Any]
+    position: Mapping[str, Any]
+    length: int
+    """Of the file, in bytes."""
+
+
+class ExportFile:
+    """An open export, locked for this process. `kept` is None until `begin` or an earlier run wrote a state."""
+
+    def __init__(self, path: Path, fd: int, kept: Kept | None) -> None:
+        self._path = path
+        self._fd = fd
+        self.kept = kept
+
+    def begin(self, asked: Mapping[str, Any], position: Mapping[str, Any]) -> None:
+        """Write the first state. The file is empty. Raises ExportFileError."""
+        self._keep(Kept(asked, position, 0))
+
+    def append(self, text: str, position: Mapping[str, Any]) -> None:
+        """Write the text, then the position behind it. Raises ExportFileError."""
+        assert self.kept is not None, "begin comes first"
+        length = self.kept.length
+        left = memoryview(text.encode())
+        try:
+            while left:
+                written = os.pwrite(self._fd, left, length)
+                length += written
+                left = left[written:]
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._keep(Kept(self.kept.asked, position, length))
+
+    def _keep(self, kept: Kept) -> None:
+        state = {"asked": kept.asked, "position": kept.position, "bytes": kept.length}
+        try:
+            replace_file(_state_of(self._path), json.dumps(state, ensure_ascii=False, indent=2) + "\n")
+        except OSError as error:
+            raise self._failed(error) from None
+        self.kept = kept
+
+    def _failed(self, error: OSError) -> ExportFileError:
+        return ExportFileError(f"{self._path} cannot be written: {error.strerror}. The same command goes on from here")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ExportFile]:
+    """The file, cut to what its state says, or a new one. Raises ExportFileError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ExportFileError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        _lock(fd, path)
+        kept = _read_state(path)
+        _cut(fd, path, kept)
+        yield ExportFile(path, fd, kept)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ExportFileError(f"another export writes {path} now") from None
+
+
+def _read_state(path: Path) -> Kept | None:
+    state_path = _state_of(path)
+    try:
+        state = json.loads(state_path.read_text())
+        return Kept(dict(state["asked"]), dict(state["position"]), int(state["bytes"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExportFileError(f"{state_path} cannot be read ({error}). {_ANEW}") from None
+
+
+def _cut(fd: int, path: Path, kept: Kept | None) -> None:
+    """Drop what a crash left behind the length that the state names."""
+    size = os.fstat(fd).st_size
+    if kept is None and size:
+        raise ExportFileError(f"{path} exists, and no export began it. Name another file, or remove it")
+    if kept is not None and size < kept.length:
+        raise ExportFileError(f"{path} is shorter than {_state_of(path)} says: events are missing. {_ANEW}")
+    os.ftruncate(fd, kept.length if kept else 0)
+
+
+def _state_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.state")

@@ -1,0 +1,1 @@
+"""`tollgate events export`: billing events into a file, each exactly once over crashes and repetitions."""

@@ -1,0 +1,34 @@
+"""Times on the command line: ISO 8601, a date, or so long ago (`24h`)."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import click
+
+_AGO = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+EXPECTED = "expected ISO 8601 (2026-11-01, 2026-11-01T08:00:00Z; UTC without an offset) or so long ago (15m, 24h, 7d)"
+
+
+def api_time(text: str, now: datetime) -> str:
+    """`text` as the management API takes it: ISO 8601 in UTC with milliseconds. Raises ValueError."""
+    try:
+        moment = _moment(text, now).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(EXPECTED) from None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def time_from(text: str, flag: str) -> str:
+    """The same for the value of a flag, now. Raises click.BadParameter."""
+    try:
+        return api_time(text, datetime.now(UTC))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=flag) from None

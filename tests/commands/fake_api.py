@@ -1,0 +1,31 @@
+"""A management API in memory for commands: answers by method and path, and remembers what was asked."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from commands.errors import RefusedError
+
+Answer = Any | Callable[[Any, Mapping[str, Any]], Any]
+
+
+class FakeApi:
+    """`answers` by `METHOD /path`: a value, or a function of body and query. Anything else is a 404."""
+
+    def __init__(self, answers: Mapping[str, Answer] | None = None) -> None:
+        self.answers = dict(answers or {})
+        self.asked: list[tuple[str, str, Any, dict[str, Any]]] = []
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        self.asked.append((method, path, body, given))
+        if (answer := self.answers.get(f"{method} {path}")) is None:
+            raise RefusedError(f"404: {path} is not there", 404, "NOT_FOUND")
+        return answer(body, given) if callable(answer) else answer
+
+    def bodies(self, method: str) -> list[Any]:
+        return [body for asked, _, body, _ in self.asked if asked == method]
+
+
+def page(*items: Any, cursor: str | None = None) -> dict[str, Any]:
+    """One page of a list."""
+    return {"items": list(items), "pagination": {"has_more": cursor is not None, "cursor": cursor}}
