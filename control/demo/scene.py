@@ -34,6 +34,8 @@ class Scene:
     keys: dict[str, Any] = field(default_factory=dict)
     sleeper: str = ""
     """The path of the deployment that a launcher starts when it is called."""
+    job: str = ""
+    """The path of the training job."""
     answered: int = 0
     began: str = ""
 

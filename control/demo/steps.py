@@ -11,7 +11,7 @@ from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
 from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
-from control.demo.training_run import job_trained
+from control.demo.training_run import job_submitted, job_trained
 from control.demo.upstream import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
 
 SLUG = "acme/assistant"
@@ -279,6 +279,7 @@ STEPS: tuple[Step, ...] = (
     refused_by_parent,
     usage_read,
     metrics_scraped,
+    job_submitted,
     events_listed,
     target_swapped,
     key_revoked,

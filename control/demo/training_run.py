@@ -1,15 +1,14 @@
-"""The demo's step on training: a job really runs, its metrics and log are readable, its checkpoint is in the store.
+"""The demo's steps on training: a job really runs, its metrics and log are readable, its checkpoint is in the store.
 
-A step like those of `steps.py`.
+Steps like those of `steps.py`.
 """
 
 import hashlib
-import time
 from typing import Any
 
 import aiohttp
 
-from control.demo.scene import Scene, expect, ms_since, until
+from control.demo.scene import Scene, expect, until
 from policy.training.job_variables import CHECKPOINT_DIR, NODE_COUNT, NODE_RANK
 from policy.training.statuses import COMPLETED, ENDED
 
@@ -20,9 +19,9 @@ _COMMANDS = (
 )
 
 
-async def job_trained(scene: Scene) -> list[str]:
-    """run a training job on this machine: log, loss and a checkpoint"""
-    operator, began = scene.operator, time.monotonic()
+async def job_submitted(scene: Scene) -> list[str]:
+    """submit a training job: it runs on this machine, beside the next steps"""
+    operator = scene.operator
     await scene.product.command("workspace", "set", "acme", "--training")
     project = (await operator.call("POST", "/v1/training_projects", {"training_project": {"name": "demo"}}))[
         "training_project"
@@ -34,14 +33,19 @@ async def job_trained(scene: Scene) -> list[str]:
     }
     jobs = f"/v1/training_projects/{project['id']}/jobs"
     job = (await operator.call("POST", jobs, {"training_job": wanted}))["training_job"]
-    path = f"{jobs}/{job['id']}"
-    seen = [f"{ms_since(began)} created: {job['id']} on {job['instance_type']['name']}"]
+    scene.job = f"{jobs}/{job['id']}"
+    return [f"created: {job['id']} on {job['instance_type']['name']}"]
+
+
+async def job_trained(scene: Scene) -> list[str]:
+    """read what the training job did: log, loss and a checkpoint"""
+    operator, path = scene.operator, scene.job
     ended = await until(lambda: _ended(scene, path), "the job did not end")
     expect(ended["current_status"] == COMPLETED, f"the job is {ended}")
     log = (await operator.call("POST", f"{path}/logs", {"direction": "asc"}))["logs"]
     points = (await operator.call("GET", f"{path}/metrics", name="loss"))["metrics"][0]["points"]
     expect([point["value"] for point in points] == [0.8, 0.7, 0.6], f"the loss was {points}")
-    seen.append(f"{ms_since(began)} {ended['current_status']}; log: {log[0]['message']!r}; loss 0.8, 0.7, 0.6")
+    seen = [f"{ended['current_status']}; log: {log[0]['message']!r}; loss 0.8, 0.7, 0.6"]
     checkpoint = await until(lambda: _synced(scene, path), "the checkpoint was not synced")
     return [*seen, await _downloaded(scene, f"{path}/checkpoints/{checkpoint['checkpoint_id']}/files")]
 

@@ -34,7 +34,7 @@ def test_demo_succeeds_from_the_installed_wheel(tollgate: Path, environment: dic
         [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 19 steps held" in done.stdout
+    assert "all 20 steps held" in done.stdout
 
 
 def test_up_becomes_ready_from_the_installed_wheel(
