@@ -50,11 +50,11 @@ from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
 from control.edges.redis.probe import RedisProbe
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
-from control.edges.sql.database import migrate
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
 from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS
+from control.edges.sql.schema_migrations import migrate
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.edges.wake.client import WakeClient

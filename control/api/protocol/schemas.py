@@ -18,13 +18,13 @@ CURSOR = "From the previous page's pagination. The other parameters are then ign
 class RequestV1(BaseModel):
     """A request: unknown fields and values of another type are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True)
 
 
 class ResponseV1(BaseModel):
     """A response."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True, defer_build=True)
 
 
 def _integral(value: Any) -> Any:

@@ -1,21 +1,17 @@
-"""Opens and migrates the database (SQLite or PostgreSQL), and classifies its failures.
+"""Opens the database (SQLite or PostgreSQL), and classifies its failures.
 
 Every failure that is not the caller's becomes `DatabaseUnavailableError`, which the API renders as 503. Parameters of
 statements never reach a log or a message: they hold digests and ciphertext.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
-from alembic import command
-from alembic.config import Config as AlembicSettings
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -28,16 +24,8 @@ from runtime.private_files import describe_closed, tighten_files
 log = logging.getLogger(__name__)
 
 SQLITE_BUSY_TIMEOUT_MS = 5_000
-_MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
 _RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
-
-
-class SchemaTooNewError(Exception):
-    """The database was written by a newer Tollgate: run that version, or restore a backup from before the upgrade."""
-
-    def __init__(self, found: str) -> None:
-        super().__init__(f"{self.__doc__} (schema {found} is not known to this version)")
 
 
 class TakenError(Exception):
@@ -98,41 +86,6 @@ def _begin_sqlite(connection: Connection) -> None:
     """A writer takes the write lock at once: upgrading a read lock later fails instead of waiting."""
     immediate = connection.get_execution_options().get("tollgate_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-
-async def migrate(engine: AsyncEngine) -> None:
-    """Migrate to the current schema, all steps in one transaction. Several processes may do this at once."""
-    await _alembic(engine, command.upgrade, "head")
-
-
-async def migrate_down(engine: AsyncEngine, to: str = "base") -> None:
-    """Undo the steps after `to`, in one transaction."""
-    await _alembic(engine, command.downgrade, to)
-
-
-async def _alembic(engine: AsyncEngine, move: Callable[[AlembicSettings, str], None], to: str) -> None:
-    with database_errors():
-        async with engine.connect() as connection:
-            connection = await connection.execution_options(tollgate_writes=True)
-            async with connection.begin():
-                if engine.dialect.name == "postgresql":
-                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-                await connection.run_sync(_run_steps, move, to)
-
-
-def _run_steps(connection: Connection, move: Callable[[AlembicSettings, str], None], to: str) -> None:
-    alembic = AlembicSettings(attributes={"connection": connection})
-    alembic.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    alembic.set_main_option("path_separator", "os")
-    _check_schema_is_known(connection, ScriptDirectory.from_config(alembic))
-    move(alembic, to)
-
-
-def _check_schema_is_known(connection: Connection, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    for found in MigrationContext.configure(connection).get_current_heads():
-        if found not in known:
-            raise SchemaTooNewError(found)
 
 
 @contextmanager

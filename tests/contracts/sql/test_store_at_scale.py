@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event, text
 
 from control.edges.sql import endpoint_rows, group_rows, key_rows, published_rows, secret_rows, workspace_rows
-from control.edges.sql.database import migrate
+from control.edges.sql.schema_migrations import migrate
 from control.edges.sql.store import Connection, Store
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader
@@ -47,7 +47,8 @@ _FILL = (
     """INSERT INTO endpoints (id, workspace_id, slug, target, secret_id, model_id, created_at_ms, updated_at_ms)
        SELECT 'ep' || n, 'ws_a', 'acme/' || n, '{{"provider":"PLATFORM"}}', NULL, NULL, n, n FROM {groups}
        WHERE n < 10000""",
-    """INSERT INTO secrets SELECT 'sec' || n, 'ws_a', 'n' || n, '', n, n FROM {groups} WHERE n < 10000""",
+    """INSERT INTO secrets (id, workspace_id, name, ciphertext, created_at_ms, updated_at_ms)
+    SELECT 'sec' || n, 'ws_a', 'n' || n, '', n, n FROM {groups} WHERE n < 10000""",
     "UPDATE revision SET value = {last_key}",
     "INSERT INTO revision_nonces VALUES ({last_key}, 'nonce', 0)",
 )
