@@ -14,7 +14,7 @@ from aiohttp import web
 
 from control.app import LIMITS, build
 from control.edges.process.data_directory import DataDirectory, DataDirectoryError
-from control.edges.sql.schema_migrations import SchemaTooNewError
+from control.edges.sql.migrations.migrate import SchemaTooNewError
 from control.settings import Settings
 from control.stopping import done_unless
 from control.time_slices import defer_full_collections

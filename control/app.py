@@ -54,7 +54,7 @@ from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.last_used import LastUsed
 from control.edges.sql.log_rows import OF_DEPLOYMENTS, OF_TRAINING_JOBS
-from control.edges.sql.schema_migrations import migrate
+from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.edges.wake.client import WakeClient

@@ -17,7 +17,7 @@ from pathlib import Path
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.ingest import Ingest
 from control.edges.sql.events.rows import page_of_events
-from control.edges.sql.schema_migrations import migrate
+from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.resources.records import Window
 from control.resources.webhook_messages import outbox

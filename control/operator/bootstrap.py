@@ -14,7 +14,7 @@ from control.edges.process.redis_binary import RedisServerError
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
 from control.edges.sql.database_url import embedded_file
-from control.edges.sql.schema_migrations import SchemaTooNewError, migrate
+from control.edges.sql.migrations.migrate import SchemaTooNewError, migrate
 from control.edges.sql.store import Store
 from control.operator.parts import StackError
 from control.resources.errors import DomainError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control.edges.sql.schema_migrations import migrate
+from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from tests.control.plane import ControlPlane, running_plane
 from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres

@@ -18,7 +18,7 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy.engine import make_url
 
-from control.edges.sql.schema_migrations import migrate
+from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.resources.workspaces import create_workspace
 from tests.control.plane import SECRET_KEYS, TOKEN

@@ -342,7 +342,9 @@ class Machine(RuleBasedStateMachine):
         return {key: self.own.dump(key) for key in keys if self.own.type(key) != b"stream"}
 
 
-@pytest.fixture(params=REDIS_BINARIES)
+@pytest.fixture(
+    params=[*REDIS_BINARIES[:1], *(pytest.param(one, marks=pytest.mark.soak) for one in REDIS_BINARIES[1:])]
+)
 def machine(request: pytest.FixtureRequest) -> Iterator[type[Machine]]:
     with (
         private_redis(binary=request.param) as server,

@@ -140,6 +140,7 @@ async def test_attempts_that_outlast_the_drain_are_handed_back_at_once(world: As
     assert world.attempts[2:] == [(ids[0], "2")]
 
 
+@pytest.mark.soak
 async def test_killed_supervisor_loses_nothing(world: AsyncWorld) -> None:
     await world.proxy.start()
     world.replica.gate.close()
@@ -153,6 +154,7 @@ async def test_killed_supervisor_loses_nothing(world: AsyncWorld) -> None:
     assert sorted(world.attempts[5:]) == sorted((id, "2") for id in ids)
 
 
+@pytest.mark.soak
 async def test_attempt_outlasts_a_short_restart_of_redis(world: AsyncWorld) -> None:
     await world.proxy.start()
     world.replica.gate.close()

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, inspect, select, text
 
 from control.edges.sql import model_rows, tables, workspace_rows
 from control.edges.sql.database import DanglingError, TakenError
-from control.edges.sql.schema_migrations import migrate, migrate_down
+from control.edges.sql.migrations.migrate import migrate, migrate_down
 from control.edges.sql.store import Store, WriteTx, current_revision
 from control.edges.sql.training import tables as training_tables
 from control.resources.errors import DatabaseUnavailableError

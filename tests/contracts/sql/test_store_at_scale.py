@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event, text
 
 from control.edges.sql import endpoint_rows, group_rows, key_rows, published_rows, secret_rows, workspace_rows
-from control.edges.sql.schema_migrations import migrate
+from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Connection, Store
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedReader

@@ -182,6 +182,7 @@ async def _refused(rig: Rig) -> list[CallRecord]:
     return [call for call in await make_calls(rig, 1, **LARGE) if call.status]
 
 
+@pytest.mark.soak
 async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> None:
     """After a power failure the last record of each journal is torn. All others count."""
     async with running_rig(tmp_path, 1) as rig:
@@ -298,6 +299,7 @@ async def _behind_s(rig: Rig) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("tollgate_event_clock_behind_seconds"))
 
 
+@pytest.mark.soak
 async def test_locked_database_loses_no_event(tmp_path: Path) -> None:
     async with running_rig(tmp_path, 1) as rig:
         with locked_database(rig):

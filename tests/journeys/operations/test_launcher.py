@@ -215,6 +215,7 @@ async def test_crash_in_mid_request_is_a_502_and_the_next_call_is_answered(
     assert (await launched.until_logged(first.replace("pid ", PID)))["replica"] == line["replica"]
 
 
+@pytest.mark.soak
 async def test_hanging_replica_is_replaced(launched: LaunchedModel) -> None:
     await launched.register(health=PROBES)
     launched.started()
@@ -225,6 +226,7 @@ async def test_hanging_replica_is_replaced(launched: LaunchedModel) -> None:
     await launched.until_logged("failed 3 health checks in a row")
 
 
+@pytest.mark.soak
 async def test_server_that_cannot_start_fails_the_deployment_with_its_reason(
     launched: LaunchedModel, stage: Stage
 ) -> None:
@@ -251,6 +253,7 @@ async def test_killed_launcher_leaves_nothing_and_the_next_one_serves_waiting_ca
     assert await launched.ask_once_it_serves() != first
 
 
+@pytest.mark.soak
 async def test_replica_serves_on_while_control_restarts(killable_stage: Stage) -> None:
     launched = LaunchedModel(killable_stage)
     try:
@@ -268,6 +271,7 @@ async def test_replica_serves_on_while_control_restarts(killable_stage: Stage) -
         launched.end()
 
 
+@pytest.mark.soak
 async def test_address_that_control_refuses_ends_the_launcher_with_the_remedy(killable_stage: Stage) -> None:
     product = killable_stage.product
     assert product.stop() == 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 LATEST = "0008"
-"""The revision of the last migration in `migrations/versions/`."""
+"""The revision of the last migration in `versions/`."""
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
 
 
@@ -62,7 +62,7 @@ def _run_steps(connection: Connection, direction: Literal["upgrade", "downgrade"
     from alembic.script import ScriptDirectory
 
     alembic = AlembicSettings(attributes={"connection": connection})
-    alembic.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    alembic.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     alembic.set_main_option("path_separator", "os")
     _check_schema_is_known(connection, ScriptDirectory.from_config(alembic))
     (command.upgrade if direction == "upgrade" else command.downgrade)(alembic, to)
