@@ -2,9 +2,11 @@
 
 import click
 
+from commands.forward.command import forward
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
 from commands.resources.secrets import secrets
 from commands.training.command import training
 
+events.add_command(forward)
 OVER_API: tuple[click.Command, ...] = (endpoints, events, secrets, training)

@@ -1,0 +1,26 @@
+"""Which Stripe customer an external entity id is, by a CSV file."""
+
+import csv
+from pathlib import Path
+
+from commands.forward.receiver import ReceiverError
+
+_ENTITY, _CUSTOMER = "external_entity_id", "stripe_customer_id"
+
+
+def read_customers(path: Path) -> dict[str, str]:
+    """From a CSV file with the columns `external_entity_id` and `stripe_customer_id`. Raises ReceiverError."""
+    found: dict[str, str] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for row in csv.DictReader(file, strict=True):
+                entity, customer = (row.get(_ENTITY) or "").strip(), (row.get(_CUSTOMER) or "").strip()
+                if not entity or not customer:
+                    raise ReceiverError(f"{path}: a row lacks {_ENTITY} or {_CUSTOMER}: {row}")
+                if found.setdefault(entity, customer) != customer:
+                    raise ReceiverError(f"{path}: {entity!r} has two customers, {found[entity]} and {customer}")
+    except OSError as error:
+        raise ReceiverError(f"{path}: {error.strerror}") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ReceiverError(f"{path}: no CSV file in UTF-8 ({error})") from None
+    return found

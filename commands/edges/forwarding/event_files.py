@@ -1,0 +1,81 @@
+"""Events as lines of a file. After a crash it is cut to the length that the state has, and the rest is written again.
+
+The same events are written again as the same bytes, so who reads the file meanwhile loses nothing.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from commands.forward.billing_events import Event
+from commands.forward.receiver import ReceiverError, RefusedEvent, Written
+
+
+class LinesFile:
+    """A file of JSON lines that grows only. `length`: its durable length in bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self.length = 0
+
+    def open(self, length: int | None) -> None:
+        """Go on after `length` bytes; None: the file must be empty or missing. Raises ReceiverError."""
+        try:
+            flags = os.O_RDWR | os.O_CLOEXEC | (0 if length else os.O_CREAT)
+            self._fd = os.open(self._path, flags, 0o600)
+            size = os.fstat(self._fd).st_size
+        except OSError as error:
+            raise ReceiverError(f"{self._path}: {error.strerror}. {self._remedy(length)}") from None
+        if length is None and size:
+            raise ReceiverError(f"{self._path}: not empty, and not of this forwarder. Name another file")
+        if size < (length or 0):
+            raise ReceiverError(f"{self._path}: {size} bytes, but {length} were written. {self._remedy(length)}")
+        os.ftruncate(self._fd, length or 0)
+        self.length = length or 0
+
+    def append(self, values: Sequence[Any]) -> int:
+        """The new length, once the lines are on the disk. Raises ReceiverError."""
+        text = "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
+        data, written = text.encode(), 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self.length + written)
+            os.fsync(self._fd)
+        except OSError as error:
+            raise ReceiverError(
+                f"{self._path}: {error.strerror}. Nothing is lost; run it again once it is mended"
+            ) from None
+        self.length += len(data)
+        return self.length
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    @staticmethod
+    def _remedy(length: int | None) -> str:
+        return "Put the file back, or begin another with --state, --output and --start" if length else "Check the path"
+
+
+class JsonlFile:
+    """A receiver: each event is a line, as the API lists it."""
+
+    remembers_s: float | None = None
+
+    def __init__(self, path: Path, batch_events: int) -> None:
+        self.batch_events = batch_events
+        self._file = LinesFile(path)
+
+    def recover(self, mark: int | None) -> Written | None:
+        self._file.open(mark)
+        return None
+
+    async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
+        return [], self._file.append([event.listed for event in events])
+
+    async def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,162 @@
+"""What a forwarder has delivered: an SQLite file, so that position and delivered keys change together or not at all.
+
+The keys of three days are kept besides the position, because the list shows an event again, with a later timestamp,
+when control's database was restored from a backup (decision 0019) and the receiver may have forgotten it by then.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from commands.errors import ManagementError
+from commands.forward.billing_events import Position, epoch_s
+from commands.forward.progress import Progress
+
+KEYS_KEPT_S = 3 * 86_400
+_ASKED_AT_ONCE = 500
+_TABLES = (
+    "CREATE TABLE forwarder (only INTEGER PRIMARY KEY CHECK (only = 1), purpose TEXT NOT NULL, progress TEXT NOT NULL)",
+    "CREATE TABLE delivered (key TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+_ULID_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as in the keys
+
+
+class StateError(ManagementError):
+    """The state file cannot be used for this."""
+
+
+class ForwarderState:
+    """The open state of one forwarder. Nobody else can open it meanwhile."""
+
+    def __init__(self, database: sqlite3.Connection, progress: Progress) -> None:
+        self._database = database
+        self.progress = progress
+
+    def known(self, keys: Sequence[str]) -> set[str]:
+        """Those of `keys` that were delivered before."""
+        found: set[str] = set()
+        for start in range(0, len(keys), _ASKED_AT_ONCE):
+            asked = keys[start : start + _ASKED_AT_ONCE]
+            marks = ",".join("?" * len(asked))
+            rows = self._database.execute(f"SELECT key FROM delivered WHERE key IN ({marks})", asked)  # noqa: S608
+            found.update(key for (key,) in rows)
+        return found
+
+    def save(self, progress: Progress, delivered: Iterable[str] = ()) -> None:
+        """Durable when it returns."""
+        oldest_s = epoch_s(progress.position.timestamp) - KEYS_KEPT_S
+        with self._transaction():
+            self._database.execute("UPDATE forwarder SET progress = ?", (json.dumps(asdict(progress)),))
+            self._database.executemany("INSERT OR IGNORE INTO delivered VALUES (?)", ((key,) for key in delivered))
+            self._database.execute("DELETE FROM delivered WHERE key < ?", (_first_ulid(oldest_s),))
+        self.progress = progress
+
+    def note_doubt(self, since_s: float | None) -> None:
+        if since_s != self.progress.in_doubt_since_s:
+            self.save(replace(self.progress, in_doubt_since_s=since_s))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+
+@contextmanager
+def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterator[ForwarderState]:
+    """Open the state, or make a new one that begins at `start`. Raises StateError.
+
+    `purpose`: what is delivered where. A state serves one purpose for ever.
+    """
+    if start is None and not path.exists():
+        raise StateError(f"{path}: there is no such state. To begin a new one, say from when, with --start")
+    with _locked(path), _readable(path), closing(_connected(path)) as database:
+        if not database.execute("SELECT name FROM sqlite_master").fetchall():
+            _create(database, {**purpose, "start": start}, Progress(Position(start or "")))
+        kept, progress = _load(database)
+        _check_purpose(path, kept, purpose if start is None else {**purpose, "start": start})
+        yield ForwarderState(database, progress)
+
+
+def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
+    """What the forwarder with this state delivers, and how far it is; also while it runs. Raises StateError."""
+    if not path.exists():
+        raise StateError(f"{path}: there is no such state")
+    with _readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as found:
+        return _load(found)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StateError(
+            f"{path}: the state cannot be read or written ({error}). Check the file and its disk"
+        ) from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The lock is on a file of its own: closing a second descriptor of a database would drop SQLite's locks."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateError(f"{lock}: {error.strerror}. --state names a file in a directory that exists") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise StateError(f"{path}: another forwarder uses this state. Stop it, or wait until it has ended") from None
+    finally:
+        os.close(fd)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, timeout=30)
+    database.execute("PRAGMA synchronous = FULL")
+    return database
+
+
+def _create(database: sqlite3.Connection, purpose: Mapping[str, Any], progress: Progress) -> None:
+    database.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES:
+        database.execute(statement)
+    row = (json.dumps(purpose), json.dumps(asdict(progress)))
+    database.execute("INSERT INTO forwarder VALUES (1, ?, ?)", row)
+    database.execute("COMMIT")
+
+
+def _load(database: sqlite3.Connection) -> tuple[dict[str, Any], Progress]:
+    purpose, progress = database.execute("SELECT purpose, progress FROM forwarder").fetchone()
+    kept = json.loads(progress)
+    return json.loads(purpose), Progress(**{**kept, "position": Position(*kept["position"])})
+
+
+def _check_purpose(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    for name, value in asked.items():
+        if kept.get(name) != value:
+            raise StateError(
+                f"{path}: this state is for {name} {kept.get(name)!r}, not {value!r}. Each receiver, and each way of"
+                " sending to it, needs a state of its own; begin another with --state and --start"
+            )
+
+
+def _first_ulid(epoch_s: float) -> str:
+    """The smallest ULID of this time (its first ten characters), to compare keys with."""
+    left, digits = max(0, int(epoch_s * 1000)), ""
+    for _ in range(10):
+        left, digit = divmod(left, 32)
+        digits = _ULID_DIGITS[digit] + digits
+    return digits

@@ -1,0 +1,62 @@
+"""Posts to a receiver over HTTP, with its key. Follows no redirect, so the key stays with the host that was named."""
+
+import email.utils
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import aiohttp
+
+from commands.forward.answers import Answer
+from commands.forward.receiver import ReceiverAwayError
+
+TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_ANSWER_BYTES = 16 * 1024
+_LONGEST_WAIT_S = 3600.0
+
+
+class HttpSender:
+    """A connection pool to one receiver. `close` it in the end."""
+
+    def __init__(self, url: str, key: str | None, timeout_s: float = TIMEOUT_S) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    async def post(self, path: str, body: bytes, content_type: str) -> Answer:
+        """The answer, of its body the first 16 KiB. Raises ReceiverAwayError if there is none."""
+        url, headers = self._url + path, {"Content-Type": content_type}
+        try:
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                said = await _start_of(answer.content)
+                return Answer(answer.status, said, retry_after_s(answer.headers))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+            why = str(error) or type(error).__name__
+            raise ReceiverAwayError(f"the receiver does not answer ({why})", is_in_doubt=not not_sent) from None
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def _start_of(content: aiohttp.StreamReader) -> bytes:
+    said = b""
+    while len(said) < _MAX_ANSWER_BYTES and (more := await content.read(_MAX_ANSWER_BYTES)):
+        said += more
+    return said
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """How long `Retry-After` asks to wait (RFC 9110 10.2.3), at most an hour; 0 without it."""
+    text = headers.get("Retry-After", "")
+    wait_s = 0.0
+    if text.isascii() and text.isdecimal():
+        wait_s = float(text)
+    elif text:
+        with suppress(TypeError, ValueError):
+            wait_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    return min(max(0.0, wait_s), _LONGEST_WAIT_S)

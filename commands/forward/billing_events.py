@@ -1,0 +1,76 @@
+"""A billing event as the management API lists it, and its place in the list. Pure.
+
+See docs/reference/events-and-webhooks.md#listing-events.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from commands.errors import ManagementError
+
+
+class UnknownEventError(ManagementError):
+    """The management API listed something that is no billing event."""
+
+
+class Position(NamedTuple):
+    """A place in the list of events, which is ordered by timestamp, then key. Timestamps compare as text."""
+
+    timestamp: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One call, billed once. `listed`: the event as the API lists it."""
+
+    key: str
+    timestamp: str
+    slug: str
+    entity: str
+    input_tokens: int
+    """Cached and uncached."""
+    cached_input_tokens: int
+    output_tokens: int
+    listed: Mapping[str, Any]
+
+    @property
+    def position(self) -> Position:
+        return Position(self.timestamp, self.key)
+
+    @property
+    def uncached_input_tokens(self) -> int:
+        return self.input_tokens - self.cached_input_tokens
+
+
+def read_event(listed: Mapping[str, Any]) -> Event:
+    """Raises UnknownEventError if a member is missing."""
+    try:
+        tokens = listed["tokens"]
+        return Event(
+            key=str(listed["idempotencyKey"]),
+            timestamp=str(listed["timestamp"]),
+            slug=str(listed["modelSlug"]),
+            entity=str(listed["externalEntityId"]),
+            input_tokens=int(tokens["inputTokens"]),
+            cached_input_tokens=int(tokens["cachedInputTokens"]),
+            output_tokens=int(tokens["outputTokens"]),
+            listed=listed,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnknownEventError(f"the management API listed an event without {error}; is it a Tollgate?") from None
+
+
+def time_text(text: str) -> str:
+    """An ISO 8601 time as the API writes it: UTC, in milliseconds, rounded up. ValueError if it is none."""
+    time = datetime.fromisoformat(text)
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    rest = -time.microsecond % 1000
+    return (time + timedelta(microseconds=rest)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def epoch_s(timestamp: str) -> float:
+    """Seconds since 1970 of a time as the API writes it."""
+    return datetime.fromisoformat(timestamp).timestamp()

@@ -1,0 +1,74 @@
+"""Reads the list of events in consecutive windows, from a position on.
+
+A window that was answered never changes (docs/reference/events-and-webhooks.md#the-holdback). So the position of the
+last delivered event says all: what is listed after it has not been delivered. No cursor needs to be kept.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from commands.connection import Client
+from commands.errors import RefusedError
+from commands.forward.billing_events import Event, Position, read_event
+from commands.forward.retries import Retries
+
+PAGE_ITEMS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events in order, and the position after them. `ends_window`: nothing else is final yet."""
+
+    events: tuple[Event, ...]
+    after: Position
+    ends_window: bool
+
+
+class EventList:
+    """The list of events, up to `end` (exclusive) if one is given."""
+
+    def __init__(self, client: Client, retries: Retries, end: str | None = None) -> None:
+        self._client = client
+        self._retries = retries
+        self._end = end
+
+    def is_over(self, position: Position) -> bool:
+        """Whether everything up to `end` was read."""
+        return self._end is not None and position.timestamp >= self._end
+
+    async def batches(self, position: Position, size: int) -> AsyncIterator[Batch]:
+        """All events after `position` that are final now, in batches of at most `size`; the last one may be empty."""
+        if self.is_over(position):
+            return
+        waiting: list[Event] = []
+        read_to, window_end = position, position.timestamp
+        async for page in self._pages(position):
+            window_end = page["window"]["end_time"]
+            for event in map(read_event, page["items"]):
+                if event.position > read_to:
+                    waiting.append(event)
+                    read_to = event.position
+            while len(waiting) > size:
+                yield Batch(tuple(waiting[:size]), waiting[size - 1].position, False)
+                del waiting[:size]
+        yield Batch(tuple(waiting), max(read_to, Position(window_end)), True)
+
+    async def _pages(self, position: Position) -> AsyncIterator[Any]:
+        """The pages of one window. A cursor that is refused, as after a change of control's key, begins a new one."""
+        page = await self._page(start_time=position.timestamp, end_time=self._end, limit=PAGE_ITEMS)
+        while True:
+            yield page
+            cursor = page["pagination"]["cursor"]
+            if cursor is None:
+                return
+            try:
+                page = await self._page(cursor=cursor)
+            except RefusedError as error:
+                if error.status != 400 or not page["items"]:
+                    raise
+                last = read_event(page["items"][-1]).timestamp  # shown again from here: `batches` drops what it had
+                page = await self._page(start_time=last, end_time=page["window"]["end_time"], limit=PAGE_ITEMS)
+
+    async def _page(self, **query: Any) -> Any:
+        return await self._retries.until_done(lambda: self._client.call("GET", "/v1/gateway/events", **query))

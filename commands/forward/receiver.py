@@ -1,0 +1,64 @@
+"""What a receiver of billing events does for the forwarder, and how it fails."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from commands.errors import ManagementError
+from commands.forward.billing_events import Event, Position
+
+
+class ReceiverError(ManagementError):
+    """The receiver cannot be used as it is set up. Trying again would not help."""
+
+
+class ReceiverAwayError(ManagementError):
+    """The receiver may take the events later.
+
+    `is_in_doubt`: it may have taken some of them. `retry_after_s`: how long it asked to wait.
+    """
+
+    def __init__(self, message: str, is_in_doubt: bool = True, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.is_in_doubt = is_in_doubt
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """An event that the receiver will never take, and why."""
+
+    event: Event
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a receiver has taken that the state does not know: the forwarder died in between."""
+
+    position: Position
+    keys: tuple[str, ...]
+    mark: int
+
+
+class Receiver(Protocol):
+    """Takes events, in order. A receiver over HTTP drops an event that it has already; a file is put back instead."""
+
+    batch_events: int
+    """How many events `deliver` gets at most."""
+    remembers_s: float | None
+    """How long the receiver surely drops a repeated event. None: for as long as it matters."""
+
+    def recover(self, mark: int | None) -> Written | None:
+        """Called once before `deliver`, with the mark that was saved last; None at the first start. ReceiverError if
+        the receiver cannot go on from there."""
+        ...
+
+    async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
+        """Return what was refused, and the mark to save, once all others are taken.
+
+        Raises ReceiverAwayError to be called again with the same events, or ReceiverError.
+        """
+        ...
+
+    async def close(self) -> None: ...

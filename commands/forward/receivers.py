@@ -1,0 +1,132 @@
+"""The receivers by name: what each needs of the flags, and which class it is."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from commands.forward import cloud_events, stripe_meters
+from commands.forward.receiver import Receiver
+from runtime.environment import http_url
+
+DEFAULT_URLS: Mapping[str, str | None] = {
+    "stripe": "https://api.stripe.com",
+    "openmeter": "https://openmeter.cloud",
+    "cloudevents": None,
+}
+FILES = ("jsonl", "parquet")
+KEY_NAMES = {"stripe": "STRIPE_API_KEY", "openmeter": "OPENMETER_API_KEY", "cloudevents": "TOLLGATE_FORWARD_KEY"}
+_BATCHES = {"stripe": 100, "openmeter": 100, "cloudevents": 100, "jsonl": 1000, "parquet": 50_000}
+_ENTITY = "{external_entity_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where events go, as flags and environment say."""
+
+    kind: str
+    batch_events: int
+    url: str = ""
+    key: str | None = field(default=None, repr=False)
+    output: Path | None = None
+    source: str = ""
+    event_type: str = ""
+    meters: tuple[stripe_meters.Meter, ...] = ()
+    customer: str | None = None
+    customers: Path | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], environ: Mapping[str, str]) -> "Destination":
+        """Raises ValueError naming the flag or variable that is missing or wrong."""
+        kind = given["kind"]
+        batch_events = given["batch"] or _BATCHES[kind]
+        if kind in FILES:
+            if given["output"] is None:
+                raise ValueError(f"--to {kind} needs --output")
+            return cls(kind, batch_events, output=given["output"])
+        url, key = _url(kind, given["receiver_url"]), environ.get(KEY_NAMES[kind], "").strip() or None
+        if key is not None and not _is_safe(url):
+            raise ValueError(f"{url} would show the key of {KEY_NAMES[kind]} to others on the way: use https")
+        if kind == "stripe":
+            return cls(kind, batch_events, url, key, **_stripe(given, key))
+        return cls(kind, batch_events, url, key, source=given["source"], event_type=given["event_type"])
+
+    def purpose(self) -> dict[str, Any]:
+        """What the state file is for: another purpose needs another state."""
+        if self.output is not None:
+            return {"to": self.kind, "output": str(self.output.resolve())}
+        if self.kind == "stripe":
+            meters = [f"{meter.event_name}={meter.figure}" for meter in self.meters]
+            return {"to": self.kind, "receiver": self.url, "meters": meters}
+        return {"to": self.kind, "receiver": self.url, "source": self.source, "type": self.event_type}
+
+
+def receiver_for(destination: Destination) -> Receiver:
+    """Within a running event loop. Raises ReceiverError."""
+    if destination.output is not None:
+        return _files(destination, destination.output)
+    from commands.edges.forwarding.http_sender import HttpSender
+
+    if destination.kind == "stripe":
+        customer = _customer_by(destination)
+        sender = HttpSender(destination.url, destination.key)
+        return stripe_meters.StripeReceiver(sender, destination.meters, customer, destination.batch_events)
+    data = cloud_events.metered if destination.kind == "openmeter" else cloud_events.listed
+    path = cloud_events.OPENMETER_PATH if destination.kind == "openmeter" else ""
+    envelope = cloud_events.Envelope(destination.source, destination.event_type, data)
+    sender = HttpSender(destination.url, destination.key)
+    return cloud_events.CloudEventsReceiver(sender, path, envelope, destination.batch_events)
+
+
+def _files(destination: Destination, output: Path) -> Receiver:
+    from commands.edges.forwarding.event_files import JsonlFile
+    from commands.edges.forwarding.parquet_parts import ParquetParts
+
+    return (JsonlFile if destination.kind == "jsonl" else ParquetParts)(output, destination.batch_events)
+
+
+def _stripe(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
+    if key is None:
+        raise ValueError("--to stripe needs STRIPE_API_KEY in the environment")
+    meters = tuple(stripe_meters.read_meter(text) for text in given["meters"])
+    if not meters:
+        raise ValueError("--to stripe needs --meter NAME=FIGURE, once or more")
+    if len({meter.figure for meter in meters}) < len(meters):
+        raise ValueError("--meter: each figure at most once")
+    if (given["customer"] is None) == (given["customers"] is None):
+        raise ValueError("--to stripe needs either --customer or --customers")
+    if given["customer"] is not None and _ENTITY not in given["customer"]:
+        raise ValueError(f"--customer needs {_ENTITY} in it; all usage would be billed to one customer")
+    return {"meters": meters, "customer": given["customer"], "customers": given["customers"]}
+
+
+def _customer_by(destination: Destination) -> stripe_meters.Customer:
+    if destination.customers is not None:
+        from commands.edges.forwarding.customers import read_customers
+
+        return read_customers(destination.customers).get
+    template = destination.customer or _ENTITY
+    return lambda entity: template.replace(_ENTITY, entity)
+
+
+def _url(kind: str, text: str | None) -> str:
+    url = text or DEFAULT_URLS[kind]
+    if url is None:
+        raise ValueError(f"--to {kind} needs --receiver-url")
+    try:
+        return http_url(url)
+    except ValueError as error:
+        raise ValueError(f"--receiver-url: {error}") from None
+
+
+def _is_safe(url: str) -> bool:
+    """Whether nobody on the way can read a key: TLS, or this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    return parts.scheme == "https" or is_here

@@ -1,0 +1,248 @@
+"""Each event is delivered once: over crashes at every step, outages, restored databases and refusals."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.edges.forwarding.event_files import JsonlFile, LinesFile
+from commands.edges.forwarding.forwarder_state import StateError, opened, read_progress
+from commands.edges.forwarding.parquet_parts import ParquetParts
+from commands.forward.billing_events import Event
+from commands.forward.forwarder import InDoubtError, RefusedEventError
+from commands.forward.receiver import ReceiverAwayError, ReceiverError, RefusedEvent, Written
+from commands.forward.retries import GaveUpError
+from tests.commands.forward.scene import START, DiedError, Scene, Steps
+from tests.fakes.listed_events import START_MS, ListedEvents, keys, listed_event, time_text
+
+
+@dataclass
+class Remembering:
+    """A receiver that drops ids that it has, and fails as told."""
+
+    batch_events: int = 3
+    remembers_s: float | None = None
+    taken: dict[str, Event] = field(default_factory=dict)
+    received: int = 0
+    failures: list[str] = field(default_factory=list)
+    """What the next deliveries do: `before` fails before it takes, `after` after it took."""
+    refuses: set[str] = field(default_factory=set)
+
+    def recover(self, mark: int | None) -> Written | None:
+        return None
+
+    async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
+        failure = self.failures.pop(0) if self.failures else ""
+        if failure == "before":
+            raise ReceiverAwayError("connection refused", is_in_doubt=False)
+        self.received += len(events)
+        refused = [RefusedEvent(event, "400 no") for event in events if event.entity in self.refuses]
+        self.taken |= {event.key: event for event in events if event.entity not in self.refuses}
+        if failure == "after":
+            raise ReceiverAwayError("timed out")
+        return refused, 0
+
+    async def close(self) -> None: ...
+
+
+def some(count: int) -> list[Any]:
+    """Events, three of each millisecond."""
+    return [
+        listed_event(number) | {"timestamp": time_text(START_MS + number // 3)}  # keys stay distinct and ordered
+        for number in range(count)
+    ]
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_consecutive_runs_deliver_each_event_once(tmp_path: Path) -> None:
+    receiver, client = Remembering(), ListedEvents(some(20))
+    client.final = time_text(START_MS + 4)
+    scene = Scene(tmp_path, client, lambda: receiver)
+    assert (await scene.run()).forwarded == 12
+    assert (await scene.run()).forwarded == 12
+    client.final = time_text(START_MS + 100)
+    assert (await scene.run()).forwarded == receiver.received == 20
+    assert sorted(receiver.taken) == keys(client.events)
+
+
+async def test_end_bounds_what_is_delivered(tmp_path: Path) -> None:
+    receiver, client = Remembering(), ListedEvents(some(9))
+    scene = Scene(tmp_path, client, lambda: receiver)
+    for _ in range(2):
+        assert (await scene.run(end=time_text(START_MS + 2))).position.timestamp == time_text(START_MS + 2)
+    assert sorted(receiver.taken) == keys(client.events)[:6]
+
+
+@pytest.mark.parametrize("page_items", [1, 4, 1000])
+async def test_jsonl_is_exact_over_deaths_at_every_step(tmp_path: Path, page_items: int) -> None:
+    client, output = ListedEvents(some(20), page_items=page_items), tmp_path / "events.jsonl"
+    scene = Scene(tmp_path, client, lambda: JsonlFile(output, 3))
+    assert await scene.run_dying_everywhere() > 5
+    assert lines(output) == client.events
+
+
+async def test_jsonl_torn_line_is_cut_off(tmp_path: Path) -> None:
+    client, output = ListedEvents(some(9)), tmp_path / "events.jsonl"
+    scene = Scene(tmp_path, client, lambda: JsonlFile(output, 3))
+    with pytest.raises(DiedError):
+        await scene.run(Steps(dies_before=5))
+    with output.open("a") as file:
+        file.write('{"type":"API_BILL')
+    await scene.run()
+    assert lines(output) == client.events
+
+
+async def test_parquet_parts_are_exact_and_never_change(tmp_path: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    client, output = ListedEvents(some(20)), tmp_path / "parts"
+    scene = Scene(tmp_path, client, lambda: ParquetParts(output, 3))
+    seen: dict[str, bytes] = {}
+    for deaths in range(100):
+        try:
+            await scene.run(Steps(dies_before=deaths % 5))
+            break
+        except DiedError:
+            found = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+            assert found | seen == found
+            seen = found
+    tables = [parquet.read_table(path) for path in sorted(output.iterdir())]
+    assert [key for table in tables for key in table["idempotency_key"].to_pylist()] == keys(client.events)
+    assert sum(sum(table["output_tokens"].to_pylist()) for table in tables) == sum(range(1, 21))
+    assert tables[0]["timestamp"][0].as_py().timestamp() * 1000 == START_MS
+    assert read_progress(scene.state_path)[1].forwarded == 20
+
+
+async def test_http_receiver_counts_each_event_once_over_deaths_and_failures(tmp_path: Path) -> None:
+    receiver, client = Remembering(), ListedEvents(some(30), failures=2)
+    receiver.failures = ["before", "after", "", "after", "after", "before"] * 3
+    scene = Scene(tmp_path, client, lambda: receiver)
+    await scene.run_dying_everywhere()
+    assert sorted(receiver.taken) == keys(client.events)
+    assert receiver.received > 30
+    assert read_progress(scene.state_path)[1].forwarded == 30
+
+
+async def test_cursor_that_control_refuses_is_replaced(tmp_path: Path) -> None:
+    receiver, client = Remembering(), ListedEvents(some(20), refuses_cursors=True)
+    await Scene(tmp_path, client, lambda: receiver).run()
+    assert receiver.received == 20
+    assert sorted(receiver.taken) == keys(client.events)
+
+
+async def test_events_that_a_restored_database_shows_again_are_not_delivered_again(tmp_path: Path) -> None:
+    """They come back with their keys and later timestamps (decision 0019)."""
+    output, client = tmp_path / "events.jsonl", ListedEvents(some(12))
+    client.final = time_text(START_MS + 1000)
+    scene = Scene(tmp_path, client, lambda: JsonlFile(output, 5))
+    await scene.run()
+    client.events = [
+        *client.events[:6],
+        *({**event, "timestamp": time_text(START_MS + 2000)} for event in client.events[6:]),
+        listed_event(3000),
+    ]
+    client.final = time_text(START_MS + 10_000)
+    progress = await scene.run()
+    assert keys(lines(output)) == keys(some(12)) + keys([listed_event(3000)])
+    assert (progress.forwarded, progress.repeated) == (13, 6)
+
+
+async def test_refused_event_stops_the_forwarder_and_names_it(tmp_path: Path) -> None:
+    client = ListedEvents([listed_event(0), listed_event(1, entity="unknown"), listed_event(2)])
+    receiver = Remembering(refuses={"unknown"})
+    with pytest.raises(RefusedEventError, match=r"unknown.*400 no"):
+        await Scene(tmp_path, client, lambda: receiver).run()
+
+
+async def test_refused_events_go_to_the_dead_letters_once(tmp_path: Path) -> None:
+    client = ListedEvents([listed_event(n, entity="unknown" if n % 3 else "known") for n in range(12)])
+    receiver, path = Remembering(refuses={"unknown"}), tmp_path / "dead.jsonl"
+    scene = Scene(tmp_path, client, lambda: receiver, dead_letters=lambda: LinesFile(path))
+    await scene.run_dying_everywhere()
+    assert [letter["event"] for letter in lines(path)] == [client.events[n] for n in range(12) if n % 3]
+    assert {letter["reason"] for letter in lines(path)} == {"400 no"}
+    progress = read_progress(scene.state_path)[1]
+    assert (progress.forwarded, progress.dead_letters) == (4, 8)
+
+
+async def test_events_in_doubt_for_longer_than_the_receiver_remembers_are_not_sent_again(tmp_path: Path) -> None:
+    receiver, client = Remembering(remembers_s=0.0), ListedEvents(some(3))
+    scene = Scene(tmp_path, client, lambda: receiver)
+    receiver.failures = ["after"]
+    with pytest.raises(InDoubtError, match="--resend-in-doubt"):
+        await scene.run()
+    receiver.remembers_s = 3600.0
+    assert (await scene.run(resends=True)).forwarded == 3
+
+
+async def test_events_that_surely_did_not_arrive_are_not_in_doubt(tmp_path: Path) -> None:
+    receiver, client = Remembering(remembers_s=0.0), ListedEvents(some(3))
+    receiver.failures = ["before", "before"]
+    assert (await Scene(tmp_path, client, lambda: receiver).run()).in_doubt_since_s is None
+
+
+async def test_forwarder_gives_up_and_says_why(tmp_path: Path) -> None:
+    receiver, client = Remembering(failures=["after"] * 10_000), ListedEvents(some(3))
+    scene = Scene(tmp_path, client, lambda: receiver, retry_for_s=0.01)
+    with pytest.raises(GaveUpError, match="timed out"):
+        await scene.run()
+    assert "Trying again in" in scene.said[0]
+
+
+async def test_file_of_another_is_never_cut(tmp_path: Path) -> None:
+    output = tmp_path / "theirs.jsonl"
+    output.write_text("theirs\n")
+    scene = Scene(tmp_path, ListedEvents(some(3)), lambda: JsonlFile(output, 3))
+    for _ in range(2):
+        with pytest.raises(ReceiverError, match="not of this forwarder"):
+            await scene.run()
+    assert output.read_text() == "theirs\n"
+
+
+async def test_file_that_lost_bytes_is_noticed(tmp_path: Path) -> None:
+    output = tmp_path / "events.jsonl"
+    scene = Scene(tmp_path, ListedEvents(some(3)), lambda: JsonlFile(output, 3))
+    await scene.run()
+    output.write_text("")
+    with pytest.raises(ReceiverError, match="0 bytes, but"):
+        await scene.run()
+    output.unlink()
+    with pytest.raises(ReceiverError, match="Put the file back"):
+        await scene.run()
+
+
+def test_state_serves_one_purpose_and_one_forwarder(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with pytest.raises(StateError, match="--start"), opened(path, {"to": "a"}, None):
+        pass
+    with opened(path, {"to": "a"}, START):
+        with pytest.raises(StateError, match="another forwarder"), opened(path, {"to": "a"}, START):
+            pass
+        assert read_progress(path)[1].position.timestamp == START
+    for purpose, start in (({"to": "b"}, START), ({"to": "a"}, "2026-01-01T00:00:00.000Z")):
+        with pytest.raises(StateError, match="a state of its own"), opened(path, purpose, start):
+            pass
+    with opened(path, {"to": "a"}, None):
+        pass
+
+
+def test_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_text("not a database, but text" * 100)
+    with pytest.raises(StateError, match="cannot be read"), opened(path, {}, START):
+        pass
+    assert path.read_text().startswith("not a database")
+
+
+def test_state_forgets_keys_of_old_calls(tmp_path: Path) -> None:
+    with opened(tmp_path / "state", {}, START) as state:
+        old, new = listed_event(0)["idempotencyKey"], listed_event(0, at_ms=START_MS + 4 * 86_400_000)["idempotencyKey"]
+        position = state.progress.position._replace(timestamp=time_text(START_MS + 4 * 86_400_000))
+        state.save(type(state.progress)(position), [old, new])
+        assert state.known([old, new]) == {new}
