@@ -23,7 +23,7 @@ TEST_PROCESSES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python test clients demo bench bench-quick bench-limits soak lock clients-lock
+.PHONY: help install check check-python test clients demo bench bench-quick bench-limits soak lock clients-lock release
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -92,6 +92,9 @@ bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, besid
 soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
 	$(BIN)/pytest -rs -m soak
 	$(BENCH) -m bench.soak
+
+release: $(STAMP)  ## build wheel, sdist, bill of materials, notes, checksums and image of this commit into dist/
+	$(BIN)/python -m deploy.release
 
 COMPILE = uv pip compile --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
 lock:  ## resolve pyproject.toml into the lock files again (needs uv)
