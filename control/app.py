@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from redis.asyncio import Redis
@@ -79,6 +80,9 @@ from runtime.background import cancelled
 from runtime.http_server import FrontLimits
 from runtime.log_lines import OutageLog
 
+if TYPE_CHECKING:
+    from control.edges.telemetry.tracing import ControlTracing
+
 _HOUSEKEEPING_S = 3600.0
 _FIRST_HOUSEKEEPING_S = 60.0
 """Early, so that a control plane that restarts often still cleans up."""
@@ -119,11 +123,13 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def build(settings: Settings) -> web.Application:
     """Build the control plane with these settings. It migrates the database when it starts."""
-    app = web.Application(middlewares=MIDDLEWARES, client_max_size=MAX_BODY_BYTES)
+    clock, metrics = EventClock(), Metrics()
+    tracing = _tracing(settings, metrics)
+    outermost = () if tracing is None else (tracing.middleware,)
+    app = web.Application(middlewares=(*outermost, *MIDDLEWARES), client_max_size=MAX_BODY_BYTES)
     redis = connect(settings.redis_url) if settings.redis_url else None
     hints = HintPublisher(redis)
     store = Store.at(settings.database_url, hints.publish)
-    clock, metrics = EventClock(), Metrics()
     metrics.watch_event_clock(lambda: clock.behind_s)
     book = LocalLoadBook() if redis is None else RedisLoadBook(redis)
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
@@ -157,7 +163,18 @@ def build(settings: Settings) -> web.Application:
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
+    if tracing is not None:
+        app.on_cleanup.append(tracing.close)
     return app
+
+
+def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":
+    if settings.traces is None:
+        return None
+    # Imported here, because a process without traces must not pay for what it does not use.
+    from control.edges.telemetry.tracing import ControlTracing
+
+    return ControlTracing(settings.traces, metrics)
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

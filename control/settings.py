@@ -8,6 +8,7 @@ from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
 DEFAULT_PORT = 8081
@@ -40,6 +41,8 @@ class Settings:
     tombstone_retention_s: float = 7 * 86_400.0
     drain_timeout_s: float = 25.0
     log_level: str = DEFAULT_LEVEL
+    traces: TraceSettings | None = None
+    """None: off, and nothing of OpenTelemetry is imported."""
 
     @property
     def egress_rules(self) -> EgressRules:
@@ -62,6 +65,7 @@ class Settings:
             internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", internal_token),
             secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
+            traces=trace_settings(read, "TOLLGATE_TRACES"),
             **found,
         )
 

@@ -18,6 +18,7 @@ from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
 from runtime.environment import Environment, SettingsError, http_url, internal_token, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATA_DIR = "./.tollgate"
 DEFAULT_READY_GRACE_S = 5.0
@@ -95,6 +96,8 @@ class Settings:
     log_level: str
     shipped_retention_s: float
     shipped_max_bytes: int
+    traces: TraceSettings | None
+    """None: off, and nothing of OpenTelemetry is imported."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
@@ -136,6 +139,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
         shipped_max_bytes=read.count("TOLLGATE_SHIPPED_MAX_BYTES", 8 * 1024**3),
+        traces=trace_settings(read, "TOLLGATE_TRACES"),
     )
 
 

@@ -1,7 +1,8 @@
-"""The schema of a log line: one JSON object per line, the same for both planes.
+"""The schema of a log line: one JSON object per line, the same for all processes.
 
-Pure. Members: `time` (ISO 8601 UTC, milliseconds), `level`, `logger`, `process` (pid), `message`, and `trace` if an
-exception was logged. An access-log line adds `method`, `path`, `status`, `total_ms` and the caller.
+Pure.
+
+See docs/reference/logs.md.
 """
 
 import json

@@ -319,10 +319,10 @@ class Supervisor:
             return Finding(degraded=text)
         return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
 
-    async def _metrics_text(self) -> bytes:
+    async def _metrics_text(self, accept: str) -> tuple[bytes, str]:
         await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
         self._deployments.metrics.read()
-        return await asyncio.to_thread(self._totals.text)
+        return await asyncio.to_thread(self._totals.text, accept)
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         confirmed_at_s = self._replica.confirmed_at_s

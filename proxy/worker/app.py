@@ -13,6 +13,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.registry import Dialects
@@ -26,7 +27,7 @@ from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
-from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.access_log import AccessLogWriter, line_of, traced_line_of
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -36,6 +37,9 @@ from proxy.pipeline import Pipeline, PipelineDependencies
 from proxy.settings import Settings
 from proxy.stages.async_requests import AsyncQueueing
 from proxy.stages.dispatch import DispatchSettings
+
+if TYPE_CHECKING:
+    from proxy.worker.tracing import WorkerTracing
 
 YOUNG_OBJECTS = 10_000
 """New containers before the garbage collector runs: a few MiB. Ten calls make Python's default of 700."""
@@ -66,8 +70,12 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         await link.open(launch.channel)
         stack.callback(link.close)
         replicas = ReplicaRequests(link, WaitingTimes(settings.parking_timeout_s, settings.request_timeout_s))
-        pipeline = Pipeline(await _dependencies(settings, launch, link, replicas, stack))
-        server = HttpServer(pipeline.handle)
+        tracing = _tracing(settings, launch)
+        if tracing is not None:
+            stack.push_async_callback(tracing.close, link)
+        dependencies, meters = await _dependencies(settings, launch, link, replicas, stack)
+        handle = Pipeline(dependencies).handle if tracing is None else tracing.handler(dependencies, meters)
+        server = HttpServer(handle)
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
         collect_garbage_less_often()
@@ -76,6 +84,15 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         await stop.wait()
         server.announce_close()
         await asyncio.sleep(settings.ready_grace_s)  # /readyz is 503 now, so load balancers use other machines
+
+
+def _tracing(settings: Settings, launch: WorkerLaunch) -> "WorkerTracing | None":
+    if settings.traces is None:
+        return None
+    # Imported here, because a worker without traces must not pay for what it does not use.
+    from proxy.worker.tracing import WorkerTracing
+
+    return WorkerTracing(settings.traces, launch.incarnation)
 
 
 async def _drain(server: HttpServer, replicas: ReplicaRequests, timeout_s: float) -> None:
@@ -118,12 +135,12 @@ async def _dependencies(
     link: SupervisorLink,
     replicas: ReplicaRequests,
     stack: contextlib.AsyncExitStack,
-) -> PipelineDependencies:
+) -> tuple[PipelineDependencies, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
     meters = WorkerMetrics(link)
     link.flush = meters.flush
     stack.callback(meters.close)
-    access_log = AccessLogWriter(sys.stderr.fileno())
+    access_log = AccessLogWriter(sys.stderr.fileno(), line=traced_line_of if settings.traces is not None else line_of)
     access_log.start()
     stack.callback(access_log.close)
     journal = JournalWriter(settings.journal_dir, launch.incarnation)
@@ -141,7 +158,7 @@ async def _dependencies(
     stack.push_async_callback(upstream.aclose)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.vendors.vendor_c))
     stack.push_async_callback(tokens.aclose)
-    return PipelineDependencies(
+    dependencies = PipelineDependencies(
         directory=_directory(settings, link, stack),
         counters=counters,
         journal=journal,
@@ -161,6 +178,7 @@ async def _dependencies(
         model_host_suffix=settings.model_host_suffix,
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
     )
+    return dependencies, meters
 
 
 def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> SnapshotDirectory:

@@ -60,7 +60,8 @@ async def metrics(request: web.Request) -> web.Response:
             403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
         )
     dependencies.metrics.show_training(*await read_state(dependencies.store))
-    return web.Response(body=dependencies.metrics.text(), headers={"Content-Type": dependencies.metrics.content_type})
+    text, content_type = dependencies.metrics.text(request.headers.get("Accept", ""))
+    return web.Response(body=text, headers={"Content-Type": content_type})
 
 
 ROUTES = [web.get("/metrics", metrics)]

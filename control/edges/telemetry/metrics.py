@@ -1,8 +1,12 @@
 """Control's Prometheus metrics: one registry per control plane, nothing global."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from runtime.metrics_text import rendered
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -10,10 +14,10 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 class Metrics:
     """Control's metrics. Labels are route templates, never paths, whose ids would be unbounded."""
 
-    content_type = CONTENT_TYPE_LATEST
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.exemplar: Callable[[], dict[str, str] | None] = lambda: None
+        """Returns the labels of the call that is being counted; None if it has no trace."""
         self._answers = Counter(
             "tollgate_control_requests_total",
             "Answers of the management API.",
@@ -27,28 +31,24 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
-
         self._webhook_deliveries = Counter(
             "tollgate_webhook_deliveries_total",
             "Attempts to deliver a webhook message: delivered, failed (to be tried again) or dead (given up).",
             ("outcome",),
             registry=self.registry,
         )
-
         self._wake_hooks = Counter(
             "tollgate_wake_hooks_total",
             "Calls of deployments' wake hooks: answered (a 2xx) or failed (to be tried again).",
             ("outcome",),
             registry=self.registry,
         )
-
         self._training_jobs = Counter(
             "tollgate_training_jobs_total",
             "How often training jobs came to a status.",
             ("status",),
             registry=self.registry,
         )
-
         self._training_output_dropped = Counter(
             "tollgate_training_output_dropped_total",
             "Lines and metric points dropped: of training jobs that are gone, or with too many metrics.",
@@ -58,13 +58,11 @@ class Metrics:
 
         synced = ("tollgate_training_checkpoints_total", "How often training checkpoints came to a sync status.")
         self._training_checkpoints = Counter(*synced, ("sync_status",), registry=self.registry)
-
         self._training_backend_up = Gauge(
             "tollgate_training_backend_up",
             "Whether the training backend is there: 1, or 0.",
             registry=self.registry,
         )
-
         self._training_unfinished_jobs = Gauge(
             "tollgate_training_unfinished_jobs",
             "Training jobs that have not ended, by status.",
@@ -78,6 +76,9 @@ class Metrics:
             "How far the database's clock is behind its own latest: events wait for it to catch up.",
             registry=self.registry,
         ).set_function(behind_s)
+
+    def watch_spans(self, totals: Callable[[], Mapping[str, int]]) -> None:
+        self.registry.register(_Spans(totals))
 
     def webhook_delivery(self, outcome: str) -> None:
         self._webhook_deliveries.labels(outcome).inc()
@@ -104,7 +105,20 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, duration_s: float) -> None:
         self._answers.labels(method, route, str(status)).inc()
-        self._durations.labels(method, route).observe(duration_s)
+        self._durations.labels(method, route).observe(duration_s, self.exemplar())
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics and their content type, as an Accept field wants them."""
+        return rendered(self.registry, accept)
+
+
+class _Spans(Collector):
+    def __init__(self, totals: Callable[[], Mapping[str, int]]) -> None:
+        self._totals = totals
+
+    def collect(self) -> Iterator[Metric]:
+        about = "Spans by what became of them: exported, failed (not taken by the collector), dropped (queue full)"
+        family = CounterMetricFamily("tollgate_trace_spans", about, labels=["outcome"])
+        for outcome, count in self._totals().items():
+            family.add_metric([outcome], count)
+        yield family

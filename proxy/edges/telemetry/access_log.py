@@ -8,8 +8,9 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,13 +23,23 @@ COLLECT_S = 0.05
 """How long lines are collected for one write."""
 
 
+class TracedReport(NamedTuple):
+    """A request with its server span's ids, in hexadecimal."""
+
+    report: RequestReport
+    trace_id: str
+    span_id: str
+
+
 class AccessLogWriter:
     """Writes to a file descriptor, which stays open. Call `start` before the first record, `close` after the last."""
 
-    def __init__(self, fd: int, max_pending: int = 100_000) -> None:
+    def __init__(self, fd: int, max_pending: int = 100_000, line: Callable[[Any], bytes] | None = None) -> None:
+        """`line`: renders a record; by default `line_of`."""
         self._fd = fd
         self._max_pending = max_pending
-        self._pending: deque[RequestReport] = deque()
+        self._line: Callable[[Any], bytes] = line or line_of
+        self._pending: deque[RequestReport | TracedReport] = deque()
         self._lost = 0
         self._wake = threading.Event()
         self._is_woken = False  # mirrors `_wake`, cheaper to read
@@ -38,7 +49,7 @@ class AccessLogWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def record(self, call: RequestReport) -> None:
+    def record(self, call: RequestReport | TracedReport) -> None:
         if len(self._pending) >= self._max_pending:
             self._lost += 1
             return
@@ -64,8 +75,8 @@ class AccessLogWriter:
             self._drain()
 
     def _drain(self) -> None:
-        pending = self._pending
-        lines = [line_of(pending.popleft()) for _ in range(len(pending))]
+        pending, line = self._pending, self._line
+        lines = [line(pending.popleft()) for _ in range(len(pending))]
         if self._lost:
             lost, self._lost = self._lost, 0
             lines.append(orjson.dumps({"message": "access log lines lost", "lines": lost}) + b"\n")
@@ -109,6 +120,16 @@ def line_of(call: RequestReport) -> bytes:
     if call.tokens is not None:
         line["input_tokens"], line["output_tokens"], line["cached_input_tokens"] = call.tokens
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def traced_line_of(call: RequestReport | TracedReport) -> bytes:
+    """The same with `trace_id` and `span_id`, for a request that has a span."""
+    if not isinstance(call, TracedReport):
+        return line_of(call)
+    return line_of(call.report)[:-2] + b',"trace_id":"%b","span_id":"%b"}\n' % (
+        call.trace_id.encode(),
+        call.span_id.encode(),
+    )
 
 
 @lru_cache(maxsize=4)

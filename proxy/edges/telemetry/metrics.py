@@ -5,6 +5,7 @@ up in `totals.py`. Decision 0005 says why these are not prometheus_client's mult
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from proxy.edges.telemetry.async_counts import AsyncCounts
@@ -56,6 +57,8 @@ class WorkerMetrics:
     def __init__(self, sink: CountsSink) -> None:
         self.async_requests = AsyncCounts()
         """What became of asynchronous requests."""
+        self.traces: Callable[[], dict[str, Any]] | None = None
+        """Returns what to send of traces; None while they are off."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
@@ -161,7 +164,7 @@ class WorkerMetrics:
                 "held_bytes": capacity.held_bytes,
             }
         self._in_flight_sent = gauges["in_flight"]
-        return {
+        counts = {
             "calls": [[*key, *tally] for key, tally in calls.items()],
             "decisions": [[*key, count] for key, count in decisions.items()],
             "unreported": unreported,
@@ -171,3 +174,6 @@ class WorkerMetrics:
             "gauges": gauges,
             "async": self.async_requests.take(),
         }
+        if self.traces is not None:
+            counts["traces"] = self.traces()
+        return counts

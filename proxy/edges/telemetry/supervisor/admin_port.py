@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from policy.credentials import credentials_in
 from proxy.exchange import Headers, PolicyUnavailableError
@@ -21,7 +20,8 @@ FORWARDING_PREFIX = "x-forwarded"
 _LOCAL_NAMES = ("localhost", "")
 
 ReportNow = Callable[[], Awaitable[Report]]
-MetricsText = Callable[[], Awaitable[bytes]]
+MetricsText = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""All metrics and their content type, by the Accept field."""
 MayExport = Callable[[str], Awaitable[bool]]
 """Whether an API key may export metrics. Raises `PolicyUnavailableError` when there is no policy to check it by."""
 
@@ -38,7 +38,8 @@ def admin_app(report: ReportNow, metrics_text: MetricsText, may_export: MayExpor
         refusal = None if _is_from_this_machine(request) else await _refusal(request, may_export)
         if refusal is not None:
             return refusal
-        return web.Response(body=await metrics_text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        text, content_type = await metrics_text(request.headers.get("Accept", ""))
+        return web.Response(body=text, headers={"Content-Type": content_type})
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
 from proxy.edges.telemetry.supervisor.async_metrics import AsyncMetrics
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
+from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
+from runtime.metrics_text import rendered
 
 QUIET_S = 300.0
 """How long a slug must not have been called before its series may be removed: longer than any scrape interval."""
@@ -60,6 +62,7 @@ class MetricTotals(Collector):
         self._decided_alone = 0
         self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
+        self._traces = TraceTotals()
         self.async_requests = AsyncMetrics(max_slugs, clock)
         """Rendered with these."""
         self._registry = CollectorRegistry()
@@ -94,6 +97,8 @@ class MetricTotals(Collector):
             sums[:] = map(int.__add__, sums, buckets)
             totals[0] += total
         self._gauges[worker] = counts["gauges"]
+        if "traces" in counts:
+            self._traces.add(counts["traces"])
         self.async_requests.add(counts["async"])
 
     def forget_gauges(self, worker: int) -> None:
@@ -115,9 +120,10 @@ class MetricTotals(Collector):
         self._entities.keep((workspace, entity) for workspace, entity, _, _ in self._requests)
         self._slugs.keep((workspace, slug) for workspace, _, slug, _ in self._requests)
 
-    def text(self) -> bytes:
-        """Render all metrics. May run in a thread beside `add`: it works on copies."""
-        return generate_latest(self._registry)
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics and their content type, as an Accept field wants them. May run in a thread beside `add`: it
+        works on copies."""
+        return rendered(self._registry, accept)
 
     def collect(self) -> Iterator[Metric]:
         labels = ["workspace", "external_entity_id", "model_slug"]
@@ -135,9 +141,11 @@ class MetricTotals(Collector):
         for key, (name, about, bounds) in _HISTOGRAMS.items():
             counts, total = self._histograms[key]
             edges = [*(str(bound) for bound in bounds), "+Inf"]
-            yield HistogramMetricFamily(
-                name, about, buckets=list(zip(edges, accumulate(counts), strict=True)), sum_value=total[0]
-            )
+            exemplars = [self._traces.exemplar(key, bucket) for bucket in range(len(edges))]
+            family = HistogramMetricFamily(name, about)
+            family.add_metric([], list(zip(edges, accumulate(counts), exemplars, strict=True)), total[0])
+            yield family
+        yield self._traces.spans()
         for name, about, value in (*self._summed_gauges(), *self._readings()):
             yield GaugeMetricFamily(name, about, value=value)
 

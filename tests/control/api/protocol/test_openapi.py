@@ -129,6 +129,6 @@ def test_validation_errors_hide_the_input() -> None:
 def test_requests_are_counted_by_method_route_and_status() -> None:
     metrics = Metrics()
     metrics.answered("GET", "/v1/models", 200, 0.01)
-    text = metrics.text().decode()
+    text = metrics.text()[0].decode()
     labels = 'method="GET",route="/v1/models",status_code="200"'
     assert f"tollgate_control_requests_total{{{labels}}} 1.0" in text

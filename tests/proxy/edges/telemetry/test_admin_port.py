@@ -2,10 +2,12 @@
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry, Gauge
 
 from proxy.edges.telemetry.supervisor.admin_port import admin_app, is_direct_from_loopback
 from proxy.exchange import PolicyUnavailableError
 from proxy.supervisor.readiness import OK, Check, Finding, Readiness
+from runtime.metrics_text import rendered
 
 METRICS_KEY, OTHER_KEY, UNCHECKED_KEY = "metrics", "other", "unchecked"
 
@@ -17,8 +19,10 @@ def finds(finding: Finding) -> Check:
     return check
 
 
-async def metrics() -> bytes:
-    return b"tollgate_inflight_requests 0.0\n"
+async def metrics(accept: str) -> tuple[bytes, str]:
+    registry = CollectorRegistry()
+    Gauge("tollgate_inflight_requests", "Now", registry=registry)
+    return rendered(registry, accept)
 
 
 async def may_export(key: str) -> bool:
@@ -58,7 +62,16 @@ async def test_metrics_are_prometheus_text() -> None:
     async with admin() as client:
         answer = await client.get("/metrics")
         assert answer.headers["Content-Type"].startswith("text/plain")
-        assert await answer.read() == b"tollgate_inflight_requests 0.0\n"
+        assert (await answer.read()).endswith(b"tollgate_inflight_requests 0.0\n")
+
+
+async def test_metrics_are_open_metrics_for_a_scraper_that_accepts_them() -> None:
+    """The field is Prometheus' own."""
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+    async with admin() as client:
+        answer = await client.get("/metrics", headers={"Accept": accept})
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert (await answer.read()).endswith(b"tollgate_inflight_requests 0.0\n# EOF\n")
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), (METRICS_KEY, 200), (OTHER_KEY, 403), (UNCHECKED_KEY, 503)])

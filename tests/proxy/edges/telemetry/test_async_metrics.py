@@ -60,7 +60,7 @@ class Machine:
 
     async def scrape(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         await self.totals.async_requests.read()
-        families = text_string_to_metric_families(self.totals.text().decode())
+        families = text_string_to_metric_families(self.totals.text()[0].decode())
         return {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in families

@@ -34,7 +34,7 @@ class Line:
 
 
 def samples(totals: MetricTotals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    families = text_string_to_metric_families(totals.text().decode())
+    families = text_string_to_metric_families(totals.text()[0].decode())
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 

@@ -1,0 +1,123 @@
+"""Names and attributes of a call's spans, by OpenTelemetry's semantic conventions for HTTP and generative AI.
+
+Pure. The conventions: https://github.com/open-telemetry/semantic-conventions-genai (docs/gen-ai), v1.44 for HTTP.
+
+See docs/reference/traces.md#spans.
+"""
+
+from urllib.parse import urlsplit
+
+from opentelemetry.util.types import AttributeValue
+
+from policy.endpoints import Target
+from proxy.dialects import passed_paths
+from proxy.dialects.counting import token_count
+from proxy.exchange import MODELS_PATH, UpstreamCall
+from proxy.stages.settle import RequestReport
+
+Attributes = dict[str, AttributeValue]
+
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+    **{path: path.split("/", 2)[2] for path in (*passed_paths.PATHS, token_count.PATH)},
+}
+"""`gen_ai.operation.name` by path. Where the conventions name none, it is the path without its version."""
+ROUTES = frozenset((*OPERATIONS, MODELS_PATH))
+"""Paths that are the same for all callers, so that they may be part of a span's name."""
+_PROVIDERS = {"VENDOR_A": "anthropic", "VENDOR_B": "openai", "VENDOR_C": "gcp.vertex_ai"}
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_PORTS = {"http": 80, "https": 443}
+MAX_PATH_CHARS = 256
+SERVER_ERROR = 500
+
+
+def method_of(method: str) -> str:
+    """`_OTHER` for a method that the conventions do not know."""
+    return method if method in _METHODS else "_OTHER"
+
+
+def server_span_name(method: str, path: str) -> str:
+    """`path`: without the query."""
+    known = method if method in _METHODS else "HTTP"
+    return f"{known} {path}" if path in ROUTES else known
+
+
+def client_span_name(call: UpstreamCall, asked: Attributes) -> str:
+    """`asked`: the attributes of a call to a slug; empty for a direct call."""
+    if not asked:
+        return method_of(call.method)
+    return f"{asked['gen_ai.operation.name']!s} {asked['gen_ai.request.model']!s}"
+
+
+def of_request(method: str, path: str) -> Attributes:
+    """What a server span knows when it starts. A sampler sees these."""
+    attributes: Attributes = {
+        "http.request.method": method_of(method),
+        "url.scheme": "http",
+        "url.path": path[:MAX_PATH_CHARS],
+    }
+    if path in ROUTES:
+        attributes["http.route"] = path
+    return attributes
+
+
+def of_report(report: RequestReport) -> Attributes:
+    """What a server span says of the whole call."""
+    attributes: Attributes = {
+        "http.request.body.size": report.request_bytes,
+        "http.response.body.size": report.response_bytes,
+        "tollgate.request_id": report.request_id,
+        "tollgate.ours_ms": round(report.ours_s * 1e6) / 1000,
+    }
+    if report.status:
+        attributes["http.response.status_code"] = report.status
+    if report.status >= SERVER_ERROR:
+        attributes["error.type"] = report.cause or str(report.status)
+    known = {
+        "tollgate.cause": report.cause,
+        "tollgate.workspace": report.workspace_id,
+        "tollgate.group": report.group_id,
+        "tollgate.external_entity_id": report.external_entity_id,
+        "tollgate.key_prefix": report.key_prefix,
+        "tollgate.slug": report.slug,
+        "tollgate.model_id": report.model_id,
+    }
+    attributes.update({name: value for name, value in known.items() if value})
+    if report.first_byte_s is not None:
+        attributes["tollgate.first_byte_ms"] = round(report.first_byte_s * 1e6) / 1000
+    return attributes
+
+
+def of_target(target: Target, path: str, slug: str, streaming: bool) -> Attributes:
+    """What a client span says of a call to a slug. `path`: the caller's."""
+    return {
+        "gen_ai.operation.name": OPERATIONS[path],
+        "gen_ai.provider.name": _PROVIDERS.get(target.provider, target.provider.lower()),
+        "gen_ai.request.model": target.target_model or slug,
+        "gen_ai.request.stream": streaming,
+    }
+
+
+def of_usage(report: RequestReport) -> Attributes:
+    """Tokens as they are billed. The input includes what came from a cache, as the conventions want it."""
+    if report.tokens is None:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": report.tokens.input,
+        "gen_ai.usage.output_tokens": report.tokens.output,
+        "gen_ai.usage.cache_read.input_tokens": report.tokens.cached_input,
+    }
+
+
+def of_upstream(call: UpstreamCall) -> Attributes:
+    """Host and port, but not the URL: its path may be a secret of its owner's."""
+    parts = urlsplit(call.url)
+    return {
+        "http.request.method": method_of(call.method),
+        "server.address": parts.hostname or "",
+        "server.port": parts.port or _PORTS.get(parts.scheme, 0),
+    }

@@ -1,0 +1,110 @@
+"""The spans of one call: the server span, and below it `admit`, `replica` and one client span per request upstream."""
+
+from time import perf_counter
+
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from policy.endpoints import Target
+from proxy.edges.telemetry.tracing import attributes
+from proxy.edges.telemetry.tracing.attributes import Attributes
+from proxy.exchange import Incoming, Received, UpstreamCall
+from proxy.stages.settle import RequestReport
+from runtime.tracing.current import Work
+from runtime.tracing.propagation import NO_PARENT, fields_of, parent_of
+
+CLIENT_ERROR = 400
+LEFT_STATUS = 499
+
+
+class CallTrace(Work):
+    """Created when the head of a request has arrived. `finish` ends all spans. An unsampled call has no children."""
+
+    __slots__ = ("_asked", "_received_at", "_sent_at", "_server", "_tracer", "_upstream", "_within", "is_recorded")
+
+    def __init__(self, tracer: Tracer, incoming: Incoming) -> None:
+        path = incoming.target.partition("?")[0]
+        parent = NO_PARENT
+        if incoming.header("traceparent") is not None:
+            parent = parent_of(incoming.header_values("traceparent"), incoming.header_values("tracestate"))
+        self._server = tracer.start_span(
+            attributes.server_span_name(incoming.method, path),
+            parent,
+            SpanKind.SERVER,
+            attributes.of_request(incoming.method, path),
+        )
+        super().__init__(self._server)
+        self.is_recorded = self._server.is_recording()
+        self._tracer = tracer
+        self._within = set_span_in_context(self._server, NO_PARENT)
+        self._asked: Attributes = {}
+        self._upstream: Span | None = None
+        self._received_at = incoming.received_at
+        self._sent_at = 0.0
+
+    def child(self, name: str) -> Span:
+        """Start a span of our own work. The caller ends it."""
+        return self._tracer.start_span(name, self._within)
+
+    def asks(self, target: Target, request: Received) -> None:
+        """The next request upstream is this call to a slug."""
+        path = request.head.path
+        self._asked = attributes.of_target(target, path, request.slug, request.streaming)
+
+    def sends(self, call: UpstreamCall) -> None:
+        """A request is about to leave: start its span, and name it in the request's fields."""
+        parent = self._server
+        if self.is_recorded:
+            self._end_upstream()
+            asked, self._sent_at = self._asked, perf_counter()
+            name = attributes.client_span_name(call, asked)
+            described = asked | attributes.of_upstream(call)
+            parent = self._upstream = self._tracer.start_span(name, self._within, SpanKind.CLIENT, described)
+        fields = fields_of(parent)
+        kept = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
+        call.headers = kept | fields
+
+    def answered(self, status: int) -> None:
+        """The head of the upstream's answer has arrived."""
+        if self._upstream is not None:
+            self._upstream.set_attribute("http.response.status_code", status)
+            if status >= CLIENT_ERROR:
+                fail(self._upstream, str(status))
+
+    def not_answered(self, error: BaseException) -> None:
+        """The request failed before the head of an answer arrived."""
+        if self._upstream is not None:
+            fail(self._upstream, type(error).__name__)
+            self._end_upstream()
+
+    def finish(self, report: RequestReport) -> None:
+        """The call has ended."""
+        self.is_open = False
+        if not self.is_recorded:
+            return
+        if self._upstream is not None:
+            self._describe_answer(self._upstream, report)
+            self._end_upstream()
+        self._server.set_attributes(attributes.of_report(report))
+        if report.status >= attributes.SERVER_ERROR:
+            self._server.set_status(Status(StatusCode.ERROR))
+        self._server.end()
+
+    def _describe_answer(self, upstream: Span, report: RequestReport) -> None:
+        if self._asked:
+            upstream.set_attributes(attributes.of_usage(report))
+            if report.first_byte_s is not None and self._asked["gen_ai.request.stream"]:
+                waited_s = report.first_byte_s - (self._sent_at - self._received_at)
+                upstream.set_attribute("gen_ai.response.time_to_first_chunk", max(waited_s, 0.0))
+        if report.status >= attributes.SERVER_ERROR or report.status == LEFT_STATUS:
+            fail(upstream, report.cause or str(report.status))
+
+    def _end_upstream(self) -> None:
+        if self._upstream is not None:
+            self._upstream.end()
+            self._upstream = None
+
+
+def fail(span: Span, error_type: str) -> None:
+    """Mark a span as failed."""
+    span.set_attribute("error.type", error_type)
+    span.set_status(Status(StatusCode.ERROR))

@@ -1,0 +1,190 @@
+"""Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from opentelemetry.trace import Tracer
+
+from policy.endpoints import Target
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from proxy.accounting.reservations import LimitHit, Taken
+from proxy.capacity.call_load import Load
+from proxy.dialects.attempt import Attempt
+from proxy.dialects.registry import Dialects
+from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.edges.telemetry.access_log import TracedReport
+from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
+from proxy.edges.telemetry.tracing.exemplars import Exemplars
+from proxy.exchange import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
+from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Replicas, Wanted
+from proxy.stages.settle import RequestReport
+from runtime.tracing.current import CURRENT
+
+Handler = Callable[[Incoming, Outgoing], Awaitable[None]]
+PLATFORM_SPAN = "replica"
+
+
+class Counters(Protocol):
+    """The limits' counters, as the pipeline uses them."""
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit: ...
+
+    def next_number(self, key: str) -> int: ...
+
+    def settle(self, settlement: Settlement) -> None: ...
+
+    def give_back(self, taken: Taken) -> None: ...
+
+
+class UpstreamClient(Protocol):
+    async def send(self, call: UpstreamCall) -> UpstreamAnswer: ...
+
+
+class AccessLog(Protocol):
+    def record(self, call: Any) -> None: ...
+
+
+def current_call() -> CallTrace | None:
+    """The call that the running task works for."""
+    work = CURRENT.get()
+    return work if isinstance(work, CallTrace) and work.is_open else None
+
+
+def traced_handler(tracer: Tracer, handle: Handler) -> Handler:
+    """Serve requests by `handle`, each under a server span. `TracedAccessLog` ends it."""
+
+    def serve(incoming: Incoming, outgoing: Outgoing) -> Awaitable[None]:
+        CURRENT.set(CallTrace(tracer, incoming))  # the task is the connection's; its next request replaces this
+        return handle(incoming, outgoing)
+
+    return serve
+
+
+class TracedCounters:
+    """Records `admit` spans."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._take = counters.take
+        self.next_number = counters.next_number
+        self.settle = counters.settle
+        self.give_back = counters.give_back
+
+    async def take(self, plan: Plan, estimate_tokens: int, tier: Plan | None = None) -> Taken | LimitHit:
+        call = current_call()
+        if call is None or not call.is_recorded:
+            return await self._take(plan, estimate_tokens, tier)
+        span = call.child("admit")
+        try:
+            answer = await self._take(plan, estimate_tokens, tier)
+            span.set_attributes(_outcome(answer))
+            return answer
+        except BaseException as error:
+            fail(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+
+def _outcome(answer: Taken | LimitHit) -> Mapping[str, str]:
+    if isinstance(answer, Taken):
+        return {"tollgate.limit.outcome": "admitted"}
+    limit = answer.bound.limit
+    return {
+        "tollgate.limit.outcome": "refused",
+        "tollgate.limit.type": limit.type.value,
+        "tollgate.limit.unit": limit.unit.value,
+    }
+
+
+class TracedUpstream:
+    """Records client spans, and tells upstreams their ids."""
+
+    def __init__(self, upstream: UpstreamClient) -> None:
+        self._upstream = upstream
+
+    async def send(self, call: UpstreamCall) -> UpstreamAnswer:
+        trace = current_call()
+        if trace is None:
+            return await self._upstream.send(call)
+        trace.sends(call)
+        try:
+            answer = await self._upstream.send(call)
+        except BaseException as error:
+            trace.not_answered(error)
+            raise
+        trace.answered(answer.status)
+        return answer
+
+
+class TracedDialects(Dialects):
+    """Tells a call's trace whom it asks."""
+
+    def build_request(
+        self, request: Received, target: Target, credential: str | None, attempt: Attempt
+    ) -> UpstreamRequest:
+        call = current_call()
+        if call is not None and call.is_recorded:
+            call.asks(target, request)
+        return super().build_request(request, target, credential, attempt)
+
+
+class TracedReplicas:
+    """Records `replica` spans: the time until a platform call has a replica."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self.wake = replicas.wake
+
+    def begin(self, wanted: Wanted, load: Load) -> ReplicaCall:
+        begun, call = self._replicas.begin(wanted, load), current_call()
+        return begun if call is None or not call.is_recorded else _TracedReplicaCall(begun, call)
+
+
+class _TracedReplicaCall:
+    def __init__(self, call: ReplicaCall, trace: CallTrace) -> None:
+        self._call = call
+        self._trace = trace
+        self.answered = call.answered
+        self.unreachable = call.unreachable
+        self.reset = call.reset
+
+    @property
+    def waited_s(self) -> float:
+        return self._call.waited_s
+
+    @waited_s.setter
+    def waited_s(self, value: float) -> None:
+        self._call.waited_s = value
+
+    async def assigned(self) -> str:
+        span = self._trace.child(PLATFORM_SPAN)
+        try:
+            return await self._call.assigned()
+        except BaseException as error:
+            fail(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def end(self, ended: CallEnded) -> None:
+        self._call.end(ended)
+
+
+class TracedAccessLog:
+    """Ends the spans of a call when it is reported, and names them in its line and in the metrics' exemplars."""
+
+    def __init__(self, access_log: AccessLog, exemplars: Exemplars) -> None:
+        self._access_log = access_log
+        self._exemplars = exemplars
+
+    def record(self, call: RequestReport) -> None:
+        trace = current_call()
+        if trace is None:
+            self._access_log.record(call)
+            return
+        trace.finish(call)
+        CURRENT.set(None)
+        if trace.is_recorded:
+            self._exemplars.note(call, trace.ids.trace_id)
+        self._access_log.record(TracedReport(call, trace.ids.trace_id, trace.ids.span_id))
