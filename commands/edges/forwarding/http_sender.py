@@ -1,4 +1,8 @@
-"""Posts to a receiver over HTTP, with its key. Follows no redirect, so the key stays with the host that was named."""
+"""Posts to a receiver over HTTP, with its key. Follows no redirect, so the key stays with the host that was named.
+
+Each request has a connection of its own: on a reused one, a server that answers twice would answer the next request
+with its second answer, and an event that it then refused would be lost.
+"""
 
 import email.utils
 import time
@@ -17,13 +21,14 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class HttpSender:
-    """A connection pool to one receiver. `close` it in the end."""
+    """A client of one receiver. `close` it in the end."""
 
     def __init__(self, url: str, key: str | None, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(force_close=True),
             trust_env=False,
         )
 
