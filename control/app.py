@@ -22,6 +22,8 @@ from control.api import (
     usage,
     webhooks,
 )
+from control.api.changes import audit_events
+from control.api.changes.request_ids import show_request_id
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -117,6 +119,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *checkpoints.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
+    *audit_events.OPERATIONS,
 )
 """Every operation of the management API: each file in `control/api` adds its own list here."""
 
@@ -160,6 +163,7 @@ def build(settings: Settings) -> web.Application:
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
         app.router.add_routes(routes)
+    app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
@@ -282,7 +286,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
     while True:
         try:
             await policy_feed.delete_old_tombstones(store, settings.tombstone_retention_s)
-            await delete_old_records(store, settings.event_retention_days)
+            await delete_old_records(store, settings.event_retention_days, settings.audit_retention_days)
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
             if dependencies.counters is not None:

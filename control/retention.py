@@ -1,4 +1,5 @@
-"""Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events.
+"""Deletes old records: events after 92 days by default, delivered messages after a week, dead ones with the events,
+the audit trail after 400 days by default.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked.
 """
@@ -6,6 +7,7 @@ Deletes in small transactions, oldest first, so that ingest is not blocked.
 from functools import partial
 
 from control.edges.sql import webhook_rows
+from control.edges.sql.audit.rows import delete_audit_events
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.store import Store, WriteTx, in_batches
@@ -17,15 +19,17 @@ DELIVERED_DAYS = 7
 ROWS_AT_ONCE = 2_000
 
 
-async def delete_old_records(store: Store, event_days: float) -> int:
+async def delete_old_records(store: Store, event_days: float, audit_days: float) -> int:
     """Delete records older than their retention. Returns the number of deleted rows."""
     async with store.read() as conn:
         now_ms = await database_ms(conn)
         workspace_ids = [record.id for record in await all_workspaces(conn)]
     events_ms, delivered_ms = now_ms - int(event_days * DAY_MS), now_ms - DELIVERED_DAYS * DAY_MS
+    audited_ms = now_ms - int(audit_days * DAY_MS)
     deleted = 0
     for id in workspace_ids:
         deleted += await in_batches(store, partial(_delete_events, workspace_id=id, before_ms=events_ms))
+        deleted += await in_batches(store, partial(_delete_audited, workspace_id=id, before_ms=audited_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     return deleted + await store.transact(webhook_rows.forget_orphans)
@@ -33,6 +37,10 @@ async def delete_old_records(store: Store, event_days: float) -> int:
 
 async def _delete_events(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
     return await delete_events_before(tx, workspace_id, before_ms, ROWS_AT_ONCE)
+
+
+async def _delete_audited(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
+    return await delete_audit_events(tx, workspace_id, before_ms, ROWS_AT_ONCE)
 
 
 async def _delete_deliveries(tx: WriteTx, status: str, before_ms: int) -> int:

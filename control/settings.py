@@ -26,6 +26,7 @@ class Settings:
     port: int = DEFAULT_PORT
     event_holdback_s: float = 60.0
     event_retention_days: float = 92.0
+    audit_retention_days: float = 400.0
     deployment_log_max_lines: float = 100_000
     deployment_log_max_bytes: float = 67_108_864
     deployment_log_retention_days: float = 7.0
@@ -94,6 +95,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
 _NUMBERS = {
     "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),
     "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 looks like "for ever" but would delete everything
+    "TOLLGATE_AUDIT_RETENTION_DAYS": ("audit_retention_days", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_LINES": ("deployment_log_max_lines", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_BYTES": ("deployment_log_max_bytes", 1),
     "TOLLGATE_DEPLOYMENT_LOG_RETENTION_DAYS": ("deployment_log_retention_days", 0.01),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
-from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -26,10 +26,9 @@ from control.api.protocol.schemas import (
     TimeText,
 )
 from control.resources import endpoints
+from control.resources.changes.shown import shown_endpoint
 from control.resources.records import EndpointRecord
-from control.resources.times import time_text
 from policy.endpoints import PROVIDERS, ProviderRules, Target, VendorCConfig
-from policy.snapshot import target_to_wire
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -165,14 +164,7 @@ def _target(sent: BaseModel) -> Target:
 
 
 def _response(record: EndpointRecord) -> GatewayEndpointV1:
-    return GatewayEndpointV1(
-        id=record.id,
-        slug=record.slug,
-        targets=[GatewayTargetV1(**target_to_wire(record.target))],  # type: ignore[typeddict-item]  # the wire form is that type
-        created_at=time_text(record.created_at_ms),
-        updated_at=time_text(record.updated_at_ms),
-        managed_by=managed_by(record),
-    )
+    return GatewayEndpointV1(**shown_endpoint(record))
 
 
 _PATH = "/v1/gateway/endpoints"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -24,6 +24,7 @@ from control.api.protocol.schemas import (
     not_all_null,
 )
 from control.resources import groups
+from control.resources.changes.shown import shown_group
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
 from control.resources.records import GroupRecord
 from control.resources.times import time_text
@@ -239,21 +240,12 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
 
 async def encode_group(found: GroupInTree) -> Pieces:
     """A `GatewayGroupV1`, entry by entry: encoding a group of 1000 slugs at once takes 0.2 s."""
-    record, group = found.record, found.record.group
-    hierarchy = GroupHierarchyV1(limit_enforcement=group.enforcement.value, parent_group_id=group.parent_id)
-    owner = managed_by(record)
-    return encode_object(
-        {
-            "id": group.id,
-            "metadata": _metadata(record).model_dump(),
-            "models": Array(await each(group.models, lambda entry: (orjson.dumps(models_entry_to_wire(entry)),))),
-            "effective_models": Array(await each(bounds_of_each(found.path), _effective)),
-            "hierarchy": hierarchy.model_dump(),
-            "created_at": time_text(record.created_at_ms),
-            "updated_at": time_text(record.updated_at_ms),
-            **({"managed_by": owner.model_dump()} if owner else {}),
-        }
-    )
+    record = found.record
+    lists = {
+        "models": Array(await each(record.group.models, lambda entry: (orjson.dumps(models_entry_to_wire(entry)),))),
+        "effective_models": Array(await each(bounds_of_each(found.path), _effective)),
+    }
+    return encode_object(shown_group(record) | lists)
 
 
 def _metadata(record: GroupRecord) -> GroupMetadataV1:

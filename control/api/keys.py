@@ -10,9 +10,10 @@ from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
 from control.resources import keys
+from control.resources.changes.shown import shown_key
 from control.resources.keys import KeyOwner
 from control.resources.records import KeyRecord
-from control.resources.times import optional_time_text, time_text
+from control.resources.times import time_text
 from policy.credentials import KeyKind
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
@@ -140,12 +141,11 @@ async def _get(request: ApiRequest) -> KeyRecord:
 
 
 def _federated(record: KeyRecord) -> FederatedKeyV1:
-    created_at, last_used_at = time_text(record.created_at_ms), optional_time_text(record.last_used_at_ms)
-    return FederatedKeyV1(prefix=record.prefix, name=record.name, created_at=created_at, last_used_at=last_used_at)
+    return FederatedKeyV1(**shown_key(record))
 
 
 def _workspace(record: KeyRecord) -> WorkspaceKeyV1:
-    return WorkspaceKeyV1.model_validate({**_federated(record).model_dump(), "type": record.kind})
+    return WorkspaceKeyV1(**shown_key(record))
 
 
 _OWN, _FEDERATED = "/v1/api_keys", "/v1/gateway/groups/{group_id}/api_keys"

@@ -8,15 +8,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
 from control.resources import secrets
+from control.resources.changes.shown import shown_secret
 from control.resources.records import SecretRecord
 from control.resources.secrets import NewSecret
-from control.resources.times import time_text
 
 MAX_VALUE_CHARS = 65_536
 
@@ -97,9 +97,7 @@ async def _delete(request: ApiRequest) -> DeletedSecretV1:
 
 
 def _response(record: SecretRecord) -> SecretV1:
-    created_at, updated_at = time_text(record.created_at_ms), time_text(record.updated_at_ms)
-    times = {"created_at": created_at, "updated_at": updated_at}
-    return SecretV1(id=record.id, name=record.name, managed_by=managed_by(record), **times)
+    return SecretV1(**shown_secret(record))
 
 
 _PATH, _PUT, _PAGE = "/v1/secrets", PutSecretRequestV1, PageQueryV1

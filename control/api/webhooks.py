@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1, managed_by
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -20,8 +20,9 @@ from control.api.protocol.schemas import (
     not_all_null,
 )
 from control.resources import webhooks
-from control.resources.records import PENDING, DeliveryRecord, WebhookRecord
-from control.resources.times import optional_time_text, time_text
+from control.resources.changes.shown import shown_delivery, shown_webhook
+from control.resources.records import DeliveryRecord, WebhookRecord
+from control.resources.times import time_text
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.hosts import MAX_URL_CHARS
 
@@ -187,12 +188,12 @@ async def _list_deliveries(request: ApiRequest) -> Encoded:
 
 async def _post_redeliver(request: ApiRequest) -> WebhookDeliveryV1:
     record = await _read(request)
-    return _delivery_response(await webhooks.redeliver(request.store, record.id, request.path["delivery_id"]))
+    return _delivery_response(await webhooks.redeliver(request.store, record, request.path["delivery_id"]))
 
 
 async def _post_test(request: ApiRequest) -> WebhookDeliveryV1:
     record = await _read(request)
-    return _delivery_response(await webhooks.send_test(request.store, record.id))
+    return _delivery_response(await webhooks.send_test(request.store, record))
 
 
 async def _read(request: ApiRequest) -> WebhookRecord:
@@ -200,17 +201,7 @@ async def _read(request: ApiRequest) -> WebhookRecord:
 
 
 def _response(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
-    return WebhookV1(
-        id=record.id,
-        url=record.url,
-        description=record.description,
-        enabled=record.enabled,
-        created_at=time_text(record.created_at_ms),
-        updated_at=time_text(record.updated_at_ms),
-        previous_secret_expires_at=optional_time_text(record.previous_until_ms),
-        secret=secret,
-        managed_by=managed_by(record),
-    )
+    return WebhookV1(**shown_webhook(record), secret=secret)
 
 
 def _delivery_response(record: DeliveryRecord) -> WebhookDeliveryV1:
@@ -218,18 +209,7 @@ def _delivery_response(record: DeliveryRecord) -> WebhookDeliveryV1:
         WebhookAttemptV1(at=time_text(at_ms), duration_ms=duration_ms, status_code=status_code, error=error)
         for at_ms, duration_ms, status_code, error in orjson.loads(record.attempt_log)
     ]
-    pending = record.status == PENDING
-    return WebhookDeliveryV1(
-        id=record.id,
-        type=record.type,
-        status=record.status,  # type: ignore[arg-type]  # the column holds nothing else
-        event_count=len(orjson.loads(record.event_keys)),
-        attempt_count=record.attempts,
-        attempts=attempts,
-        created_at=time_text(record.created_at_ms),
-        next_attempt_at=time_text(record.next_attempt_at_ms) if pending else None,
-        ended_at=optional_time_text(record.ended_at_ms),
-    )
+    return WebhookDeliveryV1(**shown_delivery(record), attempts=attempts)
 
 
 _ALL = "/v1/gateway/webhooks"

@@ -11,6 +11,8 @@ from control.edges.sql.secret_rows import secret_exists
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.records import Change
+from control.resources.changes.shown import shown_endpoint
 from control.resources.errors import EndpointNotFoundError, InvalidFieldError, SlugTakenError
 from control.resources.ids import new_id
 from control.resources.records import EndpointRecord
@@ -43,6 +45,7 @@ async def create_endpoint(
         made = EndpointRecord(new_id("ep"), workspace_id, slug, target, tx.now_ms, tx.now_ms)
         record = with_owner(made, owner)
         await endpoint_rows.insert_endpoint(tx, record)
+        tx.audit(workspace_id, Change("endpoint.create", _place(record), None, shown_endpoint(record)))
         return record
 
     try:
@@ -64,6 +67,8 @@ async def replace_target(
         changed = replace(old, target=target, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
         record = with_owner(changed, owner)
         await endpoint_rows.update_endpoint(tx, record)
+        sides = (shown_endpoint(old), shown_endpoint(record))
+        tx.audit(workspace_id, Change("endpoint.update", _place(record), *sides))
         return record
 
     try:
@@ -74,7 +79,9 @@ async def replace_target(
 
 async def remove_endpoint(store: Store, workspace_id: str, endpoint_id: str) -> EndpointRecord:
     async def work(tx: WriteTx) -> EndpointRecord:
-        return _existing(await endpoint_rows.delete_endpoint(tx, workspace_id, endpoint_id))
+        record = _existing(await endpoint_rows.delete_endpoint(tx, workspace_id, endpoint_id))
+        tx.audit(workspace_id, Change("endpoint.delete", _place(record), shown_endpoint(record), None))
+        return record
 
     return await store.transact(work)
 
@@ -98,6 +105,10 @@ async def check_target_rules(target: Target, urls: UpstreamUrls) -> None:
             await urls.check_base_url(target.base_url)
     except EndpointRuleError as error:
         raise InvalidFieldError(f"{_TARGET}.{error.field}", error.message) from None
+
+
+def _place(record: EndpointRecord) -> str:
+    return f"endpoints/{record.id}"
 
 
 def _existing(record: EndpointRecord | None) -> EndpointRecord:

@@ -13,6 +13,8 @@ from control.edges.sql.database import TakenError
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.records import Change
+from control.resources.changes.shown import group_sides
 from control.resources.errors import (
     ChildExceedsParentLimitError,
     ExternalEntityIdTakenError,
@@ -84,6 +86,8 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         path = f"{parent.path if parent else ''}{group.id}/"
         record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
         await group_rows.insert_group(tx, record)
+        _, shown = await group_sides(None, record)
+        tx.audit(workspace_id, Change("group.create", _place(record), None, shown))
         return GroupInTree(record, (group, *ancestors))
 
     try:
@@ -105,6 +109,7 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
         await group_rows.update_group(tx, record)
+        tx.audit(workspace_id, Change("group.update", _place(record), *await group_sides(old, record)))
         return GroupInTree(record, (group, *ancestors))
 
     return await store.transact(work)
@@ -124,7 +129,10 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
     async def work(tx: WriteTx) -> tuple[RemovedGroup, list[Bucket]]:
         record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         buckets = await _buckets_of(tx.conn, record)
-        await group_rows.delete_subtree(tx, record)
+        gone = await group_rows.delete_subtree(tx, record)
+        shown, _ = await group_sides(record, None)
+        counts = {"groups_deleted": gone.groups, "api_keys_deleted": gone.keys}
+        tx.audit(workspace_id, Change("group.delete", _place(record), {**(shown or {}), **counts}, None))
         return RemovedGroup(record, tx.now_ms), buckets
 
     removed, buckets = await store.transact(work)
@@ -234,6 +242,10 @@ async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) 
     if parent is None:
         raise ParentGroupNotFoundError
     return parent
+
+
+def _place(record: GroupRecord) -> str:
+    return f"groups/{record.group.id}"
 
 
 def _existing(record: GroupRecord | None) -> GroupRecord:

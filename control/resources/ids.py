@@ -16,6 +16,11 @@ def new_id(kind: str) -> str:
     return f"{kind}_{ULID()}"
 
 
+def new_request_id() -> str:
+    """A ULID, as the proxy gives its requests."""
+    return str(ULID())
+
+
 def new_key() -> str:
     """The plaintext of a new API key."""
     prefix = "".join(secrets.choice(_LETTERS_AND_DIGITS) for _ in range(PREFIX_CHARS))

@@ -10,6 +10,8 @@ from control.edges.sql import key_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.group_rows import find_group
 from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.changes.records import Change
+from control.resources.changes.shown import shown_key
 from control.resources.errors import GroupNotFoundError, KeyNotFoundError
 from control.resources.ids import new_key
 from control.resources.records import KeyRecord, PresentedKey
@@ -29,6 +31,7 @@ async def add_key(tx: WriteTx, owner: KeyOwner, kind: KeyKind, name: str | None)
     key = new_key()
     record = KeyRecord(prefix_of(key), kind.value, owner.workspace_id, owner.group_id, name, tx.now_ms)
     await key_rows.insert_key(tx, record, digest_of(key))
+    tx.audit(owner.workspace_id, Change("key.mint", _place(record), None, shown_key(record)))
     return key, record
 
 
@@ -48,8 +51,11 @@ async def mint_key(store: Store, owner: KeyOwner, kind: KeyKind, name: str | Non
 async def revoke_key(store: Store, owner: KeyOwner, prefix: str) -> None:
     async def work(tx: WriteTx) -> None:
         await _check_owner(tx.conn, owner)
-        if await key_rows.delete_key(tx, owner.workspace_id, owner.group_id, prefix) is None:
+        record = await key_rows.get_key(tx.conn, owner.workspace_id, owner.group_id, prefix)
+        digest = await key_rows.delete_key(tx, owner.workspace_id, owner.group_id, prefix)
+        if record is None or digest is None:
             raise KeyNotFoundError
+        tx.audit(owner.workspace_id, Change("key.revoke", _place(record), shown_key(record), None))
 
     await store.transact(work)
 
@@ -75,6 +81,10 @@ async def find_presented_keys(store: Store, keys: Sequence[str]) -> list[Present
     async with store.read() as conn:
         found = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
     return [holder for holder in found if holder is not None]
+
+
+def _place(record: KeyRecord) -> str:
+    return f"groups/{record.group_id}/api_keys/{record.prefix}" if record.group_id else f"api_keys/{record.prefix}"
 
 
 async def _check_owner(conn: Connection, owner: KeyOwner) -> None:

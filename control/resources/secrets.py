@@ -5,6 +5,7 @@ See docs/reference/management-api.md#secrets.
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,8 @@ from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.records import Change
+from control.resources.changes.shown import shown_secret
 from control.resources.errors import (
     InvalidFieldError,
     SecretContendedError,
@@ -56,10 +59,12 @@ async def put_secret(store: Store, keys: Sequence[bytes], workspace_id: str, new
             changed = replace(old, ciphertext=sealed, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
             record = with_owner(changed, new.owner)
             await secret_rows.update_secret(tx, record)
+            tx.audit(workspace_id, Change("secret.rotate", _place(id), shown_secret(old), shown_secret(record)))
         else:
             made = SecretRecord(id, workspace_id, new.name, sealed, tx.now_ms, tx.now_ms)
             record = with_owner(made, new.owner)
             await secret_rows.insert_secret(tx, record)
+            tx.audit(workspace_id, Change("secret.create", _place(id), None, shown_secret(record)))
         return record
 
     for _ in range(_ATTEMPTS):
@@ -93,12 +98,13 @@ async def remove_secret(store: Store, workspace_id: str, name: str) -> str:
     """
 
     async def work(tx: WriteTx) -> str:
-        await secret_rows.lock_secret(tx, workspace_id, name)  # no job that names it is created meanwhile
+        old = await secret_rows.lock_secret(tx, workspace_id, name)  # no job that names it is created meanwhile
         if await job_rows.uses_secret(tx.conn, workspace_id, name):
             raise SecretInUseError
         id = await secret_rows.delete_secret(tx, workspace_id, name)
-        if id is None:
+        if old is None or id is None:
             raise SecretNotFoundError
+        tx.audit(workspace_id, Change("secret.delete", _place(id), shown_secret(old), None))
         return id
 
     try:
@@ -113,10 +119,14 @@ async def read_secrets(store: Store, workspace_id: str, after: str | None, limit
         return await secret_rows.list_secrets(conn, workspace_id, after, limit)
 
 
-async def reencrypt_secrets(tx: WriteTx, keys: Sequence[bytes]) -> int:
-    """Seal every secret again under `keys[0]`; how many there are."""
+async def reencrypt_secrets(tx: WriteTx, keys: Sequence[bytes]) -> Counter[str]:
+    """Seal every secret again under `keys[0]`; how many each workspace has."""
     records = await secret_rows.lock_all_secrets(tx)
     for record in records:
         sealed = seal(keys, record.id, unseal(keys, record.id, record.ciphertext), new_nonce())
         await secret_rows.update_secret(tx, replace(record, ciphertext=sealed))
-    return len(records)
+    return Counter(record.workspace_id for record in records)
+
+
+def _place(id: str) -> str:
+    return f"secrets/{id}"

@@ -7,6 +7,7 @@ See docs/reference/events-and-webhooks.md#webhooks.
 
 import base64
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.resources.changes.ownership import OwnerChange, with_owner
+from control.resources.changes.records import Change
+from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.endpoints import UpstreamUrls
 from control.resources.errors import (
     DeliveryInProgressError,
@@ -77,6 +80,7 @@ async def create_webhook(
         made = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
         record = with_owner(made, new.owner)
         await webhook_rows.insert_webhook(tx, record)
+        tx.audit(workspace_id, Change("webhook.create", _place(record), None, shown_webhook(record)))
         return record
 
     return await store.transact(work), secret
@@ -103,6 +107,8 @@ async def change_webhook(
             record = replace(record, secret=sealed, previous_secret=old.secret, previous_until_ms=until_ms)
         record = with_owner(record, change.owner)
         await webhook_rows.update_webhook(tx, record)
+        action = "webhook.update" if secret is None else "webhook.rotate_secret"
+        tx.audit(workspace_id, Change(action, _place(record), shown_webhook(old), shown_webhook(record)))
         return record
 
     return await store.transact(work), secret
@@ -112,6 +118,7 @@ async def remove_webhook(store: Store, workspace_id: str, webhook_id: str) -> We
     async def work(tx: WriteTx) -> WebhookRecord:
         record = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
         await webhook_rows.delete_webhook(tx, webhook_id)
+        tx.audit(workspace_id, Change("webhook.delete", _place(record), shown_webhook(record), None))
         return record
 
     return await store.transact(work)
@@ -144,23 +151,25 @@ async def check_webhook_url(url: str, urls: UpstreamUrls) -> None:
         raise InvalidFieldError("url", str(error).replace("base_url", "url")) from None
 
 
-async def reencrypt_webhooks(tx: WriteTx, keys: Sequence[bytes]) -> None:
-    """Seal the secrets of all webhooks again under `keys[0]`."""
+async def reencrypt_webhooks(tx: WriteTx, keys: Sequence[bytes]) -> Counter[str]:
+    """Seal the secrets of all webhooks again under `keys[0]`; how many webhooks each workspace has."""
 
     def resealed(record: WebhookRecord, sealed: str) -> str:
         return seal(keys, record.id, unseal(keys, record.id, sealed), new_nonce())
 
-    for record in await webhook_rows.lock_all_webhooks(tx):
+    records = await webhook_rows.lock_all_webhooks(tx)
+    for record in records:
         previous = None if record.previous_secret is None else resealed(record, record.previous_secret)
         changed = replace(record, secret=resealed(record, record.secret), previous_secret=previous)
         await webhook_rows.update_webhook(tx, changed)
+    return Counter(record.workspace_id for record in records)
 
 
-async def redeliver(store: Store, webhook_id: str, delivery_id: str) -> DeliveryRecord:
+async def redeliver(store: Store, webhook: WebhookRecord, delivery_id: str) -> DeliveryRecord:
     """Send the message again at once, with retries for another three days; refused while an attempt is in progress."""
 
     async def work(tx: WriteTx) -> DeliveryRecord:
-        delivery = await webhook_rows.lock_delivery(tx, webhook_id, delivery_id)
+        delivery = await webhook_rows.lock_delivery(tx, webhook.id, delivery_id)
         if delivery is None:
             raise DeliveryNotFoundError
         now_ms = await database_ms(tx.conn)
@@ -171,20 +180,32 @@ async def redeliver(store: Store, webhook_id: str, delivery_id: str) -> Delivery
         )
         names = ("status", "retry_since_ms", "next_attempt_at_ms", "ended_at_ms", "lease")
         await webhook_rows.update_delivery(tx, delivery_id, {name: getattr(changed, name) for name in names})
+        sides = (shown_delivery(delivery), shown_delivery(changed))
+        tx.audit(webhook.workspace_id, Change("webhook.redeliver", _delivery_place(delivery), *sides))
         return changed
 
     return await store.transact(work)
 
 
-async def send_test(store: Store, webhook_id: str) -> DeliveryRecord:
+async def send_test(store: Store, webhook: WebhookRecord) -> DeliveryRecord:
     """Send a message without events; it is delivered and logged like any other."""
 
     async def work(tx: WriteTx) -> DeliveryRecord:
-        delivery = new_delivery(webhook_id, TEST_TYPE, (), await database_ms(tx.conn))
+        delivery = new_delivery(webhook.id, TEST_TYPE, (), await database_ms(tx.conn))
         await webhook_rows.insert_deliveries(tx, [delivery])
+        shown = shown_delivery(delivery)
+        tx.audit(webhook.workspace_id, Change("webhook.test", _delivery_place(delivery), None, shown))
         return delivery
 
     return await store.transact(work)
+
+
+def _place(record: WebhookRecord) -> str:
+    return f"webhooks/{record.id}"
+
+
+def _delivery_place(record: DeliveryRecord) -> str:
+    return f"webhooks/{record.webhook_id}/deliveries/{record.id}"
 
 
 def _existing(record: WebhookRecord | None) -> WebhookRecord:

@@ -12,6 +12,7 @@ from control.edges.sql import workspace_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.store import Store, WriteTx
 from control.resources import secrets, webhooks
+from control.resources.changes.records import Change
 from control.resources.errors import DomainError
 from control.resources.ids import new_id
 from control.resources.keys import KeyOwner, add_key
@@ -53,6 +54,7 @@ async def create_workspace(
     async def work(tx: WriteTx) -> dict[str, Any]:
         record = WorkspaceRecord(new_id("ws"), name, tier, "active", onboarded, tx.now_ms)
         await workspace_rows.insert_workspace(tx, record, owned)
+        tx.audit(record.id, Change("workspace.create", _place(record), None, _shown(record, owned)))
         key, _ = await add_key(tx, KeyOwner(record.id), KeyKind.WORKSPACE_MANAGE_ALL, "first key")
         return {"workspace_id": record.id, "name": name, "prefixes": owned, "api_key": key}
 
@@ -75,10 +77,14 @@ async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, An
         wanted["async_max_body_bytes"] = _body_bytes(wanted["async_max_body_bytes"])
 
     async def work(tx: WriteTx) -> dict[str, Any]:
+        found = await workspace_rows.find_workspace(tx.conn, name)
+        old = await workspace_rows.lock_workspace(tx, found.id) if found else None
         record = await workspace_rows.update_workspace(tx, name, wanted)
-        if record is None:
+        if old is None or record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
-        return _shown(record, await workspace_rows.owned_prefixes(tx.conn, record.id))
+        owned = await workspace_rows.owned_prefixes(tx.conn, record.id)
+        tx.audit(old.id, Change("workspace.update", _place(record), _shown(old, owned), _shown(record, owned)))
+        return _shown(record, owned)
 
     return await store.transact(work)
 
@@ -108,10 +114,15 @@ async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
     """Seal every secret, also those that sign messages, again under `keys[0]`: all, or none if one cannot be opened."""
 
     async def work(tx: WriteTx) -> dict[str, Any]:
-        count = await secrets.reencrypt_secrets(tx, keys)
-        await webhooks.reencrypt_webhooks(tx, keys)
-        await signing_secrets.reencrypt(tx, keys)
-        return {"reencrypted": count}
+        sealed = {
+            "secrets": await secrets.reencrypt_secrets(tx, keys),
+            "webhooks": await webhooks.reencrypt_webhooks(tx, keys),
+            "signing_secrets": await signing_secrets.reencrypt(tx, keys),
+        }
+        for workspace_id in sorted(set().union(*sealed.values())):
+            counts = {kind: found[workspace_id] for kind, found in sealed.items()}
+            tx.audit(workspace_id, Change("secrets.reencrypt", "secrets", None, counts))
+        return {"reencrypted": sealed["secrets"].total()}
 
     return await store.transact(work)
 
@@ -127,6 +138,10 @@ def _shown(record: WorkspaceRecord, prefixes: Sequence[str]) -> dict[str, Any]:
         "training": record.training,
         "async_max_body_bytes": record.async_max_body_bytes,
     }
+
+
+def _place(record: WorkspaceRecord) -> str:
+    return f"workspaces/{record.id}"
 
 
 def _body_bytes(wanted: object) -> int | None:

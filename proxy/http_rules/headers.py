@@ -14,7 +14,6 @@ from proxy.exchange import Headers, Incoming
 
 MAX_METADATA_BYTES = 4096
 
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 FORWARDED_FIELDS = (
     "content-type",
@@ -53,11 +52,6 @@ DIRECT_RETURNED_FIELDS = RETURNED_FIELDS | {
 FORWARDED_PARAMETERS = frozenset(("beta",))
 """Query parameters that go upstream."""
 _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-def valid_request_id(value: str | None) -> str | None:
-    """The caller's request id if it is valid: 1 to 128 visible ASCII characters. Else None."""
-    return value if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
 def forwarded_headers(

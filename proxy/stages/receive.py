@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from policy import exact_json
+from policy.request_ids import valid_request_id
 from proxy.accounting.ulids import Ulids
 from proxy.capacity.call_load import Load
 from proxy.dialects import passed_paths
@@ -19,7 +20,7 @@ from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload
 from proxy.http_rules import guarded_members
 from proxy.http_rules.cors import CorsRules
-from proxy.http_rules.headers import MAX_METADATA_BYTES, valid_request_id
+from proxy.http_rules.headers import MAX_METADATA_BYTES
 from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_host
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES

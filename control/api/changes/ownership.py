@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from control.api.protocol.schemas import RequestV1, ResponseV1, TimeText
-from control.resources.changes.ownership import OwnerChange, R, has_drifted
-from control.resources.times import time_text
+from control.resources.changes.ownership import OwnerChange
 
 OwnerName = Annotated[
     str,
@@ -46,11 +45,3 @@ class OwnableResponseV1(ResponseV1):
     managed_by: ManagedByV1 | None = Field(
         None, exclude_if=lambda value: value is None, description="Present only when a policy file owns the resource."
     )
-
-
-def managed_by(record: R) -> ManagedByV1 | None:
-    """None: no policy file owns the resource."""
-    if record.managed_by is None or record.managed_at_ms is None:
-        return None
-    applied_at = time_text(record.managed_at_ms)
-    return ManagedByV1(name=record.managed_by, applied_at=applied_at, drifted=has_drifted(record))

@@ -8,10 +8,10 @@ from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.resources.changes.shown_platform import shown_environment
 from control.resources.errors import InvalidFieldError
 from control.resources.platform import environments
 from control.resources.records import EnvironmentRecord
-from control.resources.times import time_text
 
 
 class SetEnvironmentRequestV1(RequestV1):
@@ -78,13 +78,7 @@ def _place(request: ApiRequest) -> tuple[str, str]:
 
 
 def _response(record: EnvironmentRecord) -> EnvironmentV1:
-    return EnvironmentV1(
-        name=record.name,
-        model_id=record.model_id,
-        deployment_id=record.deployment_id,
-        created_at=time_text(record.created_at_ms),
-        updated_at=time_text(record.updated_at_ms),
-    )
+    return EnvironmentV1(**shown_environment(record))
 
 
 _PATH = "/v1/models/{model_id}/environments"

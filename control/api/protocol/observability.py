@@ -9,6 +9,7 @@ import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
@@ -45,6 +46,7 @@ def _log(request: web.Request, route: str, status: int, duration_s: float) -> No
         "path": route,
         "status": status,
         "total_ms": round(duration_s * 1e6) / 1000,
+        "request_id": request_id_of(request),
     }
     caller = request.get(authentication.CALLER)
     if caller is not None:

@@ -1,22 +1,24 @@
 """Operations of the management API: each file declares a list of them, `mount` adds their routes.
 
 An `Operation` defines its route, its validation, its OpenAPI entry and its rate limit. `_entry` is the path of every
-request: authenticate, throttle, authorize, validate, handle, render.
+request: authenticate, throttle, authorize, validate, handle, render. What a handler writes is audited as the caller's.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
+from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication, bodies
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.encoding import Encoded, joined
 from control.api.protocol.origins import origin_of
 from control.dependencies import Dependencies, Store
+from control.resources.changes.records import Actor
 from control.resources.errors import NotFoundError
 from control.resources.records import PresentedKey
 
@@ -25,7 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One authenticated, validated request."""
+    """One authenticated, validated request. What it changes through its store is audited as its caller's."""
 
     caller: PresentedKey
     dependencies: Dependencies
@@ -95,7 +97,9 @@ def _entry(operation: Operation) -> Handler:
         sent = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(sent, operation.body)
-            asked = ApiRequest(caller, dependencies, path, query, body, origin_of(request))
+            acting = dependencies.store.acting_as(Actor(caller.prefix, request_id_of(request)))
+            parts = replace(dependencies, store=acting)
+            asked = ApiRequest(caller, parts, path, query, body, origin_of(request))
             return await _rendered(await operation.handler(asked))
 
     return handle

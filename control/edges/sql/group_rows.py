@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -126,8 +126,16 @@ def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
     }
 
 
-async def delete_subtree(tx: WriteTx, record: GroupRecord) -> int:
-    """Delete the group, all groups below it and all their keys, with tombstones; returns the number of groups.
+@dataclass(frozen=True, slots=True)
+class DeletedSubtree:
+    """How many groups, the topmost included, and how many keys were deleted."""
+
+    groups: int
+    keys: int
+
+
+async def delete_subtree(tx: WriteTx, record: GroupRecord) -> DeletedSubtree:
+    """Delete the group, all groups below it and all their keys, with tombstones.
 
     Locks the rows first: a key that is minted concurrently is either deleted here or refused there.
     """
@@ -138,9 +146,9 @@ async def delete_subtree(tx: WriteTx, record: GroupRecord) -> int:
     theirs = api_keys.c.group_id.in_(ids)
     await tx.publish_tombstones(RowKind.KEY, api_keys.c.digest, theirs)
     await tx.publish_tombstones(RowKind.GROUP, groups.c.id, inside)
-    await tx.conn.execute(delete(api_keys).where(theirs))
+    keys = (await tx.conn.execute(delete(api_keys).where(theirs))).rowcount
     await tx.conn.execute(delete(groups).where(inside))
-    return doomed
+    return DeletedSubtree(doomed, keys)
 
 
 def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

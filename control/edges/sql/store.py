@@ -1,13 +1,13 @@
-"""Transactions: `read` sees one snapshot; `write` is all or nothing and stamps what it publishes with a new revision.
+"""Transactions: `read` sees one snapshot; `write` is all or nothing: what changes, its audit, what proxies learn of it.
 
 The revision row is updated last and stays locked until the commit, so a reader of revision R sees all of R. Each
 revision has a random nonce, because a restored database may repeat a number. The hint is sent after the commit.
-Rules and queries live elsewhere.
 
 See docs/reference/management-api.md#internal-api.
 """
 
 import asyncio
+import copy
 import json
 import secrets
 import time
@@ -15,13 +15,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
+import orjson
 from sqlalchemy import Column, ColumnElement, bindparam, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control.edges.sql.database import database_errors, is_retryable, open_engine
-from control.edges.sql.tables import published, revision, revision_nonces
+from control.edges.sql.tables import audit_events, published, revision, revision_nonces
+from control.resources.changes.records import Actor, AuditEvent, Change, Shown
+from control.resources.ids import new_id
 from policy.snapshot import RowKind
 
 T = TypeVar("T")
@@ -36,13 +39,22 @@ def now_ms() -> int:
 
 
 class WriteTx:
-    """One write transaction: `conn` runs statements, `publish` records what the proxies must learn."""
+    """One write transaction: `conn` runs statements, `publish` records what the proxies must learn, `audit` what
+    the audit trail says of it."""
 
-    def __init__(self, conn: AsyncConnection) -> None:
+    def __init__(self, conn: AsyncConnection, actor: Actor) -> None:
         self.conn = conn
+        self._actor = actor
         self.now_ms = now_ms()
         self.revision: int | None = None
         self._rows: dict[tuple[str, str], str | None] = {}
+        self._audited: list[AuditEvent] = []
+
+    def audit(self, workspace_id: str, change: Change) -> None:
+        """Write this change of one of the workspace's resources into its audit trail, with the transaction."""
+        what = (self.now_ms, self._actor.name, change.action, change.resource)
+        sides = (_side(change.before), _side(change.after))
+        self._audited.append(AuditEvent(new_id("aud"), workspace_id, *what, *sides, self._actor.request_id))
 
     def publish(self, kind: RowKind, id: str, body: Mapping[str, Any] | None) -> None:
         """Put (kind, id) into the snapshot; a body of None removes it. The last call in a transaction wins."""
@@ -61,7 +73,11 @@ class WriteTx:
         await self.conn.execute(self._upsert(self._insert().from_select(columns, dead)))
 
     async def finish(self) -> int | None:
-        """Write what was published under the next revision; None if nothing was published."""
+        """Write what was audited, and what was published under the next revision; None if nothing was published."""
+        if self._audited:  # before the revision, whose row other writers wait for
+            names = AuditEvent.__dataclass_fields__
+            audited = [{name: getattr(event, name) for name in names} for event in self._audited]
+            await self.conn.execute(insert(audit_events), audited)
         if not self._rows:
             return self.revision
         stamp = {"revision": await self._next_revision(), "published_at_ms": self.now_ms}
@@ -89,11 +105,19 @@ class WriteTx:
         return insert.on_conflict_do_update(index_elements=["kind", "id"], set_=new)
 
 
+def _side(shown: Shown | None) -> str | None:
+    return None if shown is None else orjson.dumps(shown).decode()
+
+
 class Store:
-    """The database as transactions. Calls `on_published` with each new revision after its commit; it must not block."""
+    """The database as transactions. Calls `on_published` with each new revision after its commit; it must not block.
+
+    Changes are audited as those of the command line, unless the store is one of `acting_as`.
+    """
 
     def __init__(self, engine: AsyncEngine, on_published: Callable[[int], None] | None = None) -> None:
         self.engine = engine
+        self._actor = Actor()
         self._on_published = on_published
         # SQLite has one writer. A lock here is fair; SQLite itself would poll.
         self._write_lock = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
@@ -102,6 +126,12 @@ class Store:
     def at(cls, database_url: str, on_published: Callable[[int], None] | None = None) -> "Store":
         """A store for the database at that URL. Connects with the first transaction."""
         return cls(open_engine(database_url), on_published)
+
+    def acting_as(self, actor: Actor) -> "Store":
+        """The same store; changes through it are audited as this actor's."""
+        view = copy.copy(self)
+        view._actor = actor
+        return view
 
     async def close(self) -> None:
         await self.engine.dispose()
@@ -141,7 +171,7 @@ class Store:
         async with self._write_lock, self.engine.connect() as conn:
             conn = await conn.execution_options(tollgate_writes=True)
             async with conn.begin():
-                tx = WriteTx(conn)
+                tx = WriteTx(conn, self._actor)
                 yield tx
                 await tx.finish()
         if tx.revision is not None and self._on_published is not None:

@@ -11,6 +11,8 @@ from typing import Any
 from control.edges.sql import model_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.changes.records import Change
+from control.resources.changes.shown_platform import deployment_sides
 from control.resources.endpoints import UpstreamUrls
 from control.resources.errors import DeploymentInUseError, DeploymentNotFoundError, InvalidFieldError
 from control.resources.ids import new_id
@@ -59,6 +61,8 @@ async def create_deployment(
         first = DeploymentRecord(new_id("dep"), model.id, "", DEPLOYING, (), tx.now_ms, tx.now_ms)
         record = replace(first, **settings)
         await model_rows.insert_deployment(tx, model, record)
+        sides = deployment_sides(None, record)
+        tx.audit(ref.workspace_id, Change("deployment.create", _place(record), *sides))
         return record
 
     return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
@@ -66,7 +70,7 @@ async def create_deployment(
 
 async def change_settings(store: Store, urls: UpstreamUrls, ref: DeploymentRef, settings: Settings) -> DeploymentRecord:
     await _check_wake_url(urls, settings)
-    return await _change(store, ref, lambda record: statuses.with_settings(record, settings))
+    return await _change(store, ref, "update", lambda record: statuses.with_settings(record, settings))
 
 
 async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
@@ -77,6 +81,8 @@ async def remove_deployment(store: Store, ref: DeploymentRef) -> str:
         if names := await model_rows.environments_pointing_to(tx.conn, record.id):
             raise DeploymentInUseError(names)
         await model_rows.delete_deployment(tx, model, record.id)
+        sides = deployment_sides(record, None)
+        tx.audit(ref.workspace_id, Change("deployment.delete", _place(record), *sides))
         return record.id
 
     try:
@@ -106,18 +112,24 @@ async def replace_replicas(
 ) -> DeploymentRecord:
     """Replace the whole list."""
     known = await _loads(store, loads, ref)
-    return await _change(
-        store, ref, lambda record: statuses.with_replicas(record, replicas, known.get(record.id, UNREPORTED))
-    )
+
+    def changed(record: DeploymentRecord) -> DeploymentRecord:
+        return statuses.with_replicas(record, replicas, known.get(record.id, UNREPORTED))
+
+    return await _change(store, ref, "set_replicas", changed)
 
 
 async def activate_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> DeploymentRecord:
     known = await _loads(store, loads, ref)
-    return await _change(store, ref, lambda record: statuses.activated(record, known.get(record.id, UNREPORTED)))
+
+    def changed(record: DeploymentRecord) -> DeploymentRecord:
+        return statuses.activated(record, known.get(record.id, UNREPORTED))
+
+    return await _change(store, ref, "activate", changed)
 
 
 async def deactivate_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
-    return await _change(store, ref, statuses.deactivated)
+    return await _change(store, ref, "deactivate", statuses.deactivated)
 
 
 async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tuple[bool, DeploymentRecord]:
@@ -129,7 +141,7 @@ async def retry_deployment(store: Store, loads: Loads, ref: DeploymentRef) -> tu
         tried.append(record.status in HAS_FAILED)
         return statuses.activated(record, known.get(record.id, UNREPORTED)) if tried[-1] else record
 
-    record = await _change(store, ref, changed)
+    record = await _change(store, ref, "retry", changed)
     return tried[-1], record
 
 
@@ -137,7 +149,7 @@ async def report_status(
     store: Store, logs: Logs, ref: DeploymentRef, status: str, error_message: str | None
 ) -> DeploymentRecord:
     """The status that whoever launches the replicas reports. The message goes into the deployment's log, too."""
-    record = await _change(store, ref, lambda record: statuses.moved(record, status, error_message))
+    record = await _change(store, ref, "report_status", lambda record: statuses.moved(record, status, error_message))
     if error_message:
         await logs.write([(record.id, LogLine(now_ns(), "ERROR", error_message))])
     return record
@@ -218,14 +230,22 @@ async def _find(conn: Connection, ref: DeploymentRef) -> DeploymentRecord:
 
 
 async def _change(
-    store: Store, ref: DeploymentRef, changed: Callable[[DeploymentRecord], DeploymentRecord]
+    store: Store, ref: DeploymentRef, verb: str, changed: Callable[[DeploymentRecord], DeploymentRecord]
 ) -> DeploymentRecord:
     async def work(tx: WriteTx, model: ModelRecord) -> DeploymentRecord:
         found = await _find(tx.conn, ref)
         old = _existing(await model_rows.lock_deployment(tx, model.id, found.id))
-        return await _write(tx, model, old, changed(old))
+        record = await _write(tx, model, old, changed(old))
+        if record != old:
+            sides = deployment_sides(old, record)
+            tx.audit(ref.workspace_id, Change(f"deployment.{verb}", _place(record), *sides))
+        return record
 
     return await with_model_locked(store, ref.workspace_id, ref.model_id, work)
+
+
+def _place(record: DeploymentRecord) -> str:
+    return f"models/{record.model_id}/deployments/{record.id}"
 
 
 async def _write(tx: WriteTx, model: ModelRecord, old: DeploymentRecord, changed: DeploymentRecord) -> DeploymentRecord:

@@ -10,6 +10,8 @@ from typing import TypeVar
 from control.edges.sql import endpoint_rows, model_rows
 from control.edges.sql.database import DanglingError
 from control.edges.sql.store import Connection, Store, WriteTx
+from control.resources.changes.records import Change
+from control.resources.changes.shown_platform import shown_model
 from control.resources.errors import ModelInUseError, ModelNotFoundError
 from control.resources.ids import new_id
 from control.resources.records import ModelRecord
@@ -32,6 +34,7 @@ async def create_model(store: Store, workspace_id: str, name: str) -> ModelSumma
     async def work(tx: WriteTx) -> ModelSummary:
         record = ModelRecord(new_id("mdl"), workspace_id, name, tx.now_ms)
         await model_rows.insert_model(tx, record)
+        tx.audit(workspace_id, Change("model.create", _place(record), None, shown_model(record)))
         return ModelSummary(record)
 
     return await store.transact(work)
@@ -41,6 +44,7 @@ async def rename_model(store: Store, workspace_id: str, model_id: str, name: str
     async def work(tx: WriteTx, model: ModelRecord) -> ModelSummary:
         record = replace(model, name=name)
         await model_rows.update_model(tx, record)
+        tx.audit(workspace_id, Change("model.update", _place(record), shown_model(model), shown_model(record)))
         return (await _summaries(tx.conn, [record]))[0]
 
     return await with_model_locked(store, workspace_id, model_id, work)
@@ -52,7 +56,10 @@ async def remove_model(store: Store, workspace_id: str, model_id: str) -> str:
     async def work(tx: WriteTx, model: ModelRecord) -> str:
         if slugs := await endpoint_rows.slugs_routed_to(tx.conn, model.id):
             raise ModelInUseError(slugs)
+        count = (await model_rows.count_deployments(tx.conn, [model.id])).get(model.id, 0)
         await model_rows.delete_model(tx, model)
+        shown = shown_model(model) | {"deployments_deleted": count}
+        tx.audit(workspace_id, Change("model.delete", _place(model), shown, None))
         return model.id
 
     try:
@@ -100,6 +107,10 @@ async def _summaries(conn: Connection, records: Sequence[ModelRecord]) -> list[M
         )
         for record in records
     ]
+
+
+def _place(record: ModelRecord) -> str:
+    return f"models/{record.id}"
 
 
 def _existing(record: ModelRecord | None) -> ModelRecord:

@@ -5,20 +5,25 @@ They are sealed with the workspace's id, and published in the workspace's row.
 See docs/reference/management-api.md#signing-secret.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from control.edges.sql import workspace_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
+from control.resources.changes.records import Change
 from control.resources.errors import SecretUnreadableError
 from control.resources.ids import new_nonce
 from control.resources.records import WorkspaceRecord
+from control.resources.times import optional_time_text
 from control.resources.webhooks import new_secret
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 
 OVERLAP_MS = 86_400_000
 """How long the previous secret signs as well."""
+_PLACE = "async/webhook_secret"
 
 
 async def read_secrets(store: Store, keys: Sequence[bytes], workspace_id: str) -> list[str]:
@@ -49,20 +54,26 @@ async def rotate(store: Store, keys: Sequence[bytes], workspace_id: str) -> list
             previous_signing_until_ms=now_ms + OVERLAP_MS if is_readable else 0,
         )
         await workspace_rows.update_signing_secrets(tx, record)
+        tx.audit(old.id, Change("signing_secret.rotate", _PLACE, _shown(old), _shown(record)))
         return _signing(keys, record, now_ms)
 
     return await store.transact(work)
 
 
-async def reencrypt(tx: WriteTx, keys: Sequence[bytes]) -> None:
-    """Seal the signing secrets of all workspaces again under `keys[0]`. Those that sign no longer are dropped."""
+async def reencrypt(tx: WriteTx, keys: Sequence[bytes]) -> Counter[str]:
+    """Seal the signing secrets of all workspaces again under `keys[0]`. Those that sign no longer are dropped.
+
+    Returns the workspaces that have one, each with 1.
+    """
     now_ms = await database_ms(tx.conn)
-    for record in await workspace_rows.lock_signing_workspaces(tx):
+    records = await workspace_rows.lock_signing_workspaces(tx)
+    for record in records:
         current, *previous = (
             seal(keys, record.id, unseal(keys, record.id, sealed), new_nonce()) for sealed in _sealed(record, now_ms)
         )
         changed = replace(record, signing_secret=current, previous_signing_secret=previous[0] if previous else None)
         await workspace_rows.update_signing_secrets(tx, changed)
+    return Counter(record.id for record in records)
 
 
 async def _make_first(store: Store, keys: Sequence[bytes], workspace_id: str) -> list[str]:
@@ -73,9 +84,17 @@ async def _make_first(store: Store, keys: Sequence[bytes], workspace_id: str) ->
         if record.signing_secret is None:  # otherwise another request has made it meanwhile
             record = replace(record, signing_secret=seal(keys, record.id, secret, new_nonce()))
             await workspace_rows.update_signing_secrets(tx, record)
+            tx.audit(record.id, Change("signing_secret.create", _PLACE, None, _shown(record)))
         return _signing(keys, record, await database_ms(tx.conn))
 
     return await store.transact(work)
+
+
+def _shown(record: WorkspaceRecord) -> dict[str, Any] | None:
+    """What the audit trail says of the secrets: how long the previous one signs. None before the first one."""
+    if record.signing_secret is None:
+        return None
+    return {"previous_secret_expires_at": optional_time_text(record.previous_signing_until_ms or None)}
 
 
 def _signing(keys: Sequence[bytes], record: WorkspaceRecord, now_ms: int) -> list[str]:

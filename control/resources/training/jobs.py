@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import job_rows, project_rows
+from control.resources.changes.records import Change
+from control.resources.changes.shown_platform import shown_job
 from control.resources.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
 from control.resources.ids import new_id
 from control.resources.training import admission, job_states
@@ -78,12 +80,12 @@ async def search_jobs(store: Store, search: JobSearch) -> Sequence[JobSummary]:
 
 async def stop_job(store: Store, ref: JobRef) -> JobSummary:
     """End a waiting job now, and ask the trainer to end another one. JobEndedError if it has ended."""
-    return await _change(store, ref, job_states.stopped)
+    return await _change(store, ref, "stop", job_states.stopped)
 
 
 async def remove_job(store: Store, ref: JobRef) -> JobSummary:
     """Delete an ended job: nobody sees it from now on, and the trainer removes what is left of it."""
-    return await _change(store, ref, job_states.deleted)
+    return await _change(store, ref, "delete", job_states.deleted)
 
 
 async def find_job(conn: Connection, ref: JobRef) -> JobSummary:
@@ -93,6 +95,11 @@ async def find_job(conn: Connection, ref: JobRef) -> JobSummary:
     if record is None:
         raise TrainingJobNotFoundError
     return JobSummary(record, project.name)
+
+
+def job_place(record: JobRecord) -> str:
+    """How the audit trail names the job."""
+    return f"training_projects/{record.project_id}/jobs/{record.id}"
 
 
 async def _check_enabled(tx: WriteTx, workspace_id: str) -> None:
@@ -110,6 +117,8 @@ async def _insert(tx: WriteTx, project: ProjectRecord, new: NewJob) -> JobSummar
         raise TooManyJobsError(MAX_UNFINISHED)
     record = _record(project, new, backend, tx.now_ms)
     await job_rows.insert_job(tx, record, new.spec)
+    action = "training_job.create" if new.recreated_from is None else "training_job.recreate"
+    tx.audit(record.workspace_id, Change(action, job_place(record), None, shown_job(record)))
     await project_rows.update_project(tx, replace(project, updated_at_ms=max(tx.now_ms, project.updated_at_ms)))
     return JobSummary(record, project.name)
 
@@ -141,7 +150,7 @@ def _record(project: ProjectRecord, new: NewJob, backend: BackendRecord, now_ms:
     )
 
 
-async def _change(store: Store, ref: JobRef, changed: Callable[[JobRecord, int], JobRecord]) -> JobSummary:
+async def _change(store: Store, ref: JobRef, verb: str, changed: Callable[[JobRecord, int], JobRecord]) -> JobSummary:
     async def work(tx: WriteTx) -> JobSummary:
         found = await find_job(tx.conn, ref)
         old = await job_rows.lock_job(tx, ref.job_id)
@@ -150,6 +159,9 @@ async def _change(store: Store, ref: JobRef, changed: Callable[[JobRecord, int],
         new = changed(old, tx.now_ms)
         await present_backend(tx.conn, tx.now_ms)
         await job_rows.update_job(tx, old, new)
+        if new != old:
+            after = None if new.is_deleted else shown_job(new)
+            tx.audit(ref.workspace_id, Change(f"training_job.{verb}", job_place(new), shown_job(old), after))
         return JobSummary(new, found.project_name)
 
     return await store.transact(work)

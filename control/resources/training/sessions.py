@@ -16,10 +16,11 @@ from enum import Enum
 
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import job_rows, session_rows
+from control.resources.changes.records import Change
 from control.resources.errors import JobNotRunningError, NoSessionsError
 from control.resources.ids import new_nonce
 from control.resources.training.backends import present_backend
-from control.resources.training.jobs import find_job
+from control.resources.training.jobs import find_job, job_place
 from control.resources.training.records import JobRecord, JobRef, SessionRecord
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.training.job_spec import ON_FAILURE, ON_STARTUP
@@ -81,7 +82,10 @@ async def begin_on_demand(store: Store, ref: JobRef) -> None:
         if job is None or job.status != RUNNING:
             raise JobNotRunningError
         session = (await job_rows.get_spec(tx.conn, job.id)).session
-        await _renew(tx, job, session.timeout_minutes if session else DEFAULT_TIMEOUT_MINUTES)
+        minutes = session.timeout_minutes if session else DEFAULT_TIMEOUT_MINUTES
+        await _renew(tx, job, minutes)
+        place = f"{job_place(job)}/interactive_session"
+        tx.audit(ref.workspace_id, Change("training_job.begin_sessions", place, None, {"timeout_minutes": minutes}))
 
     await store.transact(work)
 

@@ -207,7 +207,7 @@ async def test_revoking_and_deleting_use_an_index(store: Store, filled: Filled) 
         async with store.write() as tx:
             record = await group_rows.lock_tree(tx, WORKSPACE, filled.root)
             assert record is not None
-            assert await group_rows.delete_subtree(tx, record) == 10
+            assert (await group_rows.delete_subtree(tx, record)).groups == 10
             digest = await key_rows.delete_key(tx, WORKSPACE, filled.group, f"tg_{filled.key}")
             assert digest == f"digest{filled.key}"
             assert await published_rows.forget_tombstones(tx, 1000) == 49

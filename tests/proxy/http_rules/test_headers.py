@@ -14,7 +14,6 @@ from proxy.http_rules.headers import (
     forwarded_headers,
     rate_limit_lines,
     returned_headers,
-    valid_request_id,
 )
 from tests.fakes.wire import FakeIncoming
 
@@ -79,16 +78,6 @@ def test_only_allowed_fields_of_an_answer_pass() -> None:
         ("cache-control", "no-cache"),
     ]
     assert returned_headers(upstream) == [("content-type", "text/event-stream"), ("retry-after", "7")]
-
-
-@pytest.mark.parametrize("good", ["a", "A-1_~!", "x" * 128])
-def test_request_id_of_visible_ascii_is_valid(good: str) -> None:
-    assert valid_request_id(good) == good
-
-
-@pytest.mark.parametrize("bad", [None, "", "x" * 129, "a b", "a\tb", "é", "a\x7f", "a\n"])
-def test_other_request_ids_are_not_valid(bad: str | None) -> None:
-    assert valid_request_id(bad) is None
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:

@@ -61,7 +61,7 @@ async def test_a_request_is_logged_with_the_fields_of_the_proxys_access_log(
     assert line.pop("total_ms") >= 0
     assert line.keys() == {
         *("time", "level", "logger", "process", "message"),
-        *("method", "path", "status", "workspace", "key_prefix"),
+        *("method", "path", "status", "workspace", "key_prefix", "request_id"),
     }
     assert (line["method"], line["path"], line["status"]) == ("GET", "/v1/models/{model_id}", 404)
     assert line["key_prefix"] == prefix_of(sqlite_plane.key)

@@ -1,0 +1,18 @@
+"""The audit trail: reading it, and how long it is kept. Whatever changes a resource writes it (`WriteTx.audit`).
+
+See docs/reference/management-api.md#audit-trail.
+"""
+
+from collections.abc import Sequence
+
+from control.edges.sql.audit import rows
+from control.edges.sql.store import Store
+from control.resources.changes.records import AuditEvent, AuditFilter
+
+
+async def read_audit_events(
+    store: Store, wanted: AuditFilter, before: tuple[int, str] | None, limit: int
+) -> Sequence[AuditEvent]:
+    """At most `limit` changes, newest first, behind `before` (timestamp_ms, id)."""
+    async with store.read() as conn:
+        return await rows.list_audit_events(conn, wanted, before, limit)

@@ -1,0 +1,106 @@
+"""Resources as the API shows them, for its answers and for the audit trail. Never a secret, a key or their digests."""
+
+from typing import Any
+
+import orjson
+
+from control.resources.changes.long_lists import shown_lists
+from control.resources.changes.ownership import R, has_drifted
+from control.resources.changes.records import Shown
+from control.resources.records import (
+    PENDING,
+    DeliveryRecord,
+    EndpointRecord,
+    GroupRecord,
+    KeyRecord,
+    SecretRecord,
+    WebhookRecord,
+)
+from control.resources.times import optional_time_text, time_text
+from control.time_slices import each
+from policy.snapshot import models_entry_to_wire, target_to_wire
+
+
+def shown_owner(record: R) -> dict[str, Any]:
+    """The member `managed_by`; nothing if no policy file owns the resource."""
+    if record.managed_by is None or record.managed_at_ms is None:
+        return {}
+    applied_at = time_text(record.managed_at_ms)
+    return {"managed_by": {"name": record.managed_by, "applied_at": applied_at, "drifted": has_drifted(record)}}
+
+
+def shown_endpoint(record: EndpointRecord) -> dict[str, Any]:
+    shown = {"id": record.id, "slug": record.slug, "targets": [target_to_wire(record.target)]}
+    return shown | _times(record) | shown_owner(record)
+
+
+def shown_group(record: GroupRecord) -> dict[str, Any]:
+    """Without its lists: `models` and `effective_models`."""
+    group = record.group
+    return {
+        "id": group.id,
+        "metadata": {"external_entity_id": group.external_entity_id, "name": record.name},
+        "hierarchy": {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id},
+        **_times(record),
+        **shown_owner(record),
+    }
+
+
+async def group_sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:
+    """A group before and after a change, with its own `models`. What its ancestors add is not the change."""
+    entries = [await _model_entries(record) for record in (before, after)]
+    old, new = shown_lists("models", *entries)
+    return _joined(before, old), _joined(after, new)
+
+
+def _joined(record: GroupRecord | None, lists: Shown) -> Shown | None:
+    return None if record is None else {**shown_group(record), **lists}
+
+
+async def _model_entries(record: GroupRecord | None) -> list[bytes]:
+    models = () if record is None else record.group.models
+    return list(await each(models, lambda entry: orjson.dumps(models_entry_to_wire(entry))))
+
+
+def shown_key(record: KeyRecord) -> dict[str, Any]:
+    """A key of a group; one of the workspace has its `type`, too."""
+    times = {
+        "created_at": time_text(record.created_at_ms),
+        "last_used_at": optional_time_text(record.last_used_at_ms),
+    }
+    kind = {} if record.group_id is not None else {"type": record.kind}
+    return {"prefix": record.prefix, "name": record.name, **times, **kind}
+
+
+def shown_secret(record: SecretRecord) -> dict[str, Any]:
+    return {"id": record.id, "name": record.name, **_times(record), **shown_owner(record)}
+
+
+def shown_webhook(record: WebhookRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "url": record.url,
+        "description": record.description,
+        "enabled": record.enabled,
+        **_times(record),
+        "previous_secret_expires_at": optional_time_text(record.previous_until_ms),
+        **shown_owner(record),
+    }
+
+
+def shown_delivery(record: DeliveryRecord) -> dict[str, Any]:
+    """Without its attempts."""
+    return {
+        "id": record.id,
+        "type": record.type,
+        "status": record.status,
+        "event_count": len(orjson.loads(record.event_keys)),
+        "attempt_count": record.attempts,
+        "created_at": time_text(record.created_at_ms),
+        "next_attempt_at": time_text(record.next_attempt_at_ms) if record.status == PENDING else None,
+        "ended_at": optional_time_text(record.ended_at_ms),
+    }
+
+
+def _times(record: R) -> dict[str, str]:
+    return {"created_at": time_text(record.created_at_ms), "updated_at": time_text(record.updated_at_ms)}
