@@ -22,6 +22,7 @@ from control.api import (
     usage,
     webhooks,
 )
+from control.api.billing import prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
@@ -66,6 +67,7 @@ from control.edges.webhooks.client import WebhookClient
 from control.edges.webhooks.sender import SenderOptions, WebhookSender
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
+from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.logs import LogBounds, Logs
@@ -110,6 +112,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
+    *usage_report.OPERATIONS,
+    *prices.OPERATIONS,
     *webhooks.OPERATIONS,
     *projects.OPERATIONS,
     *jobs.OPERATIONS,
@@ -133,6 +137,7 @@ def build(settings: Settings) -> web.Application:
     redis = connect(settings.redis_url) if settings.redis_url else None
     hints = HintPublisher(redis)
     store = Store.at(settings.database_url, hints.publish)
+    reader = EventReader(store, settings.event_holdback_s, clock)
     metrics.watch_event_clock(lambda: clock.behind_s)
     book = LocalLoadBook() if redis is None else RedisLoadBook(redis)
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
@@ -147,7 +152,8 @@ def build(settings: Settings) -> web.Application:
         metrics=metrics,
         last_used=LastUsed(store),
         ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
-        events=EventReader(store, settings.event_holdback_s, clock),
+        events=reader,
+        usage_reports=UsageReports(store, reader, settings.event_retention_days),
         readiness=ReadinessChecks(store, settings.secret_keys, RedisProbe(redis) if redis is not None else None),
         deployment_logs=Logs(store, OF_DEPLOYMENTS, _log_bounds(settings)),
         loads=book,

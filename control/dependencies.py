@@ -12,6 +12,7 @@ from control.edges.sql.last_used import LastUsed
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
+from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
@@ -38,6 +39,7 @@ class Dependencies:
     last_used: LastUsed
     ingest: Ingest
     events: EventReader
+    usage_reports: UsageReports
     readiness: ReadinessChecks
     deployment_logs: Logs
     loads: Loads

@@ -99,7 +99,7 @@ def test_management_api_error_codes_match_the_table() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
 def test_every_operation_is_documented(operation: Operation) -> None:
     told = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
-    text = page("management-api") + page("events-and-webhooks") + page("training")
+    text = page("management-api") + page("events-and-webhooks") + page("usage-reports") + page("training")
     assert re.search(re.escape(told) + r"(?![\w/])", text), told
 
 

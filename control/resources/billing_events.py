@@ -37,14 +37,17 @@ class EventReader:
     clock: EventClock
 
     async def first_page(self, asked: Window, limit: int) -> EventPage:
-        """The window cut to what may be served now, and its first page. An empty window ends where it starts."""
+        """The window cut to what may be served now, and its first page."""
+        return await self._page(await self.fixed(asked), None, limit)
+
+    async def fixed(self, asked: Window) -> Window:
+        """The window cut to what may be served now: it never changes again. An empty one ends where it starts."""
         holdback_ms = int(self.holdback_s * 1000)
         async with self.store.read() as conn:
             moment = await self.clock.read(conn)
         if holdback_ms:
             await self.clock.record(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
-        end_ms = max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms))
-        return await self._page(replace(asked, end_ms=end_ms), None, limit)
+        return replace(asked, end_ms=max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms)))
 
     async def next_page(self, window: Window, after: EventPosition, limit: int) -> EventPage:
         """The page that follows `after` in a window that was served before."""

@@ -79,6 +79,10 @@ class DeliveryNotFoundError(NotFoundError):
     """delivery not found"""
 
 
+class PriceNotFoundError(NotFoundError):
+    """price not found: no price of that slug is valid from that date; list the prices"""
+
+
 class TrainingProjectNotFoundError(NotFoundError):
     """training project not found"""
 
@@ -162,6 +166,17 @@ class TooManyWebhooksError(ConflictError):
 
     def __init__(self, most: int) -> None:
         super().__init__(f"a workspace has at most {most} webhooks")
+
+
+class TooManyPricesError(ConflictError):
+    """The workspace has as many prices as it may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a workspace has at most {most} prices; delete those that no report needs")
+
+
+class PricesChangedError(ConflictError):
+    """the price list was changed after the report's first page; read the report again from its start"""
 
 
 class DeliveryInProgressError(ConflictError):

@@ -54,6 +54,8 @@ AUDITED: dict[tuple[str, str], str] = {
     ("DELETE", f"{G}/webhooks/{{webhook_id}}"): "webhook.delete",
     ("POST", f"{G}/webhooks/{{webhook_id}}/test"): "webhook.test",
     ("POST", f"{G}/webhooks/{{webhook_id}}/deliveries/{{delivery_id}}/redeliver"): "webhook.redeliver",
+    ("PUT", f"{G}/prices"): "price.create",
+    ("DELETE", f"{G}/prices"): "price.delete",
     ("POST", M): "model.create",
     ("PATCH", f"{M}/{{model_id}}"): "model.update",
     ("DELETE", f"{M}/{{model_id}}"): "model.delete",
@@ -92,10 +94,11 @@ class Walk:
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     async def __call__(self, method: str, template: str, body: Any = None, **path: str) -> Json:
+        """`path`: the parameters in the template, and `query`, if it has one."""
         request_id = f"walk-{len(self.calls)}"
         self.calls[request_id] = (method, template)
         headers = {"x-request-id": request_id}
-        answer = await self.plane.call(method, template.format(**path), body, headers=headers)
+        answer = await self.plane.call(method, template.format(**path) + path.get("query", ""), body, headers=headers)
         assert answer.headers["x-request-id"] == request_id
         found: Json = answer.ok()
         return found
@@ -163,6 +166,12 @@ async def walk_models(walk: Walk) -> None:
     await walk("DELETE", f"{M}/{{model_id}}", **model)
 
 
+async def walk_prices(walk: Walk) -> None:
+    price = {"slug": "acme/priced", "valid_from": "2026-01-01", "currency": "EUR"}
+    await walk("PUT", f"{G}/prices", {**price, "input_per_million": "1", "output_per_million": "2"})
+    await walk("DELETE", f"{G}/prices", query="?slug=acme/priced&valid_from=2026-01-01")
+
+
 async def walk_training(walk: Walk) -> None:
     plane = walk.plane
     await training.enable(plane)
@@ -188,7 +197,7 @@ def test_every_operation_is_audited_or_changes_nothing() -> None:
 
 async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPlane) -> None:
     walk = Walk(plane)
-    for part in (walk_gateway, walk_webhooks, walk_models, walk_training):
+    for part in (walk_gateway, walk_webhooks, walk_models, walk_prices, walk_training):
         await part(walk)
     found: dict[str, list[Json]] = {}
     for event in await trail(plane, f"&actor={prefix_of(plane.key)}"):

@@ -1,0 +1,1 @@
+"""Usage reports and prices: what calls used, and what that costs."""

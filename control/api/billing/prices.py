@@ -1,0 +1,131 @@
+"""`/v1/gateway/prices`: what calls through a slug cost, from a date on. Amounts are decimal text.
+
+See docs/reference/usage-reports.md#prices.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import Listing, Position, encoder, list_page
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, SlugText
+from control.resources.billing import prices
+from policy.prices import (
+    AMOUNT_PATTERN,
+    CURRENCY_PATTERN,
+    DATE_PATTERN,
+    Price,
+    parse_amount,
+    parse_currency,
+    parse_date,
+)
+
+
+def _checked(parse: Callable[[str], object]) -> AfterValidator:
+    """The text, when `parse` reads it."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _shown(pattern: str, example: str) -> Any:
+    """For the schema; the parser validates, with a better message."""
+    return Field(examples=[example], json_schema_extra={"pattern": f"^{pattern}$"})
+
+
+AmountText = Annotated[str, _checked(parse_amount), _shown(AMOUNT_PATTERN.pattern, "0.15")]
+CurrencyText = Annotated[str, _checked(parse_currency), _shown(CURRENCY_PATTERN.pattern, "EUR")]
+DateText = Annotated[str, _checked(parse_date), _shown(DATE_PATTERN.pattern, "2026-01-31")]
+
+
+class PutPriceRequestV1(RequestV1):
+    """A price. Amounts are decimal text: per million tokens, and per call."""
+
+    slug: SlugText
+    valid_from: DateText = Field(description="The UTC date from which it holds, until the slug's next price.")
+    currency: CurrencyText
+    input_per_million: AmountText = Field(description="Uncached input.")
+    output_per_million: AmountText
+    cached_input_per_million: AmountText | None = Field(None, description="By default that of uncached input.")
+    per_call: AmountText | None = Field(None, description="By default 0.")
+
+
+class PriceV1(ResponseV1):
+    """The price of calls through a slug from the UTC date `valid_from` until the slug's next price."""
+
+    slug: str
+    valid_from: str
+    currency: str
+    input_per_million: str
+    cached_input_per_million: str
+    output_per_million: str
+    per_call: str
+
+
+class PricesResponseV1(ResponseV1):
+    """One page of prices, ordered by slug and `valid_from`."""
+
+    items: list[PriceV1]
+    pagination: PaginationResponseV1
+
+
+class PricesQueryV1(PageQueryV1):
+    """Selects prices."""
+
+    slug: str | None = Field(None, max_length=257, description="Of this slug only.")
+
+
+class DeletePriceQueryV1(RequestV1):
+    """Names a price."""
+
+    slug: str = Field(max_length=257)
+    valid_from: DateText
+
+
+async def _put(request: ApiRequest) -> PriceV1:
+    body = request.body_as(PutPriceRequestV1)
+    price = Price(
+        slug=body.slug,
+        valid_from_ms=parse_date(body.valid_from),
+        currency=body.currency,
+        input=parse_amount(body.input_per_million),
+        cached_input=parse_amount(body.cached_input_per_million or body.input_per_million),
+        output=parse_amount(body.output_per_million),
+        per_call=parse_amount(body.per_call or "0"),
+    )
+    return price_response(await prices.put_price(request.store, request.workspace_id, price))
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    async def fetch(at: Position[Price]) -> Sequence[Price]:
+        after = None if at.after is None else (str(at.after[0]), int(at.after[1]))
+        return await prices.read_prices(request.store, request.workspace_id, at.filters["slug"], after, at.limit)
+
+    def position_of(price: Price) -> tuple[str, int]:
+        return (price.slug, price.valid_from_ms)
+
+    return await list_page(request, Listing("prices", fetch, position_of, encoder(price_response), ("slug",)))
+
+
+async def _delete(request: ApiRequest) -> PriceV1:
+    query = request.query_as(DeletePriceQueryV1)
+    position = (query.slug, parse_date(query.valid_from))
+    return price_response(await prices.remove_price(request.store, request.workspace_id, position))
+
+
+def price_response(price: Price) -> PriceV1:
+    return PriceV1(**prices.shown_price(price))
+
+
+_PATH = "/v1/gateway/prices"
+OPERATIONS = (
+    Operation("PUT", _PATH, _put, "Set a price", PriceV1, body=PutPriceRequestV1, errors=(400, 409)),
+    Operation("GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,)),
+    Operation("DELETE", _PATH, _delete, "Delete a price", PriceV1, query=DeletePriceQueryV1, errors=(400, 404)),
+)

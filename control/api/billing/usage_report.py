@@ -1,0 +1,189 @@
+"""`GET /v1/gateway/usage_report`: sums of calls, tokens and money, by day, slug, entity or key.
+
+See docs/reference/usage-reports.md#the-report.
+"""
+
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from control.api.billing.prices import PriceV1, price_response
+from control.api.events import EventsWindowV1
+from control.api.protocol.encoding import Encoded
+from control.api.protocol.lists import encoded_page
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, ResponseV1
+from control.api.protocol.times import TimeParameter, next_ms
+from control.resources.billing.usage_report import Grouping, ReportGroup, ReportLine, ReportPage, ReportQuery
+from control.resources.errors import InvalidFieldError
+from control.resources.records import Window
+from control.resources.times import time_text
+from control.time_slices import each
+from policy.prices import Usage, amount_text, money_texts
+
+_CURSOR_KIND = "usage report"
+_NO_END_MS = 1 << 62
+
+
+class UsageReportQueryV1(PageQueryV1):
+    """Selects events and how they are grouped. With `cursor`, the other parameters are ignored."""
+
+    start: TimeParameter | None = Field(None, description="Inclusive start. Required unless `cursor` is given.")
+    end: TimeParameter | None = Field(
+        None, description="Exclusive end. Reduced to now minus the ingestion holdback if later."
+    )
+    group_by: Literal["day", "slug", "entity", "key"] | None = Field(
+        None, description="Required unless `cursor` is given. Days are UTC days."
+    )
+    external_entity_id: str | None = Field(
+        None, min_length=1, max_length=255, description="Only calls of the group with this external id."
+    )
+    lines: Literal["true", "false"] | None = Field(
+        None, description="Whether each item shows its calls by slug and price. By default it does not."
+    )
+
+
+class UsageSumsV1(ResponseV1):
+    """Sums over calls. `input_tokens` counts cached and uncached input."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+
+
+class UsageReportLineV1(UsageSumsV1):
+    """The calls of an item through one slug at one price. `price` and `amount` are null where there was no price."""
+
+    slug: str
+    price: PriceV1 | None
+    amount: str | None = Field(description="Exact decimal text, in the price's currency.")
+
+
+class UsageReportItemV1(UsageSumsV1):
+    """One group of calls. It has the members of its grouping: `day`, `slug`, `external_entity_id`; of a key both last.
+
+    `cost`: exact decimal text by currency, of the calls that have a price; null if none has one.
+    """
+
+    day: str | None = Field(None, exclude_if=lambda value: value is None)
+    slug: str | None = Field(None, exclude_if=lambda value: value is None)
+    external_entity_id: str | None = Field(None, exclude_if=lambda value: value is None)
+    api_key_prefix: str | None = Field(None, exclude_if=lambda value: value is None)
+    cost: dict[str, str] | None
+    unpriced_calls: int
+    lines: list[UsageReportLineV1] | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class UsageReportResponseV1(ResponseV1):
+    """A page of a report, ordered by what it is grouped by; keys by entity, then by prefix. The window is final."""
+
+    items: list[UsageReportItemV1]
+    pagination: PaginationResponseV1
+    window: EventsWindowV1
+
+
+async def _get(request: ApiRequest) -> Encoded:
+    query, parts = request.query_as(UsageReportQueryV1), request.dependencies
+    if query.cursor is not None:
+        pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
+        asked, limit, shows_lines = _asked_before(request.workspace_id, pinned), pinned["limit"], pinned["lines"]
+        page = await parts.usage_reports.next_page(asked, tuple(pinned["after"]), limit, pinned["prices"])
+    else:
+        limit, shows_lines = query.limit, query.lines == "true"
+        page = await parts.usage_reports.first_page(_asked(request.workspace_id, query), limit)
+
+    def encode(group: ReportGroup) -> tuple[bytes]:
+        return (orjson.dumps(_item(group, page.query.by, shows_lines).model_dump()),)
+
+    window = page.query.window
+    answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))
+    pagination = _pagination(request, page, {"limit": limit, "lines": shows_lines})
+    return encoded_page(await each(page.groups, encode), pagination, window=answered)
+
+
+def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:
+    if query.start is None:
+        raise InvalidFieldError("start", "required unless cursor is given")
+    if query.group_by is None:
+        raise InvalidFieldError("group_by", f"required unless cursor is given: one of {', '.join(Grouping)}")
+    if query.end is not None and query.end <= query.start:
+        raise InvalidFieldError("end", "must be after start")
+    end_ms = _NO_END_MS if query.end is None else next_ms(query.end)
+    entities = () if query.external_entity_id is None else (query.external_entity_id,)
+    window = Window(workspace_id, next_ms(query.start), end_ms, external_entity_ids=entities)
+    return ReportQuery(window, Grouping(query.group_by))
+
+
+def _asked_before(workspace_id: str, pinned: dict[str, Any]) -> ReportQuery:
+    start_ms, end_ms, entities = pinned["window"]
+    window = Window(workspace_id, start_ms, end_ms, external_entity_ids=tuple(entities))
+    return ReportQuery(window, Grouping(pinned["by"]))
+
+
+def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) -> PaginationResponseV1:
+    if page.after is None:
+        return PaginationResponseV1(has_more=False)
+    window = page.query.window
+    pinned = {
+        "window": [window.start_ms, window.end_ms, window.external_entity_ids],
+        "by": page.query.by.value,
+        "after": page.after,
+        "prices": page.price_list,
+        **options,
+    }
+    cursor = request.dependencies.cursors.sign(window.workspace_id, _CURSOR_KIND, pinned)
+    return PaginationResponseV1(has_more=True, cursor=cursor)
+
+
+def _item(group: ReportGroup, by: Grouping, shows_lines: bool) -> UsageReportItemV1:
+    cost = group.cost
+    names: dict[str, Any] = dict(zip(_NAMES[by], group.name, strict=True))
+    return UsageReportItemV1(
+        **names,
+        **_sums(group.usage),
+        cost=None if cost is None else money_texts(cost),
+        unpriced_calls=group.unpriced_calls,
+        lines=[_line(line) for line in group.lines] if shows_lines else None,
+    )
+
+
+_NAMES = {
+    Grouping.DAY: ("day",),
+    Grouping.SLUG: ("slug",),
+    Grouping.ENTITY: ("external_entity_id",),
+    Grouping.KEY: ("external_entity_id", "api_key_prefix"),
+}
+
+
+def _line(line: ReportLine) -> UsageReportLineV1:
+    price = line.price
+    return UsageReportLineV1(
+        slug=line.slug,
+        price=None if price is None else price_response(price),
+        amount=None if price is None else amount_text(price.cost(line.usage)),
+        **_sums(line.usage),
+    )
+
+
+def _sums(usage: Usage) -> dict[str, Any]:
+    return {
+        "calls": usage.calls,
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cached_input_tokens": usage.cached_input,
+    }
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/gateway/usage_report",
+        _get,
+        "Report usage and costs",
+        UsageReportResponseV1,
+        query=UsageReportQueryV1,
+        errors=(400, 409),
+    ),
+)

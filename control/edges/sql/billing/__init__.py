@@ -1,0 +1,1 @@
+"""Queries on prices, and sums over billing events."""

@@ -1,0 +1,80 @@
+"""Queries on `prices`. Amounts are decimal text in the database, because SQLite has no exact numbers."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import prices
+from policy.prices import Price
+
+Position = tuple[str, int]
+"""Slug and `valid_from_ms`, by which lists are ordered."""
+_IDENTITY = (prices.c.slug, prices.c.valid_from_ms)
+
+
+async def put_price(tx: WriteTx, workspace_id: str, price: Price) -> None:
+    """Insert the price, or replace the slug's price of the same date."""
+    values = {
+        "currency": price.currency,
+        "input_per_million": str(price.input),
+        "cached_input_per_million": str(price.cached_input),
+        "output_per_million": str(price.output),
+        "per_call": str(price.per_call),
+        "updated_at_ms": tx.now_ms,
+    }
+    dialect: Any = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
+    row = {"workspace_id": workspace_id, "slug": price.slug, "valid_from_ms": price.valid_from_ms, **values}
+    statement = dialect.insert(prices).values(row)
+    identity = ["workspace_id", "slug", "valid_from_ms"]
+    await tx.conn.execute(statement.on_conflict_do_update(index_elements=identity, set_=values))
+
+
+async def find_price(conn: Connection, workspace_id: str, position: Position) -> Price | None:
+    slug, valid_from_ms = position
+    query = select(prices).where(
+        prices.c.workspace_id == workspace_id, prices.c.slug == slug, prices.c.valid_from_ms == valid_from_ms
+    )
+    row = (await conn.execute(query)).first()
+    return None if row is None else _price(row)
+
+
+async def count_prices(conn: Connection, workspace_id: str) -> int:
+    query = select(func.count()).where(prices.c.workspace_id == workspace_id)
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def delete_price(tx: WriteTx, workspace_id: str, position: Position) -> bool:
+    """Whether there was such a price."""
+    slug, valid_from_ms = position
+    gone = delete(prices).where(
+        prices.c.workspace_id == workspace_id, prices.c.slug == slug, prices.c.valid_from_ms == valid_from_ms
+    )
+    return (await tx.conn.execute(gone)).rowcount > 0
+
+
+async def list_prices(
+    conn: Connection, workspace_id: str, slug: str | None, after: Position | None, limit: int
+) -> Sequence[Price]:
+    """At most `limit` prices behind `after`, of one slug or of all."""
+    query = select(prices).where(prices.c.workspace_id == workspace_id)
+    if slug is not None:
+        query = query.where(prices.c.slug == slug)
+    if after is not None:
+        query = query.where(tuple_(*_IDENTITY) > after)
+    return [_price(row) for row in await conn.execute(query.order_by(*_IDENTITY).limit(limit))]
+
+
+def _price(row: Any) -> Price:
+    return Price(
+        slug=row.slug,
+        valid_from_ms=row.valid_from_ms,
+        currency=row.currency,
+        input=Decimal(row.input_per_million),
+        cached_input=Decimal(row.cached_input_per_million),
+        output=Decimal(row.output_per_million),
+        per_call=Decimal(row.per_call),
+    )

@@ -1,0 +1,77 @@
+"""The operator's price list: a price for each slug and the date from which it is valid.
+
+See docs/reference/usage-reports.md#prices.
+"""
+
+from collections.abc import Sequence
+
+from control.edges.sql.billing import price_rows
+from control.edges.sql.billing.price_rows import Position
+from control.edges.sql.store import Store, WriteTx
+from control.edges.sql.workspace_rows import owned_prefixes
+from control.resources.changes.records import Change
+from control.resources.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
+from policy.endpoints import EndpointRuleError, check_slug
+from policy.prices import Price, amount_text, date_text
+
+MAX_PRICES = 10_000
+"""Of a workspace: each page of a report reads them all."""
+
+
+async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
+    """Store the price. It replaces the slug's price of the same date. The slug need not have an endpoint."""
+
+    async def work(tx: WriteTx) -> Price:
+        try:
+            check_slug(price.slug, await owned_prefixes(tx.conn, workspace_id))
+        except EndpointRuleError as error:
+            raise InvalidFieldError("slug", error.message) from None
+        position = (price.slug, price.valid_from_ms)
+        old = await price_rows.find_price(tx.conn, workspace_id, position)
+        if old is None and await price_rows.count_prices(tx.conn, workspace_id) >= MAX_PRICES:
+            raise TooManyPricesError(MAX_PRICES)
+        await price_rows.put_price(tx, workspace_id, price)
+        before = None if old is None else shown_price(old)
+        action = "price.create" if old is None else "price.update"
+        tx.audit(workspace_id, Change(action, _place(price), before, shown_price(price)))
+        return price
+
+    return await store.transact(work)
+
+
+async def remove_price(store: Store, workspace_id: str, position: Position) -> Price:
+    """The price that was deleted."""
+
+    async def work(tx: WriteTx) -> Price:
+        old = await price_rows.find_price(tx.conn, workspace_id, position)
+        if old is None or not await price_rows.delete_price(tx, workspace_id, position):
+            raise PriceNotFoundError
+        tx.audit(workspace_id, Change("price.delete", _place(old), shown_price(old), None))
+        return old
+
+    return await store.transact(work)
+
+
+async def read_prices(
+    store: Store, workspace_id: str, slug: str | None, after: Position | None, limit: int
+) -> Sequence[Price]:
+    """At most `limit` prices behind `after`, ordered by slug and date."""
+    async with store.read() as conn:
+        return await price_rows.list_prices(conn, workspace_id, slug, after, limit)
+
+
+def shown_price(price: Price) -> dict[str, str]:
+    """The price as the API and the audit trail show it."""
+    return {
+        "slug": price.slug,
+        "valid_from": date_text(price.valid_from_ms),
+        "currency": price.currency,
+        "input_per_million": amount_text(price.input),
+        "cached_input_per_million": amount_text(price.cached_input),
+        "output_per_million": amount_text(price.output),
+        "per_call": amount_text(price.per_call),
+    }
+
+
+def _place(price: Price) -> str:
+    return f"prices/{price.slug}/{date_text(price.valid_from_ms)}"

@@ -1,0 +1,270 @@
+"""Usage reports: sums over a window of billing events, by day, slug, entity or key, and what they cost.
+
+The window is fixed as the list of events fixes it, so both always show the same. A page does a bounded part of the
+work: it ends after `limit` groups, or after `LONGEST_PAGE_S`, and the next one continues behind it.
+
+See docs/reference/usage-reports.md#the-report.
+"""
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+from itertools import pairwise
+
+from control.edges.sql.billing.price_rows import list_prices
+from control.edges.sql.billing.usage_rows import UsageSum, entities_after, sums_in, sums_of
+from control.edges.sql.events.clock import database_ms
+from control.edges.sql.store import Store
+from control.resources.billing.prices import MAX_PRICES
+from control.resources.billing_events import EventReader
+from control.resources.errors import InvalidFieldError, PricesChangedError
+from control.resources.records import Window
+from control.resources.times import time_text
+from control.time_slices import pause
+from policy.prices import DAY_MS, Price, PriceList, Usage, date_text, sum_of
+
+MAX_DAYS = 92
+"""Of a window: a quarter."""
+LONGEST_PAGE_S = 5.0
+_ENTITIES_AT_ONCE = 100
+Name = tuple[str, ...]
+"""What the calls of a group share: a day, a slug, an entity, or an entity and a key."""
+
+
+class Grouping(StrEnum):
+    """What a report's groups are."""
+
+    DAY = "day"
+    SLUG = "slug"
+    ENTITY = "entity"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportQuery:
+    """Which events, and by what they are grouped. The window names at most one entity, and no keys."""
+
+    window: Window
+    by: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLine:
+    """The calls of a group through one slug at one price; None where the slug had no price."""
+
+    slug: str
+    price: Price | None
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ReportGroup:
+    """One group of calls: at least one call."""
+
+    name: Name
+    lines: Sequence[ReportLine]
+
+    @property
+    def usage(self) -> Usage:
+        return _total(line.usage for line in self.lines)
+
+    @property
+    def unpriced_calls(self) -> int:
+        return sum(line.usage.calls for line in self.lines if line.price is None)
+
+    @property
+    def cost(self) -> dict[str, Decimal] | None:
+        """The exact cost of the priced calls; None if no call has a price."""
+        return sum_of((line.price.currency, line.price.cost(line.usage)) for line in self.lines if line.price) or None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """Some groups in the order of their names. `after`: the last name looked at, when more may follow.
+
+    `price_list` identifies the prices that were used.
+    """
+
+    query: ReportQuery
+    price_list: str
+    groups: Sequence[ReportGroup]
+    after: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReports:
+    """Reports on the events of one database. `retention_days`: older events are deleted."""
+
+    store: Store
+    events: EventReader
+    retention_days: float
+
+    async def first_page(self, asked: ReportQuery, limit: int) -> ReportPage:
+        """The window cut to what is final, and the first groups."""
+        window = await self.events.fixed(asked.window)
+        if window.end_ms - window.start_ms > MAX_DAYS * DAY_MS:
+            raise InvalidFieldError("end", f"the window has at most {MAX_DAYS} days; read it in parts")
+        return await self._page(replace(asked, window=window), None, limit, None)
+
+    async def next_page(self, query: ReportQuery, after: Name, limit: int, price_list: str) -> ReportPage:
+        """The groups behind `after`. PricesChangedError if the prices are no longer those of the first page."""
+        return await self._page(query, after, limit, price_list)
+
+    async def _check_nothing_is_deleted(self, window: Window) -> None:
+        """Refuse sums that would be too low. Checked on each page, because events are deleted meanwhile."""
+        async with self.store.read() as conn:
+            kept_ms = await database_ms(conn) - int(self.retention_days * DAY_MS)
+        if window.start_ms < min(kept_ms, window.end_ms):
+            kept = f"events before {time_text(kept_ms)} are deleted (TOLLGATE_EVENT_RETENTION_DAYS)"
+            raise InvalidFieldError("start", f"{kept}, so sums would be too low; start later")
+
+    async def _page(self, query: ReportQuery, after: Name | None, limit: int, price_list: str | None) -> ReportPage:
+        await self._check_nothing_is_deleted(query.window)
+        prices, found = await self._prices(query.window)
+        if price_list is not None and price_list != found:
+            raise PricesChangedError
+        groups: list[ReportGroup] = []
+        ends_s = time.monotonic() + LONGEST_PAGE_S
+        async with aclosing(self._groups(query, prices, after or ())) as behind:
+            async for group in behind:
+                if len(groups) == limit or (groups and time.monotonic() > ends_s):
+                    return ReportPage(query, found, groups, groups[-1].name)
+                groups.append(group)
+        return ReportPage(query, found, groups, None)
+
+    async def _prices(self, window: Window) -> tuple[PriceList, str]:
+        """The workspace's prices that are valid before the window ends, and a name for them."""
+        async with self.store.read() as conn:
+            listed = await list_prices(conn, window.workspace_id, None, None, MAX_PRICES)
+        valid = [price for price in listed if price.valid_from_ms < window.end_ms]
+        return PriceList(valid), hashlib.sha256(repr(valid).encode()).hexdigest()[:32]
+
+    async def _groups(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncGenerator[ReportGroup, None]:
+        """The groups behind `after`, in order."""
+        if query.by is Grouping.DAY:
+            found = self._days(query.window, prices, after)
+        elif query.by is Grouping.SLUG or query.window.external_entity_ids:
+            found = self._all_at_once(query, prices, after)
+        else:
+            found = self._entities(query, prices, after)
+        async for group in found:
+            yield group
+
+    async def _days(self, window: Window, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+        for day in _days_of(window):
+            name = (date_text(day.start_ms),)
+            if name > after:
+                book = _Book(prices)
+                await self._add_window(book, day, Grouping.DAY)
+                for group in book.groups():
+                    yield replace(group, name=name)
+
+    async def _all_at_once(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+        """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
+        book = _Book(prices)
+        for day in _days_of(query.window):
+            await self._add_window(book, day, query.by)
+        for group in book.groups():
+            if group.name > after:
+                yield group
+
+    async def _add_window(self, book: "_Book", window: Window, by: Grouping) -> None:
+        async with self.store.read() as conn:
+            sums = await sums_in(conn, window, by is Grouping.KEY)
+        await book.add(sums, by, window.start_ms)
+
+    async def _entities(self, query: ReportQuery, prices: PriceList, after: Name) -> AsyncIterator[ReportGroup]:
+        window, by = query.window, query.by
+        # A key's name begins with its entity, of which more keys may follow.
+        entity = after[0] if after else ""
+        if by is Grouping.KEY and after:
+            async for group in self._of_entities(query, prices, [entity]):
+                if group.name > after:
+                    yield group
+        while True:
+            async with self.store.read() as conn:
+                entities = await entities_after(conn, window.workspace_id, entity, _ENTITIES_AT_ONCE)
+            async for group in self._of_entities(query, prices, entities):
+                yield group
+            if len(entities) < _ENTITIES_AT_ONCE:
+                return
+            entity = entities[-1]
+
+    async def _of_entities(
+        self, query: ReportQuery, prices: PriceList, entities: Sequence[str]
+    ) -> AsyncIterator[ReportGroup]:
+        book = _Book(prices)
+        for part in _parts_of_one_price(query.window, prices):
+            async with self.store.read() as conn:
+                sums = await sums_of(conn, part, entities, query.by is Grouping.KEY)
+            await book.add(sums, query.by, part.start_ms)
+        for group in book.groups():
+            yield group
+
+
+class _Book:
+    """Adds sums up: for each group, each slug and each price."""
+
+    def __init__(self, prices: PriceList) -> None:
+        self._prices = prices
+        self._groups: dict[Name, dict[tuple[str, Price | None], Usage]] = defaultdict(dict)
+
+    async def add(self, sums: Sequence[UsageSum], by: Grouping, at_ms: int) -> None:
+        """Add sums of calls whose prices are those at `at_ms`."""
+        for found in sums:
+            await pause()
+            lines = self._groups[_name_of(found, by)]
+            place = (found.slug, self._prices.at(found.slug, at_ms))
+            lines[place] = lines.get(place, Usage()).plus(found.usage)
+
+    def groups(self) -> Iterator[ReportGroup]:
+        """In the order of their names; the lines of each by slug and time."""
+        for name, lines in sorted(self._groups.items()):
+            ordered = sorted(lines.items(), key=_place_of_line)
+            yield ReportGroup(name, [ReportLine(slug, price, usage) for (slug, price), usage in ordered])
+
+
+def _name_of(found: UsageSum, by: Grouping) -> Name:
+    match by:
+        case Grouping.DAY:
+            return ()
+        case Grouping.SLUG:
+            return (found.slug,)
+        case Grouping.ENTITY:
+            return (found.external_entity_id,)
+        case Grouping.KEY:
+            return (found.external_entity_id, found.api_key_prefix)
+
+
+def _place_of_line(line: tuple[tuple[str, Price | None], Usage]) -> tuple[str, int]:
+    (slug, price), _usage = line
+    return slug, -1 if price is None else price.valid_from_ms
+
+
+def _days_of(window: Window) -> Iterator[Window]:
+    """The window in parts that each lie within one UTC day. Prices change between days alone."""
+    start_ms = window.start_ms
+    while start_ms < window.end_ms:
+        end_ms = min(window.end_ms, (start_ms // DAY_MS + 1) * DAY_MS)
+        yield replace(window, start_ms=start_ms, end_ms=end_ms)
+        start_ms = end_ms
+
+
+def _parts_of_one_price(window: Window, prices: PriceList) -> Iterator[Window]:
+    """The window in parts in which no price changes."""
+    edges = [window.start_ms, *prices.changes_between(window.start_ms, window.end_ms), window.end_ms]
+    for start_ms, end_ms in pairwise(edges):
+        if start_ms < end_ms:
+            yield replace(window, start_ms=start_ms, end_ms=end_ms)
+
+
+def _total(usages: Iterator[Usage]) -> Usage:
+    total = Usage()
+    for usage in usages:
+        total = total.plus(usage)
+    return total
