@@ -3,10 +3,12 @@
 import click
 
 from commands.forward.command import forward
+from commands.reconcile.command import reconcile
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
 from commands.resources.secrets import secrets
 from commands.training.command import training
 
 events.add_command(forward)
+events.add_command(reconcile)
 OVER_API: tuple[click.Command, ...] = (endpoints, events, secrets, training)

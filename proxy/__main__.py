@@ -1,6 +1,7 @@
 """`python -m proxy` runs this machine's data plane; `python -m proxy snapshot show` shows what it would do now.
 
-Settings come from the environment, flags override. This module parses and reports; the supervisor runs.
+`python -m proxy journal dump` prints the calls that its journals hold. Settings come from the environment, flags
+override. This module parses and reports; the supervisor runs.
 
 See docs/reference/settings.md.
 """
@@ -13,13 +14,14 @@ from typing import Any
 
 import click
 
+from proxy.edges.journal.supervisor.journal_dump import NoJournalError, dumped_calls
 from proxy.edges.policy.supervisor.replica import ReplicaInUseError
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError
 from proxy.exchange import PolicyUnavailableError
 from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
-from proxy.settings import Settings, replica_settings, settings_from
+from proxy.settings import Settings, journal_directory, replica_settings, settings_from
 from proxy.supervisor.app import Bind, Supervisor
 from runtime.environment import SettingsError
 from runtime.private_files import UMASK, WrongOwnerError
@@ -92,6 +94,27 @@ def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | N
             for line in _shown(listing, tiered, slug, key_prefix):
                 click.echo(line)
     except (SettingsError, NoReplicaFileError, PolicyUnavailableError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@main.group()
+def journal() -> None:
+    """This machine's journals of calls."""
+
+
+@journal.command("dump")
+@click.option("--journal-dir", metavar="DIR", help="The directory of the journals.")
+@click.pass_obj
+def journal_dump(environ: dict[str, str], journal_dir: str | None) -> None:
+    """Print the calls that the journals still hold, one JSON object a line, without metadata.
+
+    Changes nothing, and may run beside the proxy. A call that moves meanwhile may be printed twice.
+    """
+    directory = journal_directory(environ if journal_dir is None else {"TOLLGATE_JOURNAL_DIR": journal_dir})
+    try:
+        for line in dumped_calls(directory):
+            click.echo(line)
+    except (NoJournalError, OSError) as error:
         raise click.ClickException(str(error)) from None
 
 

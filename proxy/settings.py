@@ -175,6 +175,13 @@ def replica_settings(environ: Mapping[str, str]) -> ReplicaSettings:
     return ReplicaSettings(path, keys, read.parsed("TOLLGATE_MODEL_API_TIERS", parse_tiers, ""))
 
 
+def journal_directory(environ: Mapping[str, str]) -> Path:
+    """The same for `journal dump`."""
+    read = Environment(environ)
+    data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
+    return Path(read.text("TOLLGATE_JOURNAL_DIR", str(data / "journal")))
+
+
 def _vendors(read: Environment) -> VendorUrls:
     return VendorUrls(
         vendor_a=read.parsed("TOLLGATE_VENDOR_A_BASE_URL", http_url, "https://api.anthropic.com"),

@@ -198,24 +198,21 @@ class ShippedEvents:
         self._fd, self._size = -1, 0
 
     def _names(self) -> list[str]:
-        return sorted(name for name in os.listdir(self._directory) if name.endswith(FILE_SUFFIX))
+        return names_in(self._directory)
 
     def _records(self, name: str, offset: int) -> Iterator[_Record]:
         """The records of one file from `offset` to its end, or to a record that a crash tore."""
-        with contextlib.suppress(FileNotFoundError), (self._directory / name).open("rb") as file:
-            file.seek(offset)
-            while head := file.read(_HEAD.size):
-                magic, size, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
-                payload = file.read(size)
-                if magic != _MAGIC or len(payload) < size or zlib.crc32(payload) != checksum:
-                    log.warning(
-                        "%s ends in a torn record at byte %d, as after a crash; its batch cannot be sent again.",
-                        self._directory / name,
-                        offset,
-                    )
-                    return
-                start, offset = offset, file.tell()
-                yield start, offset, payload
+        path = self._directory / name
+        with contextlib.suppress(FileNotFoundError):
+            for record in records_in(path, offset):
+                offset = record[1]
+                yield record
+            if path.stat().st_size > offset:
+                log.warning(
+                    "%s ends in a torn record at byte %d, as after a crash; its batch cannot be sent again.",
+                    path,
+                    offset,
+                )
 
     def _save_to_resend(self, names: list[str]) -> None:
         self._to_resend = names
@@ -260,9 +257,31 @@ class ShippedEvents:
         return status.f_bavail * status.f_frsize
 
 
+def names_in(directory: Path) -> list[str]:
+    """The files of shipped events, oldest first."""
+    return sorted(name for name in os.listdir(directory) if name.endswith(FILE_SUFFIX))
+
+
+def records_in(path: Path, offset: int = 0) -> Iterator[_Record]:
+    """The complete records of one file from `offset` on. Reads only, so it may run beside the supervisor."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while head := file.read(_HEAD.size):
+            magic, size, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
+            payload = file.read(size)
+            if magic != _MAGIC or len(payload) < size or zlib.crc32(payload) != checksum:
+                return
+            start, offset = offset, file.tell()
+            yield start, offset, payload
+
+
+def events_of(record: _Record) -> list[bytes]:
+    """The events of one record, as ingest takes them."""
+    return zlib.decompress(record[2]).split(b"\n")
+
+
 def _batch(name: str, record: _Record) -> Batch:
-    start, end, payload = record
-    return Batch(name, start, end, zlib.decompress(payload).split(b"\n"))
+    return Batch(name, record[0], record[1], events_of(record))
 
 
 def key_of(event: bytes) -> str:

@@ -1,0 +1,1 @@
+"""`tollgate events reconcile`: compares journals, the database and upstream invoices."""

@@ -1,0 +1,166 @@
+"""`tollgate events reconcile` (docs/reference/reconciling.md)."""
+
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.errors import ManagementError
+from commands.forward.billing_events import Event, epoch_s, read_event, time_text
+from commands.output import Column, json_text, table
+from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, InvoiceError, models_of
+from commands.reconcile.journal_check import Difference, JournalCheck, read_calls
+from commands.resources.lists import items_of
+
+_EVENTS = "/v1/gateway/events"
+_ENDPOINTS = "/v1/gateway/endpoints"
+_SHOWN = 50
+
+
+def _time(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    try:
+        return time_text(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no ISO 8601 time, such as 2026-11-01 or 2026-11-01T12:00:00Z") from None
+
+
+@click.command("reconcile")
+@click.option("--start", required=True, callback=_time, help="The window's start (ISO 8601).")
+@click.option("--end", required=True, callback=_time, help="The window's end, exclusive.")
+@click.option(
+    "--journal",
+    "journals",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A proxy machine's journal directory; may be repeated.",
+)
+@click.option("--all-machines", is_flag=True, help="The journals are those of all machines: events must be in one.")
+@click.option("--workspace-id", help="Whose calls of the journals to compare, if no call is among the events.")
+@click.option("--invoice", type=click.Path(dir_okay=False, path_type=Path), help="An upstream's invoice, a CSV file.")
+@click.option(
+    "--columns", metavar="NAME=COLUMN,…", help=f"The invoice's columns; names: {', '.join((*IDENTITIES, *FIGURES))}."
+)
+@click.option("--provider", help="Compare the invoice with the slugs of this provider only.")
+@click.option(
+    "--tolerance", default=0.0, type=click.FloatRange(0, 100), help="Percent by which the invoice's figures may differ."
+)
+@over_api
+def reconcile(connection: Connection, **given: Any) -> None:
+    """Compare journals, the database and an upstream's invoice, and print the differences.
+
+    The exit status is 0 if there is none and 1 otherwise.
+    """
+    if not given["journals"] and given["invoice"] is None:
+        raise click.UsageError("give --journal, --invoice or both")
+    if given["end"] <= given["start"]:
+        raise click.UsageError("--end must be after --start")
+    report = connection.run(lambda client: Comparison(client, given).report())
+    click.echo(json_text(report) if connection.as_json else _text(report))
+    sys.exit(1 if report["differences"] else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One run of the command."""
+
+    client: Client
+    given: Mapping[str, Any]
+
+    async def report(self) -> dict[str, Any]:
+        """Raises ManagementError."""
+        count, window = 0, {"start_time": self.given["start"], "end_time": self.given["end"]}
+        await self._check_is_final(window)
+        journal = self._journal_check()
+        invoice = await self._invoice_check()
+        async for event in self._events(window):
+            count += 1
+            if journal is not None:
+                journal.add(event)
+            if invoice is not None:
+                invoice.add_event(event)
+        differences: list[Difference] = []
+        counts = {"events": count}
+        report: dict[str, Any] = {"window": window}
+        if journal is not None:
+            await self._find_late(journal)
+            differences += journal.differences()
+            counts |= journal.counts()
+        if invoice is not None:
+            differences += invoice.differences()
+            counts |= invoice.counts()
+            report["totals"] = invoice.totals()
+        return report | {"counts": counts, "differences": [asdict(difference) for difference in differences]}
+
+    async def _check_is_final(self, window: Mapping[str, Any]) -> None:
+        answered = (await self.client.call("GET", _EVENTS, limit=1, **window))["window"]["end_time"]
+        if answered < window["end_time"]:
+            raise ManagementError(f"events are final up to {answered} now; choose an --end that is not later")
+
+    def _journal_check(self) -> JournalCheck | None:
+        from commands.edges.journal_lines import journal_lines
+
+        if not self.given["journals"]:
+            return None
+        calls = read_calls(line for directory in self.given["journals"] for line in journal_lines(directory))
+        start_s, end_s = epoch_s(self.given["start"]), epoch_s(self.given["end"])
+        return JournalCheck(calls, self.given["workspace_id"], start_s, end_s, self.given["all_machines"])
+
+    async def _invoice_check(self) -> InvoiceCheck | None:
+        from commands.edges.invoice_file import opened_invoice
+
+        if self.given["invoice"] is None:
+            return None
+        endpoints = [endpoint async for endpoint in items_of(self.client, _ENDPOINTS)]
+        models = models_of(endpoints, self.given["provider"])
+        with opened_invoice(self.given["invoice"]) as rows:
+            columns = Columns.of(self.given["columns"], rows.fieldnames or ())
+            tolerance = Fraction(str(self.given["tolerance"])) / 100
+            check = InvoiceCheck(columns, models, self._days(columns), tolerance)
+            for row in rows:
+                check.add_row(rows.line_num, row)
+        return check
+
+    def _days(self, columns: Columns) -> tuple[str, str]:
+        (first, at), (last, until) = (self.given[name].split("T") for name in ("start", "end"))
+        if "day" in columns.by and (at, until) != ("00:00:00.000Z", "00:00:00.000Z"):
+            raise InvoiceError("it has days, so --start and --end must be midnights of UTC")
+        return first, last
+
+    async def _find_late(self, journal: JournalCheck) -> None:
+        """Events are stamped when they came in, at the earliest: a call of the window may be listed after it."""
+        if not journal.missing():
+            return
+        async for event in self._events({"start_time": self.given["end"]}):
+            if event.key in journal.calls:
+                journal.add(event, is_late=True)
+
+    async def _events(self, window: Mapping[str, Any]) -> AsyncIterator[Event]:
+        async for item in items_of(self.client, _EVENTS, **window):
+            yield read_event(item)
+
+
+def _text(report: Mapping[str, Any]) -> str:
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report["counts"].items())
+    lines = [counts]
+    for side, totals in report.get("totals", {}).items():
+        lines.append(f"{side}: " + ", ".join(f"{total} {name}" for name, total in totals.items()))
+    found = report["differences"]
+    if not found:
+        return "\n".join([*lines, "no differences"])
+    lines += ["", table(_COLUMNS, found[:_SHOWN])]
+    if len(found) > _SHOWN:
+        lines.append(f"and {len(found) - _SHOWN} more; --json prints all")
+    return "\n".join(lines)
+
+
+_COLUMNS = (
+    Column("DIFFERENCE", lambda found: found["what"]),
+    Column("WHERE", lambda found: found["where"]),
+    Column("EVENTS", lambda found: found["ours"]),
+    Column("OTHER SIDE", lambda found: found["theirs"]),
+)

@@ -1,0 +1,159 @@
+"""Compares the calls of journals with the events of the database, call by call. Pure.
+
+See docs/reference/reconciling.md#journals.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from commands.errors import ManagementError
+from commands.forward.billing_events import Event, epoch_s
+
+SHIPPED, WAITING, REJECTED, OPEN = "shipped", "journal", "rejected", "open"
+_STRENGTH = (OPEN, REJECTED, WAITING, SHIPPED)
+"""A call that moved while the journals were read is found twice; the later state counts."""
+
+
+class JournalError(ManagementError):
+    """The journals cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournaledCall:
+    """A call as a journal has it. `tokens`: input, output, cached input; None while it is open."""
+
+    key: str
+    kept: str
+    workspace_id: str
+    entity: str
+    slug: str
+    key_prefix: str
+    ended_at_s: float
+    tokens: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A line of the report. `what`: the kind of difference; `where`: the call, or day and model."""
+
+    what: str
+    where: str
+    ours: str
+    theirs: str
+
+
+@dataclass(slots=True)
+class JournalCheck:
+    """Give it the events of the window, then `missing`, then those that came later; then ask for the differences."""
+
+    calls: Mapping[str, JournaledCall]
+    workspace_id: str | None
+    start_s: float
+    end_s: float
+    is_complete: bool = False
+    """Whether the journals are those of all machines."""
+    compared: int = 0
+    not_journaled: int = 0
+    """Events of the window without a call in the journals: older than what they keep, or of other machines."""
+    unknown: list[Event] = field(default_factory=list)
+    different: list[Difference] = field(default_factory=list)
+    found: set[str] = field(default_factory=set)
+
+    def add(self, event: Event, is_late: bool = False) -> None:
+        """An event of the database. `is_late`: it came in after the window; it counts only as found."""
+        call = self.calls.get(event.key)
+        if call is None:
+            if not is_late:
+                self.not_journaled += 1
+                if self.is_complete and epoch_s(event.timestamp) > self._kept_from_s():
+                    self.unknown.append(event)
+            return
+        self.workspace_id = self.workspace_id or call.workspace_id
+        self.found.add(event.key)
+        self.compared += 1
+        ours, theirs = _members_of_call(call), _members_of_event(event)
+        if call.tokens is not None and ours != theirs:
+            self.different.append(Difference("event differs from journal", event.key, _text(theirs), _text(ours)))
+
+    def missing(self) -> list[JournaledCall]:
+        """Calls that ended in the window and were not among the events so far."""
+        own = (call for call in self.calls.values() if self.workspace_id in (None, call.workspace_id))
+        ended = (call for call in own if call.kept != OPEN and self.start_s <= call.ended_at_s < self.end_s)
+        return [call for call in ended if call.key not in self.found]
+
+    def differences(self) -> list[Difference]:
+        """What is wrong. A call that waits in the journal is not: it is shipped in a moment, and counted as waiting.
+
+        JournalError if it is unknown which workspace's calls to look for.
+        """
+        missing = self.missing()
+        if missing and self.workspace_id is None:
+            raise JournalError(
+                "none of the journals' calls is among the events, so it is unknown which of them are this"
+                " workspace's. Give its id with --workspace-id (`tollgate workspace list` prints it)"
+            )
+        names = {SHIPPED: "not in the database", REJECTED: "rejected by control"}
+        lost = [call for call in missing if call.kept in names]
+        return [
+            *(Difference(names[call.kept], call.key, "-", _text(_members_of_call(call))) for call in lost),
+            *self.different,
+            *(Difference("not in a journal", one.key, _text(_members_of_event(one)), "-") for one in self.unknown),
+        ]
+
+    def counts(self) -> dict[str, int]:
+        own = [call for call in self.calls.values() if self.workspace_id in (None, call.workspace_id)]
+        return {
+            "compared": self.compared,
+            "waiting_in_journals": sum(call.kept == WAITING for call in self.missing()),
+            "open_calls": sum(call.kept == OPEN for call in own),
+            "events_without_journal": self.not_journaled,
+        }
+
+    def _kept_from_s(self) -> float:
+        """From when on the journals surely have every call: the end of the oldest one that they keep."""
+        return min((call.ended_at_s for call in self.calls.values()), default=self.end_s)
+
+
+def read_calls(lines: Iterable[Mapping[str, Any]]) -> dict[str, JournaledCall]:
+    """From the lines of `journal dump`, by key. Raises JournalError."""
+    calls: dict[str, JournaledCall] = {}
+    for line in lines:
+        call = _call(line)
+        known = calls.get(call.key)
+        if known is None or _STRENGTH.index(known.kept) < _STRENGTH.index(call.kept):
+            calls[call.key] = call
+    return calls
+
+
+def _call(line: Mapping[str, Any]) -> JournaledCall:
+    try:
+        event = line["event"]
+        tokens = event.get("tokens")
+        return JournaledCall(
+            key=event["idempotency_key"],
+            kept=str(line["kept"]),
+            workspace_id=event["workspace_id"],
+            entity=event["external_entity_id"],
+            slug=event["model_slug"],
+            key_prefix=event["api_key_prefix"],
+            ended_at_s=event.get("ended_at_ms", 0) / 1000,
+            tokens=None if tokens is None else tuple(tokens),
+        )
+    except (KeyError, TypeError) as error:
+        raise JournalError(f"a journal's line lacks {error}: {str(line)[:200]}") from None
+
+
+def _members_of_call(call: JournaledCall) -> tuple[Any, ...]:
+    return (call.slug, call.entity, call.key_prefix, *(call.tokens or ()))
+
+
+def _members_of_event(event: Event) -> tuple[Any, ...]:
+    tokens = (event.input_tokens, event.output_tokens, event.cached_input_tokens)
+    return (event.slug, event.entity, event.listed.get("apiKeyPrefix"), *tokens)
+
+
+def _text(members: tuple[Any, ...]) -> str:
+    slug, entity, prefix, *tokens = members
+    figures = "/".join(map(str, tokens))
+    return f"{slug} {entity} {prefix} {figures}"
