@@ -76,6 +76,21 @@ def _environ_with(flags: Mapping[str, str | None]) -> dict[str, str]:
     return environ | given
 
 
+@main.group("settings", hidden=True)
+def settings_commands() -> None:
+    """The settings that a proxy would start with. `tollgate doctor` asks."""
+
+
+@settings_commands.command("check")
+@click.pass_obj
+def settings_check(environ: dict[str, str]) -> None:
+    """Exit status 1, with the sentence that would end a start, if a setting is wrong."""
+    try:
+        settings_from(environ)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
 @main.group()
 def snapshot() -> None:
     """This machine's replica of policy."""

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
 from control.operator.database_commands import data_option, key, run, secrets_reencrypt, workspace
+from control.operator.doctor.command import doctor
 from control.operator.local_access import local_access
 from launcher.command import launcher
 from runtime.private_files import UMASK
@@ -123,6 +124,7 @@ def demo(keep: bool) -> None:
     sys.exit(asyncio.run(run_demo(click.echo, keep=keep)))
 
 
+tollgate.add_command(doctor)
 tollgate.add_command(launcher)
 tollgate.add_command(workspace)
 tollgate.add_command(key)

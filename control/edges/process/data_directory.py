@@ -104,6 +104,13 @@ class DataDirectory:
             )
         return self._create_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
 
+    def kept(self, name: str) -> str:
+        """What a key file holds, without making one; "" if there is none or it may not be read."""
+        try:
+            return (self.path / name).read_text().strip()
+        except OSError:
+            return ""
+
     def redis_socket(self) -> Path:
         """The embedded Redis' socket: in this directory, reached by a short link if the path is too long."""
         direct = self.path / "redis.sock"

@@ -1,0 +1,1 @@
+"""`tollgate doctor`: what is wrong with an installation, and how to mend it."""

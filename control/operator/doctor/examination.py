@@ -1,0 +1,128 @@
+"""The checks of `tollgate doctor`, in the order in which they are shown."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from control.edges.inspection.database_look import DatabaseLook, has_file, look_at_database
+from control.edges.inspection.disk_look import look_at_disk
+from control.edges.inspection.process_look import look_at_readyz, proxy_settings_trouble
+from control.edges.inspection.redis_look import look_at_redis
+from control.edges.inspection.upstream_look import Origin, UpstreamLooks
+from control.edges.process.redis_binary import RedisServerError, choose
+from control.edges.sql.database_url import DatabaseUrlError
+from control.operator.doctor.findings import Finding, fault, ok, warning
+from control.operator.doctor.installation import Installation
+from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
+from control.operator.doctor.server_rules import database_findings, redis_findings
+from policy.endpoints import Target
+from policy.hosts import EgressRules, Reach, platform_hosts
+
+VENDORS = {
+    "VENDOR_A": ("TOLLGATE_VENDOR_A_BASE_URL", "https://api.anthropic.com"),
+    "VENDOR_B": ("TOLLGATE_VENDOR_B_BASE_URL", "https://api.openai.com"),
+    "VENDOR_C": ("TOLLGATE_VENDOR_C_BASE_URL", "https://{location}-aiplatform.googleapis.com"),
+    "PLATFORM_MODEL_API": ("TOLLGATE_MODEL_API_BASE_URL", ""),
+}
+"""The setting with each vendor's base URL, and its default, as the proxy has them."""
+
+
+async def examine(installation: Installation) -> list[Finding]:
+    """Run all checks. None raises for something that is wrong with the installation."""
+    findings = list(installation.directory_findings())
+    environment = installation.environment()
+    findings += installation.settings_findings(await proxy_settings_trouble(environment))
+    redis, (database, told) = await asyncio.gather(_redis(installation), _database(installation))
+    findings += [*redis, *told, *_disks(environment)]
+    findings += await _upstreams(database, environment)
+    findings += await _processes(installation)
+    return findings
+
+
+async def _redis(installation: Installation) -> list[Finding]:
+    given, socket = installation.given, installation.own_redis_socket
+    found: list[Finding] = []
+    if socket is None:
+        look = await look_at_redis(installation.redis_url or "")
+        found += redis_findings(look, "redis", "TOLLGATE_REDIS_URL")
+    elif socket.exists() and installation.running() is not None:
+        found += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", "--data")
+    else:
+        try:
+            found.append(ok("redis", f"`tollgate up` will run {choose(installation.directory.path, given)}"))
+        except RedisServerError as error:
+            found.append(fault("redis", str(error), "Then run this again"))
+    if url := given.get("TOLLGATE_ASYNC_REDIS_URL"):
+        found += redis_findings(await look_at_redis(url), "async", "TOLLGATE_ASYNC_REDIS_URL")
+    return found
+
+
+async def _database(installation: Installation) -> tuple[DatabaseLook, list[Finding]]:
+    url = installation.environment()["TOLLGATE_DATABASE_URL"]
+    try:
+        can_be_there, file = has_file(url)
+        if not can_be_there:
+            return DatabaseLook(""), [ok("database", f"{file} does not exist yet; the first start makes it")]
+        look = await look_at_database(url, installation.secret_keys())
+    except DatabaseUrlError as error:
+        return DatabaseLook(""), [fault("database", str(error), "Mend TOLLGATE_DATABASE_URL")]
+    return look, list(database_findings(look))
+
+
+def _disks(environment: Mapping[str, str]) -> Iterator[Finding]:
+    places = {
+        "journal": Path(environment["TOLLGATE_JOURNAL_DIR"]),
+        "replica of policy": Path(environment["TOLLGATE_REPLICA_PATH"]).parent,
+    }
+    for holds, path in places.items():
+        yield from disk_findings(look_at_disk(path), holds)
+
+
+async def _upstreams(database: DatabaseLook, environment: Mapping[str, str]) -> list[Finding]:
+    users: defaultdict[Origin, list[str]] = defaultdict(list)
+    for slug, target in database.targets:
+        if (origin := _origin(target, environment)) is not None:
+            users[origin].append(slug)
+    for deployment, url in database.replicas:
+        users[Origin.of(url, Reach.REPLICA)].append(deployment)
+    if not users:
+        return [ok("upstreams", "no slug or deployment leads anywhere yet")]
+    hosts = platform_hosts(
+        environment.get("TOLLGATE_PLATFORM_HOSTS", ""), environment.get("TOLLGATE_MODEL_API_BASE_URL")
+    )
+    try:
+        rules = EgressRules.parse(environment.get("TOLLGATE_EGRESS_ALLOW", ""), hosts)
+        looks = UpstreamLooks(rules, environment.get("TOLLGATE_EGRESS_CA_FILE") or None)
+    except ValueError as error:
+        return [warning("upstreams", f"not checked: {error}", "Mend TOLLGATE_EGRESS_ALLOW")]
+    except OSError as error:
+        return [fault("upstreams", f"TOLLGATE_EGRESS_CA_FILE cannot be read ({error.strerror})", "Name a PEM file")]
+    return list(upstream_findings(await looks.look_at(users), users))
+
+
+def _origin(target: Target, environment: Mapping[str, str]) -> Origin | None:
+    """The server that a target is asked at; None for a platform model, which has replicas."""
+    if target.base_url:
+        return Origin.of(target.base_url, Reach.CUSTOMER)
+    setting, default = VENDORS.get(target.provider, ("", ""))
+    url = environment.get(setting) or default
+    if target.vendor_c_config is not None:
+        location = target.vendor_c_config.location
+        url = url.replace("{location}-", "" if location == "global" else f"{location}-").replace("{location}", location)
+    return Origin.of(url, Reach.OPERATOR) if url else None
+
+
+async def _processes(installation: Installation) -> list[Finding]:
+    """The parts of the `up` of the data directory, or the control that the settings name."""
+    record, url = installation.running(), installation.given.get("TOLLGATE_CONTROL_URL")
+    if record is not None:
+        control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
+        told = ready_findings(control, "control", record.control)
+        return [*told, *ready_findings(proxy, "proxy", record.admin)]
+    if url:
+        return list(ready_findings(await look_at_readyz(url.rstrip("/")), "control", url))
+    if not installation.database_url:
+        text = f"no `tollgate up` serves {installation.directory.path}, or it is not ready yet"
+        return [warning("running", text, "Start it, or name its directory with --data")]
+    return []

@@ -1,0 +1,104 @@
+"""What `up` or a plane would run with here: the settings of the environment and of the data directory.
+
+Creates nothing: where `up` would make a key, a placeholder stands in its place.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from control.edges.process import up_record
+from control.edges.process.data_directory import DataDirectory, DataDirectoryError
+from control.edges.process.up_record import UpRecord
+from control.operator.doctor.findings import Finding, fault, ok, warning
+from control.settings import Settings
+from policy.sealing import parse_keys
+from runtime.environment import SettingsError
+from runtime.setting_names import PREFIX, warnings_of
+
+_PLACEHOLDERS = {
+    "TOLLGATE_INTERNAL_TOKEN": "not made yet, so nothing needs it",
+    "TOLLGATE_SECRET_KEY": base64.b64encode(bytes(32)).decode(),
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """`given`: the environment; `data`: the data directory, which need not exist."""
+
+    given: Mapping[str, str]
+    directory: DataDirectory
+    database_url: str | None
+    redis_url: str | None
+
+    @property
+    def has_directory(self) -> bool:
+        return self.directory.path.is_dir()
+
+    @property
+    def own_redis_socket(self) -> Path | None:
+        """Of the Redis that `up` runs; None if another one is named."""
+        return None if self.redis_url else self.directory.redis_socket()
+
+    def environment(self) -> dict[str, str]:
+        """As `up` gives it to its parts."""
+        directory = self.directory
+        ours = {
+            "TOLLGATE_DATABASE_URL": self.database_url or directory.database_url,
+            "TOLLGATE_REDIS_URL": self.redis_url or f"unix://{directory.redis_socket()}",
+            "TOLLGATE_JOURNAL_DIR": self.given.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
+            "TOLLGATE_REPLICA_PATH": self.given.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
+        }
+        files = {"TOLLGATE_INTERNAL_TOKEN": "internal.token", "TOLLGATE_SECRET_KEY": "secret.key"}
+        for name, file in files.items():
+            ours[name] = self.given.get(name) or self.directory.kept(file) or _PLACEHOLDERS[name]
+        return {**self.given, **ours}
+
+    def secret_keys(self) -> tuple[bytes, ...]:
+        """Empty while there is none, or a wrong one."""
+        text = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
+        try:
+            return parse_keys(text) if text else ()
+        except ValueError:
+            return ()
+
+    def running(self) -> UpRecord | None:
+        """Where the `up` that serves the directory answers."""
+        try:
+            return up_record.read(self.directory)
+        except DataDirectoryError:
+            return None
+
+    def directory_findings(self) -> Iterator[Finding]:
+        """An unreadable directory, and a database without its key."""
+        path = self.directory.path
+        if not self.has_directory:
+            if not self.database_url:
+                yield ok("data", f"{path} does not exist yet; `tollgate up` makes it")
+            return
+        try:
+            next(iter(path.iterdir()), None)
+        except OSError as error:
+            yield fault("data", f"{path} cannot be read ({error.strerror})", "Run this as the user of `tollgate up`")
+            return
+        key = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
+        if self.directory.database.exists() and not key:
+            remedy = "Restore secret.key, or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
+            yield fault("data", f"{path} has a database but no secret.key", remedy)
+
+    def settings_findings(self, proxy_trouble: str) -> Iterator[Finding]:
+        """`proxy_trouble`: what the proxy says of its settings."""
+        for text in warnings_of(self.given):
+            told, _, remedy = text.partition(". ")
+            yield warning("settings", told, remedy)
+        troubles = [proxy_trouble] if proxy_trouble else []
+        try:
+            Settings.from_environ(self.environment())
+        except (SettingsError, ValueError) as error:
+            troubles.append(str(error))
+        for trouble in dict.fromkeys(troubles):
+            yield fault("settings", trouble, "See docs/reference/settings.md; the process does not start with it")
+        if not troubles:
+            count = sum(name.startswith(PREFIX) for name in self.given)
+            yield ok("settings", f"{count} set in the environment, all valid")

@@ -1,0 +1,105 @@
+"""What is wrong with a Redis or a database, by what was seen of it. No I/O."""
+
+import re
+from collections.abc import Iterator
+
+from control.edges.inspection.database_look import DatabaseLook
+from control.edges.inspection.redis_look import RedisLook
+from control.operator.doctor.findings import Finding, fault, ok, warning
+
+_OLDEST, _NEWEST_TESTED = (6, 2), 8
+_FULL = 0.9
+_SKEW_WARNING_S, _SKEW_FAULT_S = 1.0, 30.0
+_BEHIND_S = 60.0
+_EVICTION_REMEDY = "Set maxmemory-policy noeviction: any other deletes counters, and with them limits"
+
+
+def redis_findings(look: RedisLook, check: str, setting: str) -> Iterator[Finding]:
+    """`setting`: the one that names this Redis."""
+    if look.trouble:
+        remedy = f"Start Redis, or mend {setting}, the network, or the password. Calls with limits are 503 without it"
+        yield fault(check, f"unusable: {look.trouble}", remedy)
+        return
+    if not look.info:
+        text = "its user may not run INFO: version, persistence and memory are not checked"
+        yield warning(check, text, f"ACL SETUSER … +info for the user in {setting}, or check them by hand")
+    else:
+        yield _version(look, check)
+        yield from _persistence(look, check)
+        yield from _memory(look, check)
+    yield from clock_findings(look.ahead_s, "Redis")
+
+
+def _version(look: RedisLook, check: str) -> Finding:
+    name = "Valkey" if "valkey_version" in look.info else "Redis"
+    text = str(look.info.get("valkey_version") or look.info.get("redis_version", ""))
+    compatible = tuple(map(int, re.findall(r"\d+", str(look.info.get("redis_version", "")))[:2])) or (0, 0)
+    if compatible < _OLDEST:
+        return fault(check, f"{name} {text} is too old", "Install Redis 6.2 or later, or Valkey")
+    if compatible[0] > _NEWEST_TESTED:
+        return warning(check, f"{name} {text} is newer than what was tested (8)", "Watch it, or use version 8")
+    return ok(check, f"{name} {text}")
+
+
+def _persistence(look: RedisLook, check: str) -> Iterator[Finding]:
+    if look.info.get("role") == "slave":
+        yield fault(check, "it is a replica, which takes no writes", "Name the primary")
+    if int(look.info.get("loading", 0)):
+        yield warning(check, "it is loading its file", "Wait: calls with limits are refused until it is done")
+    if not int(look.info.get("aof_enabled", 0)):
+        text = "it keeps no append-only file: a restart starts all windows empty, and loses asynchronous requests"
+        yield warning(check, text, "Set appendonly yes, appendfsync everysec")
+    elif look.info.get("aof_last_write_status", "ok") != "ok":
+        yield fault(check, "it could not write its append-only file", "Make room on its disk; see its log")
+
+
+def _memory(look: RedisLook, check: str) -> Iterator[Finding]:
+    policy, most = str(look.info.get("maxmemory_policy", "noeviction")), int(look.info.get("maxmemory", 0))
+    if policy != "noeviction":
+        level = fault if most else warning
+        yield level(check, f"its eviction policy is {policy}", _EVICTION_REMEDY)
+    used = int(look.info.get("used_memory", 0))
+    if most and used > _FULL * most:
+        remedy = "Raise maxmemory: at the bound calls with limits are refused"
+        yield fault(check, f"{used / most:.0%} of its maxmemory are used", remedy)
+
+
+def clock_findings(ahead_s: float, whose: str) -> Iterator[Finding]:
+    """Compare a server's clock with this machine's."""
+    if abs(ahead_s) < _SKEW_WARNING_S:
+        yield ok("clock", f"{whose} and this machine agree ({ahead_s * 1000:+.0f} ms)")
+        return
+    level = fault if abs(ahead_s) > _SKEW_FAULT_S else warning
+    word = "ahead of" if ahead_s > 0 else "behind"
+    remedy = "Run a time service (chrony, systemd-timesyncd) on both machines"
+    yield level("clock", f"the clock of {whose} is {abs(ahead_s):.1f} s {word} this machine's", remedy)
+
+
+def database_findings(look: DatabaseLook) -> Iterator[Finding]:
+    check = "database"
+    if look.trouble:
+        remedy = "Start it, or mend TOLLGATE_DATABASE_URL, the network, or the password. Calls go on without it"
+        yield fault(check, f"unusable: {look.trouble}", remedy)
+        return
+    if look.schema != look.latest_schema:
+        yield _schema(look)
+        return
+    yield ok(check, f"{look.kind}, schema {look.schema}, {look.size_bytes / 1e6:.1f} MB")
+    if look.kind == "postgresql":
+        yield from clock_findings(look.ahead_s, "the database")
+    if look.behind_s > _BEHIND_S:
+        text = f"the database's clock is {look.behind_s:.0f} s behind its own latest: new events are listed late"
+        yield fault("clock", text, "Correct the clock; see docs/runbooks/event-clock-behind.md")
+    if look.unreadable_secrets:
+        text = f"{look.unreadable_secrets} of the newest secrets cannot be opened"
+        yield fault("secrets", text, "Put the key that sealed them into TOLLGATE_SECRET_KEY, behind the first one")
+
+
+def _schema(look: DatabaseLook) -> Finding:
+    if look.schema is None:
+        return ok("database", f"{look.kind}, empty; the next start of control makes the tables")
+    if look.schema > look.latest_schema:
+        remedy = "Run that version, or restore a backup from before the upgrade"
+        return fault("database", f"schema {look.schema} is of a newer Tollgate ({look.latest_schema})", remedy)
+    text = f"schema {look.schema} is older than this version's ({look.latest_schema})"
+    return warning("database", text, "Back it up. The next start of control migrates it")
