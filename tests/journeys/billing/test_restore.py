@@ -1,13 +1,15 @@
 """Backup and restore as docs/operating.md describes them: changes after the backup are lost, events are not."""
 
 import contextlib
+import json
 import secrets
 import sqlite3
 import subprocess
 import sys
 from base64 import b64encode
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from tests.journeys.conftest import Stage
 from tests.journeys.product import OperatorClient, Product, ended, models, spawn
 from tests.ports import own_port
+from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 from tests.redis_server import private_redis
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
@@ -42,13 +45,12 @@ def restore(copy: Path, database: Path) -> None:
 class RestoreScenario:
     """What happens before and after a backup. `answered`: answered calls by key prefix; each is one event."""
 
-    def __init__(self, stage: Stage, copy: Path) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.copy = copy
         self.group = self.kept = self.revoked = self.created_after_backup = ""
         self.answered: Counter[str] = Counter()
 
-    async def back_up_between_changes(self, database: Path) -> None:
+    async def back_up_between_changes(self, save: Callable[[], None]) -> None:
         stage, operator = self.stage, self.stage.operator
         await operator.endpoint(stage.slug, await operator.model(stage.name, stage.upstream.url))
         self.group = await operator.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
@@ -58,7 +60,7 @@ class RestoreScenario:
         await operator.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
         await self.until_refused(self.revoked)
         await stage.events_of(stage.name, self.answered.total())
-        back_up(database, self.copy)
+        save()
         self.created_after_backup = await operator.key(self.group)
         await self.call(self.created_after_backup, 4)
         await self.call(self.kept, 3)
@@ -101,10 +103,10 @@ class RestoreScenario:
 async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, tmp_path: Path) -> None:
     product = killable_stage.product
     database = product.data / "control.db"
-    scenario = RestoreScenario(killable_stage, tmp_path / "backup.db")
-    await scenario.back_up_between_changes(database)
+    scenario, copy = RestoreScenario(killable_stage), tmp_path / "backup.db"
+    await scenario.back_up_between_changes(lambda: back_up(database, copy))
     assert product.stop() == 0, product.log_tail()
-    restore(scenario.copy, database)
+    restore(copy, database)
     product.start()
     await scenario.assert_backup_applies_and_no_event_is_lost()
     used = await killable_stage.operator.call("GET", f"/v1/gateway/groups/{scenario.group}/usage")
@@ -117,13 +119,15 @@ async def test_restore_loses_later_changes_but_no_event(killable_stage: Stage, t
 class Planes:
     """`tollgate control` and `tollgate proxy` as on two machines, with the members of `Product` that a stage needs."""
 
-    def __init__(self, folder: Path, redis_url: str) -> None:
+    def __init__(self, folder: Path, redis_url: str, database_url: str = "") -> None:
         self.data = folder / "control"
         self.log = folder / "planes.log"
         ports = [str(own_port()) for _ in range(3)]
         self.control, self.proxy, self.admin = (f"http://127.0.0.1:{port}" for port in ports)
         self._ports = ports
         self._product = Product(folder / "none")
+        if database_url:
+            self._product.environment["TOLLGATE_DATABASE_URL"] = database_url
         self._environment = self._product.environment | {
             "TOLLGATE_REDIS_URL": redis_url,
             "TOLLGATE_INTERNAL_TOKEN": secrets.token_urlsafe(24),
@@ -151,6 +155,9 @@ class Planes:
     def command(self, *arguments: str) -> Any:
         return self._product.command(*arguments)
 
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._product.run(*arguments)
+
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
@@ -160,9 +167,9 @@ class Planes:
 
 
 @contextlib.contextmanager
-def planes(folder: Path) -> Iterator[Planes]:
+def planes(folder: Path, database_url: str = "") -> Iterator[Planes]:
     with private_redis() as redis:
-        running = Planes(folder, redis.url)
+        running = Planes(folder, redis.url, database_url)
         try:
             yield running
         finally:
@@ -176,12 +183,18 @@ async def separate_planes(
     """A stage on two planes that run separately."""
     with planes(tmp_path) as running:
         workspace = Product(running.data).command("workspace", "create", "acme", "--prefix", "acme")
-        running.start_control()
-        running.start_proxy()
-        began = "2000-01-01T00:00:00Z"
-        stage = Stage(running, OperatorClient(session, running, workspace["api_key"]), session, upstream, "own", began)  # type: ignore[arg-type]  # has the members that a stage needs
-        await stage.until(lambda: is_ready(session, running.admin), "the proxy is ready")
-        yield stage
+        yield await stage_on(running, workspace["api_key"], session, upstream)
+
+
+async def stage_on(running: Planes, api_key: str, session: aiohttp.ClientSession, upstream: ScriptedUpstream) -> Stage:
+    """Start both planes, and wait until they are ready."""
+    running.start_control()
+    running.start_proxy()
+    operator: Any = OperatorClient(session, running, api_key)  # type: ignore[arg-type]  # has the members that it needs
+    product: Any = running
+    stage = Stage(product, operator, session, upstream, "own", "2000-01-01T00:00:00Z")
+    await stage.until(lambda: is_ready(session, running.admin), "the proxy is ready")
+    return stage
 
 
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
@@ -217,11 +230,47 @@ async def test_running_proxy_reloads_all_policy_after_a_restore(
     database = running.data / "control.db"
     for written_since in rounds:
         separate_planes.name = f"written-{written_since}"
-        scenario = RestoreScenario(separate_planes, tmp_path / f"backup-{written_since}.db")
-        await scenario.back_up_between_changes(database)
+        scenario, copy = RestoreScenario(separate_planes), tmp_path / f"backup-{written_since}.db"
+        await scenario.back_up_between_changes(partial(back_up, database, copy))
         running.stop("control")
-        restore(scenario.copy, database)
+        restore(copy, database)
         create_workspaces(running, [f"new-{written_since}-{number}" for number in range(written_since)])
         running.start_control()
         await separate_planes.control_is_back()
         await scenario.assert_backup_applies_and_no_event_is_lost()
+
+
+@contextlib.contextmanager
+def one_database() -> Iterator[tuple[PostgresServer, str]]:
+    if find_binaries() is None:
+        pytest.skip(MISSING)
+    with running_postgres() as server:
+        yield server, server.url("tollgate")
+
+
+def postgres_tool(server: PostgresServer, name: str, *words: str | Path) -> None:
+    subprocess.run([server.binaries / name, "-h", server.directory, "-U", "tollgate", *words], check=True, timeout=60)
+
+
+async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_an_event(
+    tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream
+) -> None:
+    """`pg_dump` while everything runs; the database is dropped under a running control; `pg_restore` into a new one."""
+    dump = tmp_path / "tollgate.dump"
+    with one_database() as (server, url):
+        await server.create_database("tollgate")
+        with planes(tmp_path, url) as running:
+            made = running.run("workspace", "create", "acme", "--prefix", "acme", "--database-url", url)
+            api_key = json.loads(made.stdout)["api_key"]
+            scenario = RestoreScenario(await stage_on(running, api_key, session, upstream))
+            await scenario.back_up_between_changes(
+                lambda: postgres_tool(server, "pg_dump", "--format=custom", f"--file={dump}", "tollgate")
+            )
+            await server.drop_database("tollgate")
+            assert await scenario.status_of(scenario.kept) == 429, "the last policy applies without the database"
+            running.stop("control")
+            await server.create_database("tollgate", "template0")
+            postgres_tool(server, "pg_restore", "--dbname=tollgate", dump)
+            running.start_control()
+            await scenario.stage.control_is_back()
+            await scenario.assert_backup_applies_and_no_event_is_lost()
