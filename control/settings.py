@@ -43,7 +43,7 @@ class Settings:
     drain_timeout_s: float = 25.0
     log_level: str = DEFAULT_LEVEL
     traces: TraceSettings | None = None
-    """None: off, and nothing of OpenTelemetry is imported."""
+    """None: off, and no tracer or exporter is imported."""
 
     @property
     def egress_rules(self) -> EgressRules:

@@ -97,7 +97,7 @@ class Settings:
     shipped_retention_s: float
     shipped_max_bytes: int
     traces: TraceSettings | None
-    """None: off, and nothing of OpenTelemetry is imported."""
+    """None: off, and no tracer or exporter is imported."""
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
