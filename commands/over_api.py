@@ -6,9 +6,11 @@ from commands.forward.command import forward
 from commands.reconcile.command import reconcile
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
+from commands.resources.prices import prices
 from commands.resources.secrets import secrets
+from commands.resources.usage import usage
 from commands.training.command import training
 
 events.add_command(forward)
 events.add_command(reconcile)
-OVER_API: tuple[click.Command, ...] = (endpoints, events, secrets, training)
+OVER_API: tuple[click.Command, ...] = (endpoints, events, prices, secrets, training, usage)

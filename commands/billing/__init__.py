@@ -1,0 +1,1 @@
+"""`tollgate usage` and `tollgate prices`: reports, monthly statements and the price list."""

@@ -1,0 +1,107 @@
+"""The monthly statement of one entity: its calls by slug and price, exact amounts, and totals rounded once. Pure.
+
+See docs/reference/usage-reports.md#statements.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+from commands.csv_text import csv_text
+from policy.prices import amount_text, rounded_text, sum_of
+
+_HEADERS = (
+    *("slug", "price_valid_from", "currency", "calls", "uncached_input_tokens", "cached_input_tokens", "output_tokens"),
+    *("input_per_million", "cached_input_per_million", "output_per_million", "per_call", "amount"),
+)
+_STYLE = (
+    "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;width:100%}"
+    "th,td{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:right;overflow-wrap:anywhere}"
+    "th:first-child,td:first-child{text-align:left}.note{color:#444}@media print{body{margin:0}}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An entity's month. `lines`: those of the usage report. `is_final`: no event of the month can be added."""
+
+    entity: str
+    month: str
+    lines: Sequence[Mapping[str, Any]]
+    is_final: bool
+
+    @property
+    def totals(self) -> dict[str, Decimal]:
+        """The exact total for each currency."""
+        priced = [line for line in self.lines if line["price"] is not None]
+        return sum_of((line["price"]["currency"], Decimal(line["amount"])) for line in priced)
+
+    @property
+    def unpriced_calls(self) -> int:
+        return sum(line["calls"] for line in self.lines if line["price"] is None)
+
+
+def statement_csv(statement: Statement) -> str:
+    """A row of headers, a row for each slug and price, and a row `TOTAL` for each currency."""
+    rows: list[Sequence[Any]] = [("entity", "month", "status", *_HEADERS)]
+    first = (statement.entity, statement.month, _status(statement))
+    rows += [(*first, *_cells(line)) for line in statement.lines]
+    for currency, total in statement.totals.items():
+        blank = ("",) * (len(_HEADERS) - 4)
+        rows.append((*first, "TOTAL", "", currency, *blank, rounded_text(currency, total)))
+    return csv_text(rows)
+
+
+def statement_html(statement: Statement) -> str:
+    """A printable page that loads nothing. Every text from outside is escaped."""
+    title = f"Statement {escape(statement.month)}: {escape(statement.entity)}"
+    rows = [_row("td", _cells(line)) for line in statement.lines]
+    totals = [
+        f"<p><strong>Total: {escape(currency)} {rounded_text(currency, total)}</strong>"
+        f" <span class=note>(exactly {amount_text(total)})</span></p>"
+        for currency, total in statement.totals.items()
+    ]
+    notes = [f"<p class=note>{escape(note)}</p>" for note in _notes(statement)]
+    return "\n".join(
+        (
+            f'<!doctype html><html lang=en><head><meta charset="utf-8"><title>{title}</title>',
+            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>",
+            "<table>",
+            _row("th", [header.replace("_", " ") for header in _HEADERS]),
+            *rows,
+            "</table>",
+            *totals,
+            *notes,
+            "</body></html>\n",
+        )
+    )
+
+
+def _notes(statement: Statement) -> list[str]:
+    notes = ["Prices are per million tokens and per call. Amounts are exact; each total is rounded once, half to even."]
+    if statement.unpriced_calls:
+        notes.append(f"{statement.unpriced_calls} calls have no price and are in no amount.")
+    if not statement.is_final:
+        notes.append("DRAFT: the month is not over, so more calls will be added.")
+    return notes
+
+
+def _status(statement: Statement) -> str:
+    return "final" if statement.is_final else "draft"
+
+
+def _cells(line: Mapping[str, Any]) -> Sequence[Any]:
+    """In the order of `_HEADERS`."""
+    cached = line["cached_input_tokens"]
+    price = line["price"]
+    counts = (line["calls"], line["input_tokens"] - cached, cached, line["output_tokens"])
+    if price is None:
+        return (line["slug"], "", "", *counts, "", "", "", "", "unpriced")
+    amounts = [price[name] for name in _HEADERS[7:11]]
+    return (line["slug"], price["valid_from"], price["currency"], *counts, *amounts, line["amount"])
+
+
+def _row(kind: str, cells: Sequence[Any]) -> str:
+    return "<tr>" + "".join(f"<{kind}>{escape(str(cell))}</{kind}>" for cell in cells) + "</tr>"

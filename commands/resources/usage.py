@@ -1,0 +1,100 @@
+"""`tollgate usage`: daily limits, usage reports and statements (docs/reference/command-line.md#usage-and-prices)."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commands.billing.months import month_window
+from commands.billing.reports import GROUPINGS, columns_of, csv_rows, read_report
+from commands.billing.statement import Statement, statement_csv, statement_html
+from commands.connection import Connection, over_api
+from commands.csv_text import csv_text
+from commands.output import Column, json_text, table
+from commands.resources.lists import print_list
+from commands.times import time_from
+
+
+@click.group()
+def usage() -> None:
+    """What calls used and what that costs."""
+
+
+@usage.command("list")
+@click.option("--group", required=True, help="The group's id.")
+@over_api
+def list_usage(connection: Connection, group: str) -> None:
+    """Print a group's daily limits and how much of each is used."""
+    print_list(connection, f"/v1/gateway/groups/{group}/usage", _COLUMNS)
+
+
+_COLUMNS = (
+    Column("SLUG", lambda entry: entry["slug"]),
+    Column("TYPE", lambda entry: entry["type"]),
+    Column("USED", lambda entry: entry["current_usage"]),
+    Column("LIMIT", lambda entry: entry["threshold"]),
+    Column("SET BY", lambda entry: entry["source_group"]),
+    Column("RESET", lambda entry: entry["reset_at"]),
+)
+
+
+@usage.command()
+@click.option("--start", required=True, help="ISO 8601, a date, or so long ago (24h, 7d).")
+@click.option("--end", help="Exclusive; by default as late as the events are final.")
+@click.option("--group-by", type=click.Choice(GROUPINGS), default="day", show_default=True)
+@click.option("--entity", help="Only of the group with this external id.")
+@click.option("--format", "form", type=click.Choice(["table", "csv"]), default="table", show_default=True)
+@over_api
+def report(connection: Connection, start: str, end: str | None, group_by: str, **given: Any) -> None:
+    """Print sums of calls, tokens and exact costs over a window of at most 92 days."""
+    query = {"start": time_from(start, "--start"), "group_by": group_by, "external_entity_id": given["entity"]}
+    query["end"] = None if end is None else time_from(end, "--end")
+    answer = connection.run(lambda client: read_report(client, **query))
+    if connection.as_json:
+        click.echo(json_text(answer))
+    elif given["form"] == "csv":
+        click.echo(csv_text(csv_rows(group_by, answer["items"])), nl=False)
+    else:
+        click.echo(table(columns_of(group_by), answer["items"]))
+        window = answer["window"]
+        click.echo(f"Final from {window['start_time']} to {window['end_time']}.", err=True)
+
+
+@usage.command()
+@click.option("--month", required=True, help="A UTC month, such as 2026-11.")
+@click.option("--entity", required=True, help="External id of the group.")
+@click.option("--format", "form", type=click.Choice(["csv", "html"]), default="csv", show_default=True)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="By default standard output.")
+@click.option("--draft", is_flag=True, help="Also for a month that is not over.")
+@over_api
+def statement(connection: Connection, month: str, entity: str, **given: Any) -> None:
+    """Print an entity's monthly statement: each slug and price, exact amounts, a total for each currency."""
+    try:
+        start, end = month_window(month)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--month") from None
+    query = {"start": start, "end": end, "group_by": "entity", "external_entity_id": entity, "lines": "true"}
+    answer = connection.run(lambda client: read_report(client, **query))
+    is_final = answer["window"]["end_time"] == end
+    if not is_final and not given["draft"]:
+        raise click.ClickException(f"events of {month} are not final until {end}; --draft prints what there is")
+    lines = [line for item in answer["items"] for line in item["lines"]]
+    made = Statement(entity, month, lines, is_final)
+    if connection.as_json:
+        click.echo(json_text(answer))
+        return
+    _write(statement_csv(made) if given["form"] == "csv" else statement_html(made), given["output"])
+    if made.unpriced_calls:
+        click.echo(f"{made.unpriced_calls} calls have no price: set one with `tollgate prices set`.", err=True)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    from commands.edges.statement_file import write_statement
+
+    try:
+        write_statement(output, text)
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}. Name another --output") from None

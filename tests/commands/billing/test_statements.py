@@ -1,0 +1,69 @@
+"""Statements and reports: exact lines, totals rounded once, nothing from outside runs or breaks a page."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from commands.billing.months import month_window
+from commands.billing.reports import csv_rows, read_report
+from commands.billing.statement import Statement, statement_csv, statement_html
+from tests.commands.fake_api import FakeApi
+
+PRICE = {"slug": "acme/a", "valid_from": "2026-11-01", "currency": "EUR", "input_per_million": "1.00"}
+PRICE |= {"cached_input_per_million": "0.50", "output_per_million": "2.00", "per_call": "0.00"}
+
+
+def line(amount: str | None, **more: Any) -> dict[str, Any]:
+    sums = {"calls": 2, "input_tokens": 30, "cached_input_tokens": 10, "output_tokens": 5}
+    return {"slug": "acme/a", "price": None if amount is None else PRICE, "amount": amount, **sums, **more}
+
+
+def test_totals_are_the_exact_sum_rounded_once() -> None:
+    made = Statement("customer-1", "2026-11", [line("0.004"), line("0.004"), line(None)], True)
+    rows = list(csv.DictReader(io.StringIO(statement_csv(made))))
+    assert [row["amount"] for row in rows] == ["0.004", "0.004", "unpriced", "0.01"]
+    assert rows[-1]["slug"] == "TOTAL"
+    assert rows[-1]["currency"] == "EUR"
+    assert rows[0]["uncached_input_tokens"] == "20"
+    assert rows[0]["output_per_million"] == "2.00"
+    assert {row["status"] for row in rows} == {"final"}
+    page = statement_html(made)
+    assert "Total: EUR 0.01" in page
+    assert "2 calls have no price" in page
+    assert "DRAFT" not in page
+
+
+def test_text_from_outside_is_escaped_and_runs_in_no_spreadsheet() -> None:
+    made = Statement("=1+<script>", "2026-11", [line("1.00", slug="<b>&")], False)
+    page = statement_html(made)
+    assert "<script>" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert "DRAFT" in page
+    assert "\n'=1+<script>,2026-11,draft," in statement_csv(made)
+
+
+def test_a_month_is_a_utc_calendar_month() -> None:
+    assert month_window("2026-12") == ("2026-12-01T00:00:00.000Z", "2027-01-01T00:00:00.000Z")
+    for text in ("2026", "2026-13", "2026-1", "9999-12", "2026-11-01"):
+        with pytest.raises(ValueError, match="such as 2026-11"):
+            month_window(text)
+
+
+async def test_all_pages_of_a_report_are_read() -> None:
+    def answer(_body: Any, query: Any) -> Any:
+        first = "cursor" not in query
+        pagination = {"has_more": first, "cursor": "next" if first else None}
+        return {"items": [{"n": 1 if first else 2}], "pagination": pagination, "window": {}}
+
+    api = FakeApi({"GET /v1/gateway/usage_report": answer})
+    found = await read_report(api, start="s", group_by="day")
+    assert [item["n"] for item in found["items"]] == [1, 2]
+    assert api.asked[1][3] == {"cursor": "next"}
+
+
+def test_csv_counts_an_item_of_two_currencies_once() -> None:
+    sums = {"calls": 2, "input_tokens": 3, "cached_input_tokens": 1, "output_tokens": 4, "unpriced_calls": 0}
+    rows = csv_rows("slug", [{"slug": "acme/a", **sums, "cost": {"EUR": "1.00", "USD": "2.00"}}])
+    assert rows[1:] == [["acme/a", 2, 3, 1, 4, 0, "EUR", "1.00"], ["acme/a", 0, 0, 0, 0, 0, "USD", "2.00"]]
