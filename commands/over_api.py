@@ -2,6 +2,7 @@
 
 import click
 
+from commands.audit.command import audit
 from commands.forward.command import forward
 from commands.reconcile.command import reconcile
 from commands.resources.endpoints import endpoints
@@ -13,4 +14,4 @@ from commands.training.command import training
 
 events.add_command(forward)
 events.add_command(reconcile)
-OVER_API: tuple[click.Command, ...] = (endpoints, events, prices, secrets, training, usage)
+OVER_API: tuple[click.Command, ...] = (audit, endpoints, events, prices, secrets, training, usage)
