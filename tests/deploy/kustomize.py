@@ -1,7 +1,4 @@
-"""What `kubectl kustomize` makes of our overlays, as far as they use it; anything else fails.
-
-`make deploy-check` compares the two where kubectl is installed.
-"""
+"""What `kubectl kustomize` makes of our overlays, as far as they use it; anything else fails."""
 
 import copy
 from collections.abc import Iterator
