@@ -1,9 +1,11 @@
 """Calls of journals against events: what is lost, rejected, different, and what is not wrong."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands.edges.journal_lines import journal_lines
 from commands.forward.billing_events import epoch_s, read_event
 from commands.reconcile.journal_check import JournalCheck, JournalError, read_calls
 from tests.fakes.listed_events import START_MS, listed_event, time_text
@@ -103,3 +105,8 @@ def test_call_that_moved_while_the_journals_were_read_counts_once() -> None:
 def test_line_that_is_no_call_is_named() -> None:
     with pytest.raises(JournalError, match="workspace_id"):
         read_calls([{"kept": "rejected", "event": {"idempotency_key": "01"}}])
+
+
+def test_directory_without_journals_is_named_once() -> None:
+    with pytest.raises(JournalError, match=r"^/nonexistent: there is no such directory"):
+        list(journal_lines(Path("/nonexistent")))
