@@ -7,7 +7,7 @@ and a key by the data directory of this machine's `tollgate up`.
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -29,10 +29,11 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the management API is, and a key of management scope. `admin_url`: the proxy's admin port, if known."""
+    """Where the management API is, and a key of management scope; where the proxy's two ports are, if that is known."""
 
     url: str
     api_key: str = field(repr=False)
+    proxy_url: str | None = None
     admin_url: str | None = None
 
 
@@ -50,6 +51,15 @@ class Connection:
 
     access: Access
     as_json: bool
+
+    def at_proxy(self, url: str | None) -> "Connection":
+        """The same key at the proxy: its URL as the flag says, or as the `up` on this machine does."""
+        if url is None and self.access.proxy_url is None:
+            raise click.UsageError("--proxy-url is needed: where calls go")
+        try:
+            return replace(self, access=replace(self.access, url=http_url(url or self.access.proxy_url or "")))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--proxy-url") from None
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run `work` with a client. A refusal or an unreachable API ends the command: one message, exit status 1."""

@@ -4,14 +4,30 @@ import click
 
 from commands.audit.command import audit
 from commands.forward.command import forward
+from commands.models.command import models
 from commands.reconcile.command import reconcile
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
+from commands.resources.groups import groups
+from commands.resources.keys import keys
 from commands.resources.prices import prices
 from commands.resources.secrets import secrets
 from commands.resources.usage import usage
+from commands.resources.webhooks import webhooks
 from commands.training.command import training
 
 events.add_command(forward)
 events.add_command(reconcile)
-OVER_API: tuple[click.Command, ...] = (audit, endpoints, events, prices, secrets, training, usage)
+OVER_API: tuple[click.Command, ...] = (
+    audit,
+    endpoints,
+    events,
+    groups,
+    keys,
+    models,
+    prices,
+    secrets,
+    training,
+    usage,
+    webhooks,
+)

@@ -10,6 +10,8 @@ from commands.errors import AwayError, RefusedError
 TIMEOUT_S = 30.0
 _RETRIES = 3
 _MAX_DETAILS = 2
+_SUCCESS = (200, 202)
+"""Of the management API, and of the proxy when it wakes a deployment."""
 
 
 class ManagementClient:
@@ -34,7 +36,7 @@ class ManagementClient:
         parameters = _parameters(query)
         for attempt in range(_RETRIES + 1):
             status, answer = await self._ask(method, path, body, parameters)
-            if status == 200:
+            if status in _SUCCESS:
                 return answer
             if status != 429 or attempt == _RETRIES:
                 break
@@ -64,7 +66,8 @@ def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _message(status: int, answer: dict[str, Any]) -> str:
     """At most three lines: the error, and the first fields that it names."""
-    details = answer.get("details") or []
-    lines = [f"{status}: {answer.get('error', 'no reason given')}"]
-    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in details[:_MAX_DETAILS]]
+    error = str(answer.get("error", "no reason given"))
+    named = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
+    lines = [f"{status}: {error}"]
+    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in named[:_MAX_DETAILS]]
     return "\n".join(lines)

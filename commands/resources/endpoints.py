@@ -1,15 +1,22 @@
 """`tollgate endpoints`: slugs and their targets (docs/reference/command-line.md#resources)."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO, TypeVar
 
 import click
 
-from commands.connection import Connection, over_api
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
+from commands.editing.bodies import body_of, check_something, file_option, only
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.paths import path
+from commands.editing.shown import call_and_print, print_answer
 from commands.output import Column
 from commands.resources.lists import print_list
+from policy.endpoints import PROVIDERS
 
-_PATH = "/v1/gateway/endpoints"
+F = TypeVar("F", bound=Callable[..., Any])
+_FLAGS = "--provider, --model, --environment, --secret, --target-model, --base-url, --project-id, --location"
 
 
 @click.group()
@@ -21,7 +28,99 @@ def endpoints() -> None:
 @over_api
 def list_endpoints(connection: Connection) -> None:
     """Print all endpoints."""
-    print_list(connection, _PATH, _COLUMNS)
+    print_list(connection, names.ENDPOINTS, _COLUMNS)
+
+
+@endpoints.command()
+@click.argument("endpoint", metavar="SLUG|ID")
+@over_api
+def get(endpoint: str, connection: Connection) -> None:
+    """Print one endpoint."""
+    print_answer(connection, connection.run(lambda client: names.endpoint(client, endpoint)))
+
+
+def _target_options(command: F) -> F:
+    for option in reversed(_TARGET_OPTIONS):
+        command = option(command)
+    return command
+
+
+_TARGET_OPTIONS = (
+    click.option("--provider", type=click.Choice(list(PROVIDERS), case_sensitive=False), help="Who answers."),
+    click.option("--model", help="PLATFORM: the model, by name or id."),
+    click.option("--environment", "environment_name", help="PLATFORM: the environment; `production` without it."),
+    click.option("--secret", help="The upstream's credential, by the secret's name or id."),
+    click.option("--target-model", help="The model's name at the upstream."),
+    click.option("--base-url", help="VENDOR_B_COMPATIBLE: the server."),
+    click.option("--project-id", help="VENDOR_C: the project in the vendor's cloud."),
+    click.option("--location", help="VENDOR_C: the location."),
+    file_option,
+)
+
+
+@endpoints.command()
+@click.argument("slug", required=False)
+@_target_options
+@over_api
+def create(slug: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+    """Create an endpoint for SLUG, with the target that flags or -f describe."""
+    body = body_of(file, only(slug=slug))
+
+    async def work(client: Client) -> Any:
+        given = await _target_of(client, flags)
+        if given:
+            body["targets"] = [_first_target(body) | given]
+        return await client.call("POST", names.ENDPOINTS, body)
+
+    print_answer(connection, connection.run(work))
+
+
+@endpoints.command("set")
+@click.argument("endpoint", metavar="SLUG|ID")
+@_target_options
+@over_api
+def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+    """Change the target. What no flag names stays, unless --provider or -f gives a new target."""
+    body = body_of(file, {})
+    check_something(body or only(**flags), _FLAGS)
+
+    async def work(client: Client) -> Any:
+        found = await names.endpoint(client, endpoint)
+        is_new = bool(body) or flags["provider"] is not None
+        given = await _target_of(client, flags)
+        if given:
+            body["targets"] = [(_first_target(body) if is_new else dict(found["targets"][0])) | given]
+        return await client.call("PATCH", path("gateway", "endpoints", found["id"]), body)
+
+    print_answer(connection, connection.run(work))
+
+
+@endpoints.command()
+@click.argument("endpoint", metavar="SLUG|ID")
+@yes_option
+@over_api
+def delete(endpoint: str, is_sure: bool, connection: Connection) -> None:
+    """Delete an endpoint. Its slug answers 404 from then on."""
+    found = connection.run(lambda client: names.endpoint(client, endpoint))
+    ask_before(f"endpoint {found['slug']}", is_sure)
+    call_and_print(connection, "DELETE", path("gateway", "endpoints", found["id"]))
+
+
+async def _target_of(client: Client, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of the target that flags give; names become ids."""
+    target = only(**{name: flags[name] for name in ("provider", "environment_name", "target_model", "base_url")})
+    if flags["model"] is not None:
+        target["model_id"] = (await names.model(client, flags["model"]))["id"]
+    if flags["secret"] is not None:
+        target["secret_id"] = (await names.secret(client, flags["secret"]))["id"]
+    if place := only(project_id=flags["project_id"], location=flags["location"]):
+        target["vendor_c_config"] = place
+    return target
+
+
+def _first_target(body: Mapping[str, Any]) -> dict[str, Any]:
+    targets = body.get("targets")
+    return dict(targets[0]) if isinstance(targets, list) and targets and isinstance(targets[0], dict) else {}
 
 
 def _target(field: str) -> Any:

@@ -30,6 +30,11 @@ async def all_items(client: Client, path: str, **query: Any) -> list[dict[str, A
 def print_list(connection: Connection, path: str, columns: Sequence[Column], **query: Any) -> None:
     """Print the whole list: as a table, or as JSON with `items` and `pagination`, as the API would on one page."""
     items = connection.run(lambda client: all_items(client, path, **query))
+    print_items(connection, items, columns)
+
+
+def print_items(connection: Connection, items: Sequence[dict[str, Any]], columns: Sequence[Column]) -> None:
+    """Print these items in the same form."""
     if connection.as_json:
         click.echo(json_text({"items": items, "pagination": {"has_more": False, "cursor": None}}))
     else:

@@ -5,11 +5,16 @@ import sys
 import click
 
 from commands.connection import Connection, over_api
+from commands.editing.paths import path
+from commands.output import Column
+from commands.training.jobs import jobs
+from commands.training.projects import projects
+from commands.training.tables import print_table
 
 
 @click.group()
 def training() -> None:
-    """Training jobs."""
+    """Training projects and jobs."""
 
 
 @training.command()
@@ -24,3 +29,24 @@ def watch(job: str, connection: Connection) -> None:
 
     printer = ProgressPrinter(lambda text: click.echo(text, nl=False), sys.stdout.isatty())
     sys.exit(0 if connection.run(lambda client: watch(client, job, printer)) else 1)
+
+
+@training.command("instance-types")
+@over_api
+def instance_types(connection: Connection) -> None:
+    """Print the most that one node of a job can get."""
+    answer = connection.run(lambda client: client.call("GET", path("training_instance_types")))
+    print_table(connection, answer, "instance_types", _INSTANCE_TYPE_COLUMNS)
+
+
+_INSTANCE_TYPE_COLUMNS = (
+    Column("NAME", lambda one: one["name"]),
+    Column("ID", lambda one: one["id"]),
+    Column("MILLICPU", lambda one: one["millicpu_limit"]),
+    Column("MEMORY MIB", lambda one: one["memory_limit_mib"]),
+    Column("GPUS", lambda one: one["gpu_count"]),
+    Column("GPU", lambda one: one["gpu_type"]),
+)
+
+training.add_command(jobs)
+training.add_command(projects)

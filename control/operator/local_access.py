@@ -29,7 +29,7 @@ def local_access(data: Path, workspace: str | None) -> Access:
         record = up_record.read(directory)
         keys = LocalKeys(directory, record.has_own_database)
         key = keys.of(_choose(keys.workspaces(), workspace))
-        return Access(record.control, key, record.admin)
+        return Access(record.control, key, record.proxy, record.admin)
     except (DataDirectoryError, LocalKeyError) as error:
         raise NoAccessError(str(error)) from None
 

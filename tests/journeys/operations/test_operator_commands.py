@@ -74,3 +74,32 @@ async def test_export_goes_on_after_a_kill_and_has_each_event_once(stage: Stage,
     assert len(listed.splitlines()) == 6
     everything = await operator.did("events", "export", "--since", stage.began, "--format", "jsonl")
     assert {json.loads(line)["idempotencyKey"] for line in everything.splitlines()} >= wanted.keys()
+
+
+async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Stage) -> None:
+    operator, name, slug = Operator(stage), stage.name, stage.slug
+    await operator.did("models", "create", name)
+    await operator.did("models", "deployments", "create", name, "d")
+    await operator.did("models", "deployments", "replicas", name, "d", stage.upstream.url)
+    await operator.did("models", "environments", "set", name, "production", "d")
+    await operator.did("endpoints", "create", slug, "--provider", "platform", "--model", name, "--target-model", "m")
+    root = await operator.answer(
+        "groups", "create", name, "--enforcement", "cascading", "--limit", f"{slug}:REQUEST/DAY=4"
+    )
+    await operator.did("groups", "create", f"{name}-kid", "--parent", name, "--slug", slug)
+    key = (await operator.answer("keys", "create", "--group", f"{name}-kid"))["api_key"]
+    await stage.ask(key)
+
+    async def is_used() -> bool:
+        return "25%  1 of 4 REQUEST today" in await operator.did("groups", "tree", name)
+
+    await stage.until(is_used, "the tree shows the call")
+    (tree,) = await operator.answer("groups", "tree", name)
+    assert [tree["usage"][0]["current_usage"], tree["children"][0]["usage"][0]["source_group"]] == [1, root["id"]]
+    own = [
+        item["prefix"] for item in (await operator.answer("keys", "list"))["items"] if item["name"] == "local commands"
+    ]
+    for prefix in own:
+        await stage.operator.call("DELETE", f"/v1/api_keys/{prefix}")
+    assert name in await operator.did("groups", "delete", name), "with a new key"
+    assert (await operator.run("groups", "get", f"{name}-kid")).stderr.count("\n") == 1

@@ -1,0 +1,1 @@
+"""What get, create, set and delete of every resource share: bodies, names, deletion, one thing shown."""

@@ -1,0 +1,54 @@
+"""Bodies for create and set: the API's JSON from a file or standard input, with what flags say put over it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import click
+
+file_option = click.option(
+    "-f", "--file", type=click.File(encoding="utf-8"), help="The API's JSON, from a file, or - for standard input."
+)
+
+
+def body_of(file: TextIO | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's object with the members of `given` put over it, member by member. Raises click.BadParameter."""
+    return _over(_read(file) if file is not None else {}, given)
+
+
+def only(**members: Any) -> dict[str, Any]:
+    """The members that are not None: what was not given is not sent."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def check_something(body: Mapping[str, Any], flags: str) -> None:
+    """Refuse a change that changes nothing. `flags`: the ones that would."""
+    if not body:
+        raise click.UsageError(f"nothing to change: give {flags} or -f")
+
+
+def _read(file: TextIO) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read(), object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="-f") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter("expected a JSON object", param_hint="-f")
+    return found
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The API refuses duplicate names; here one of them would be lost before it sees them."""
+    found = dict(members)
+    if len(found) != len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        lower = merged.get(name)
+        merged[name] = _over(lower, value) if isinstance(lower, dict) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,1 @@
+"""`tollgate groups tree`: the tree of groups with its limits and today's usage."""

@@ -1,0 +1,116 @@
+"""The tree of groups, made of the list of groups and each group's usage, as lines for people or as JSON. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commands.editing.limits import limits_of
+from commands.output import cell_text
+
+BAR_CELLS = 20
+Group = Mapping[str, Any]
+Usage = Mapping[str, Sequence[Mapping[str, Any]] | None]
+"""A group's usage by its id. None: it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A group and the groups below it, by external id."""
+
+    group: Group
+    children: tuple["Node", ...]
+
+
+def roots_of(groups: Sequence[Group]) -> tuple[Node, ...]:
+    """The trees. A group whose parent is not among `groups` is a root."""
+    known = {group["id"] for group in groups}
+    below: dict[str | None, list[Group]] = defaultdict(list)
+    for group in sorted(groups, key=_external_id):
+        parent = group["hierarchy"]["parent_group_id"]
+        below[parent if parent in known else None].append(group)
+
+    def node(group: Group) -> Node:
+        return Node(group, tuple(map(node, below[group["id"]])))
+
+    return tuple(map(node, below[None]))
+
+
+def find(roots: Sequence[Node], id: str) -> Node | None:
+    """The node of the group with this id."""
+    for node in roots:
+        found = node if node.group["id"] == id else find(node.children, id)
+        if found is not None:
+            return found
+    return None
+
+
+def groups_in(roots: Sequence[Node]) -> Iterator[Group]:
+    for node in roots:
+        yield node.group
+        yield from groups_in(node.children)
+
+
+def has_daily_limit(group: Group) -> bool:
+    """Whether its usage has entries."""
+    return any(model["usage_limits"] for model in group["effective_models"])
+
+
+def tree_text(roots: Sequence[Node], usage: Usage) -> str:
+    """A line per group, below it a line per slug, and a line per daily limit with a bar of what is used."""
+    return "\n".join(line for root in roots for line in _lines(root, usage, "", ""))
+
+
+def tree_json(roots: Sequence[Node], usage: Usage) -> list[dict[str, Any]]:
+    """The groups as the API shows them, with `usage` and `children`."""
+    return [
+        {**node.group, "usage": usage.get(node.group["id"], []), "children": tree_json(node.children, usage)}
+        for node in roots
+    ]
+
+
+def bar(used: int, threshold: int) -> str:
+    """Twenty cells. One that is not full shows no full bar, and one that is used no empty one."""
+    part = min(BAR_CELLS - 1, max(used * BAR_CELLS // threshold, 1 if used else 0))
+    full = BAR_CELLS if used >= threshold else part
+    return "█" * full + "░" * (BAR_CELLS - full)
+
+
+def _lines(node: Node, usage: Usage, first: str, rest: str) -> Iterator[str]:
+    group = node.group
+    yield first + _head(group)
+    inner = rest + ("│ " if node.children else "  ")
+    for line in _models(group, usage):
+        yield f"{inner}  {line}"
+    for place, child in enumerate(node.children):
+        is_last = place == len(node.children) - 1
+        yield from _lines(child, usage, rest + ("└─ " if is_last else "├─ "), rest + ("   " if is_last else "│  "))
+
+
+def _head(group: Group) -> str:
+    name = group["metadata"]["name"]
+    shown = [cell_text(_external_id(group)), *([cell_text(name)] if name else []), group["id"]]
+    return "  ".join(shown) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
+
+
+def _models(group: Group, usage: Usage) -> Iterator[str]:
+    entries = usage.get(group["id"], ())
+    for model in group["models"]:
+        slug = cell_text(model["slug"])
+        yield f"{slug}  {', '.join(limits_of(model)) or 'no limits of its own'}"
+        for entry in entries or ():
+            if entry["slug"] == model["slug"]:
+                yield f"  {_usage(entry, group['id'])}"
+    if entries is None:
+        yield "usage of today is not known"
+
+
+def _usage(entry: Mapping[str, Any], group_id: str) -> str:
+    used, threshold = entry["current_usage"], entry["threshold"]
+    share = f"{100 * used // threshold}%"
+    source = "" if entry["source_group"] == group_id else f"  set by {entry['source_group']}"
+    return f"{bar(used, threshold)} {share:>4}  {used} of {threshold} {entry['type']} today{source}"
+
+
+def _external_id(group: Group) -> str:
+    return str(group["metadata"]["external_entity_id"])

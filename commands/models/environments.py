@@ -1,0 +1,84 @@
+"""`tollgate models environments`: names that point to a deployment of a model."""
+
+from typing import Any
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.paths import path
+from commands.editing.shown import print_answer
+from commands.output import Column
+from commands.resources.lists import all_items, print_items
+
+_model = click.argument("model", metavar="MODEL")
+_environment = click.argument("environment", metavar="NAME")
+
+
+@click.group()
+def environments() -> None:
+    """Environments of a model, such as `production`: names that point to a deployment."""
+
+
+@environments.command("list")
+@_model
+@over_api
+def list_environments(model: str, connection: Connection) -> None:
+    """Print all environments of a model."""
+
+    async def work(client: Client) -> Any:
+        return await all_items(client, path("models", (await names.model(client, model))["id"], "environments"))
+
+    print_items(connection, connection.run(work), _COLUMNS)
+
+
+@environments.command()
+@_model
+@_environment
+@over_api
+def get(model: str, environment: str, connection: Connection) -> None:
+    """Print one environment."""
+    _call(connection, "GET", model, environment)
+
+
+@environments.command("set")
+@_model
+@_environment
+@click.argument("deployment", metavar="DEPLOYMENT")
+@over_api
+def set_environment(model: str, environment: str, deployment: str, connection: Connection) -> None:
+    """Point an environment to a deployment, by name or id. Makes the environment if it is not there."""
+
+    async def work(client: Client) -> Any:
+        id = (await names.model(client, model))["id"]
+        found = await names.deployment(client, id, deployment)
+        return await client.call("PUT", path("models", id, "environments", environment), {"deployment_id": found["id"]})
+
+    print_answer(connection, connection.run(work))
+
+
+@environments.command()
+@_model
+@_environment
+@yes_option
+@over_api
+def delete(model: str, environment: str, is_sure: bool, connection: Connection) -> None:
+    """Delete an environment that no endpoint routes to. The deployment stays."""
+    ask_before(f"environment {environment} of {model}", is_sure)
+    _call(connection, "DELETE", model, environment)
+
+
+def _call(connection: Connection, method: str, model: str, environment: str) -> None:
+    async def work(client: Client) -> Any:
+        id = (await names.model(client, model))["id"]
+        return await client.call(method, path("models", id, "environments", environment))
+
+    print_answer(connection, connection.run(work))
+
+
+_COLUMNS = (
+    Column("NAME", lambda environment: environment["name"]),
+    Column("DEPLOYMENT", lambda environment: environment["deployment_id"]),
+    Column("UPDATED", lambda environment: environment["updated_at"]),
+)

@@ -1,0 +1,161 @@
+"""`tollgate groups`: who may call which slugs, and how much (docs/reference/command-line.md#resources)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
+from commands.editing.bodies import body_of, check_something, file_option, only
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
+from commands.editing.paths import path
+from commands.editing.shown import details, print_answer
+from commands.group_tree.command import tree
+from commands.output import Column, json_text, table
+from commands.resources.lists import print_list
+
+_group = click.argument("group", metavar="ID")
+_limit_option = click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    callback=parse_limits,
+    metavar="SLUG:TYPE/UNIT=N",
+    help="A limit, such as acme/chat:REQUEST/MINUTE=60, and access to its slug; N may be `none`. May be repeated.",
+)
+_slug_option = click.option(
+    "--slug", "slugs", multiple=True, help="Access to a slug, without a limit of its own. May be repeated."
+)
+
+
+@click.group()
+def groups() -> None:
+    """Groups: who may call which slugs, and how much. ID is a group's id or external id."""
+
+
+@groups.command("list")
+@over_api
+def list_groups(connection: Connection) -> None:
+    """Print all groups."""
+    print_list(connection, names.GROUPS, _COLUMNS)
+
+
+@groups.command()
+@_group
+@over_api
+def get(group: str, connection: Connection) -> None:
+    """Print one group, with its own limits and those that bind it."""
+    _print_group(connection, connection.run(lambda client: names.group(client, group)))
+
+
+@groups.command()
+@click.argument("external_id", metavar="[ID]", required=False)
+@click.option("--name", help="A name for people.")
+@click.option("--parent", metavar="ID", help="The group above, by id or external id.")
+@click.option(
+    "--enforcement",
+    type=click.Choice(["INDEPENDENT", "CASCADING"], case_sensitive=False),
+    help="How limits of the tree are counted; the parent's, or INDEPENDENT.",
+)
+@_slug_option
+@_limit_option
+@file_option
+@over_api
+def create(external_id: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+    """Create a group with the external id ID."""
+    metadata = only(external_entity_id=external_id, name=flags["name"])
+    hierarchy = only(limit_enforcement=flags["enforcement"])
+    body = body_of(file, {name: given for name, given in (("metadata", metadata), ("hierarchy", hierarchy)) if given})
+    _add_models(body, body.get("models") or [], flags["slugs"], flags["limits"])
+
+    async def work(client: Client) -> Any:
+        if flags["parent"] is not None:
+            above = await names.group_id(client, flags["parent"])
+            body["hierarchy"] = {**(body.get("hierarchy") or {}), "parent_group_id": above}
+        return await client.call("POST", names.GROUPS, body)
+
+    _print_group(connection, connection.run(work))
+
+
+@groups.command("set")
+@_group
+@click.option("--name", help="A name for people; an empty text removes it.")
+@_slug_option
+@_limit_option
+@click.option("--remove-slug", "removed", multiple=True, help="Take access to a slug away. May be repeated.")
+@file_option
+@over_api
+def set_group(group: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+    """Change a group. Flags change what they name and leave the rest; `models` of -f replaces the whole list."""
+    body = body_of(file, {} if flags["name"] is None else {"metadata": {"name": flags["name"] or None}})
+    changes_models = bool(flags["slugs"] or flags["limits"] or flags["removed"])
+    check_something(body or only(models=changes_models or None), "--name, --slug, --limit, --remove-slug")
+
+    async def work(client: Client) -> Any:
+        found = await names.group(client, group)
+        if changes_models:
+            present = body["models"] if body.get("models") is not None else found["models"]
+            left = _without(present, flags["removed"])
+            _add_models(body, left, flags["slugs"], flags["limits"])
+            body.setdefault("models", left)
+        return await client.call("PATCH", path("gateway", "groups", found["id"]), body)
+
+    _print_group(connection, connection.run(work))
+
+
+@groups.command()
+@_group
+@yes_option
+@over_api
+def delete(group: str, is_sure: bool, connection: Connection) -> None:
+    """Delete a group, all groups below it and all their keys."""
+    found = connection.run(lambda client: names.group(client, group))
+    external_id = found["metadata"]["external_entity_id"]
+    ask_before(f"group {external_id} ({found['id']}), all groups below it and all their keys", is_sure)
+    place = path("gateway", "groups", found["id"])
+    print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
+
+
+def _add_models(
+    body: dict[str, Any], present: Sequence[Mapping[str, Any]], slugs: Sequence[str], limits: Sequence[LimitChange]
+) -> None:
+    if slugs or limits:
+        body["models"] = changed(present, slugs, limits)
+
+
+def _without(models: Sequence[Mapping[str, Any]], removed: Sequence[str]) -> list[Mapping[str, Any]]:
+    missing = set(removed) - {model["slug"] for model in models}
+    if missing:
+        raise click.ClickException(f"the group has no access to {', '.join(sorted(missing))}")
+    return [model for model in models if model["slug"] not in removed]
+
+
+def _print_group(connection: Connection, group: dict[str, Any]) -> None:
+    if connection.as_json:
+        click.echo(json_text(group))
+        return
+    bound = {model["slug"]: model for model in group["effective_models"]}
+    click.echo(details({name: value for name, value in group.items() if name not in ("models", "effective_models")}))
+    click.echo()
+    columns = (*_MODEL_COLUMNS, Column("EFFECTIVE LIMITS", lambda model: _limits_text(bound.get(model["slug"], {}))))
+    click.echo(table(columns, group["models"]))
+
+
+def _limits_text(model: Mapping[str, Any]) -> str:
+    return ", ".join(limits_of(model))
+
+
+_MODEL_COLUMNS = (Column("SLUG", lambda model: model["slug"]), Column("OWN LIMITS", _limits_text))
+_COLUMNS = (
+    Column("EXTERNAL ID", lambda group: group["metadata"]["external_entity_id"]),
+    Column("NAME", lambda group: group["metadata"]["name"]),
+    Column("ID", lambda group: group["id"]),
+    Column("PARENT", lambda group: group["hierarchy"]["parent_group_id"]),
+    Column("ENFORCEMENT", lambda group: group["hierarchy"]["limit_enforcement"]),
+    Column("SLUGS", lambda group: len(group["models"])),
+    Column("UPDATED", lambda group: group["updated_at"]),
+)
+
+groups.add_command(tree)

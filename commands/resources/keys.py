@@ -1,0 +1,97 @@
+"""`tollgate keys`: federated keys of a group, and the workspace's own (docs/reference/command-line.md#resources)."""
+
+from typing import Any
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
+from commands.editing.bodies import only
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.paths import path
+from commands.editing.shown import print_answer
+from commands.output import Column
+from commands.resources.lists import all_items, print_items
+from policy.credentials import KeyKind
+
+_WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]
+_group_option = click.option(
+    "--group", metavar="ID", help="The group, by id or external id; without it, the workspace's own keys."
+)
+
+
+@click.group()
+def keys() -> None:
+    """API keys of a group, or of the workspace. A key is shown once, when it is created."""
+
+
+@keys.command("list")
+@_group_option
+@over_api
+def list_keys(group: str | None, connection: Connection) -> None:
+    """Print all keys of a group, or of the workspace."""
+
+    async def work(client: Client) -> Any:
+        return await all_items(client, await _listed(client, group))
+
+    print_items(connection, connection.run(work), _COLUMNS)
+
+
+@keys.command()
+@click.argument("prefix")
+@_group_option
+@over_api
+def get(prefix: str, group: str | None, connection: Connection) -> None:
+    """Print one key, without its secret part."""
+
+    async def work(client: Client) -> Any:
+        return await client.call("GET", await _listed(client, group) + path(prefix).removeprefix("/v1"))
+
+    print_answer(connection, connection.run(work))
+
+
+@keys.command()
+@_group_option
+@click.option("--name", help="What the key is for.")
+@click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), help="Of a workspace key: what it may do.")
+@over_api
+def create(group: str | None, name: str | None, kind: str | None, connection: Connection) -> None:
+    """Create a key and print it. It is shown only here."""
+    if (group is None) == (kind is None):
+        raise click.UsageError("give --group for a group's key, or --type for a key of the workspace")
+
+    async def work(client: Client) -> Any:
+        return await client.call("POST", await _listed(client, group), only(name=name, type=kind))
+
+    print_answer(connection, connection.run(work))
+
+
+@keys.command()
+@click.argument("prefix")
+@_group_option
+@yes_option
+@over_api
+def delete(prefix: str, group: str | None, is_sure: bool, connection: Connection) -> None:
+    """Revoke a key. Its calls are refused within a second."""
+    ask_before(f"key {prefix}", is_sure)
+
+    async def work(client: Client) -> Any:
+        return await client.call("DELETE", await _listed(client, group) + path(prefix).removeprefix("/v1"))
+
+    print_answer(connection, connection.run(work))
+
+
+async def _listed(client: Client, group: str | None) -> str:
+    """The path of the list of keys."""
+    if group is None:
+        return path("api_keys")
+    return path("gateway", "groups", await names.group_id(client, group), "api_keys")
+
+
+_COLUMNS = (
+    Column("PREFIX", lambda key: key["prefix"]),
+    Column("NAME", lambda key: key["name"]),
+    Column("TYPE", lambda key: key.get("type", KeyKind.FEDERATED.value)),
+    Column("CREATED", lambda key: key["created_at"]),
+    Column("LAST USED", lambda key: key["last_used_at"]),
+)

@@ -1,0 +1,161 @@
+"""`tollgate webhooks`: receivers of billing events (docs/reference/command-line.md#resources)."""
+
+from typing import Any, TextIO
+
+import click
+
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
+from commands.editing.bodies import body_of, check_something, file_option, only
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.paths import path
+from commands.editing.shown import print_answer
+from commands.output import Column
+from commands.resources.lists import items_of, print_items, print_list
+
+_webhook = click.argument("webhook", metavar="ID|URL")
+
+
+@click.group()
+def webhooks() -> None:
+    """Receivers of billing events."""
+
+
+@webhooks.command("list")
+@over_api
+def list_webhooks(connection: Connection) -> None:
+    """Print all webhooks."""
+    print_list(connection, names.WEBHOOKS, _COLUMNS)
+
+
+@webhooks.command()
+@_webhook
+@over_api
+def get(webhook: str, connection: Connection) -> None:
+    """Print one webhook."""
+    print_answer(connection, connection.run(lambda client: names.webhook(client, webhook)))
+
+
+@webhooks.command()
+@click.argument("receiver", metavar="URL", required=False)
+@click.option("--description", help="What it is for.")
+@file_option
+@over_api
+def create(receiver: str | None, description: str | None, file: TextIO | None, connection: Connection) -> None:
+    """Create a webhook and print it with its secret. The secret is shown only here."""
+    body = body_of(file, only(url=receiver, description=description))
+    print_answer(connection, connection.run(lambda client: client.call("POST", names.WEBHOOKS, body)))
+
+
+@webhooks.command("set")
+@_webhook
+@click.option("--receiver", metavar="URL", help="Another receiver. Nothing is sent to the old one any more.")
+@click.option("--description", help="What it is for; an empty text removes it.")
+@click.option("--enable/--disable", "enabled", default=None, help="Events that come in while disabled are never sent.")
+@file_option
+@over_api
+def set_webhook(webhook: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+    """Change a webhook."""
+    given = only(url=flags.pop("receiver"), **flags)
+    if given.get("description") == "":
+        given["description"] = None
+    body = body_of(file, given)
+    check_something(body, "--receiver, --description, --enable, --disable")
+    _patch(connection, webhook, body)
+
+
+@webhooks.command()
+@_webhook
+@click.option("--overlap-s", type=click.IntRange(0), help="How long the old secret signs as well; a day by default.")
+@over_api
+def rotate(webhook: str, overlap_s: int | None, connection: Connection) -> None:
+    """Make a new secret and print it. It is shown only here."""
+    _patch(connection, webhook, {"rotate_secret": True} | only(secret_overlap_seconds=overlap_s))
+
+
+@webhooks.command()
+@_webhook
+@yes_option
+@over_api
+def delete(webhook: str, is_sure: bool, connection: Connection) -> None:
+    """Delete a webhook, and what waits to be sent to it."""
+    found = connection.run(lambda client: names.webhook(client, webhook))
+    ask_before(f"webhook {found['id']} ({found['url']})", is_sure)
+    place = path("gateway", "webhooks", found["id"])
+    print_answer(connection, connection.run(lambda client: client.call("DELETE", place)))
+
+
+@webhooks.command()
+@_webhook
+@over_api
+def test(webhook: str, connection: Connection) -> None:
+    """Send a message of type TEST."""
+    _post(connection, webhook, "test")
+
+
+@webhooks.command()
+@_webhook
+@click.argument("delivery")
+@over_api
+def redeliver(webhook: str, delivery: str, connection: Connection) -> None:
+    """Send the message DELIVERY again."""
+    _post(connection, webhook, "deliveries", delivery, "redeliver")
+
+
+@webhooks.command()
+@_webhook
+@click.option("--status", type=click.Choice(["PENDING", "DELIVERED", "DEAD"], case_sensitive=False))
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@over_api
+def deliveries(webhook: str, status: str | None, limit: int, connection: Connection) -> None:
+    """Print the latest messages to a webhook, the newest first."""
+
+    async def work(client: Client) -> Any:
+        found = await names.webhook(client, webhook)
+        items: list[Any] = []
+        async for item in items_of(client, path("gateway", "webhooks", found["id"], "deliveries"), status=status):
+            items.append(item)
+            if len(items) == limit:
+                break
+        return items
+
+    print_items(connection, connection.run(work), _DELIVERY_COLUMNS)
+
+
+def _patch(connection: Connection, webhook: str, body: Any) -> None:
+    async def work(client: Client) -> Any:
+        found = await names.webhook(client, webhook)
+        return await client.call("PATCH", path("gateway", "webhooks", found["id"]), body)
+
+    print_answer(connection, connection.run(work))
+
+
+def _post(connection: Connection, webhook: str, *below: str) -> None:
+    async def work(client: Client) -> Any:
+        found = await names.webhook(client, webhook)
+        return await client.call("POST", path("gateway", "webhooks", found["id"], *below))
+
+    print_answer(connection, connection.run(work))
+
+
+def _last_error(delivery: Any) -> Any:
+    attempts = delivery["attempts"]
+    return attempts[-1]["error"] if attempts else None
+
+
+_COLUMNS = (
+    Column("ID", lambda webhook: webhook["id"]),
+    Column("URL", lambda webhook: webhook["url"]),
+    Column("ENABLED", lambda webhook: "yes" if webhook["enabled"] else "no"),
+    Column("DESCRIPTION", lambda webhook: webhook["description"]),
+    Column("UPDATED", lambda webhook: webhook["updated_at"]),
+)
+_DELIVERY_COLUMNS = (
+    Column("ID", lambda delivery: delivery["id"]),
+    Column("TYPE", lambda delivery: delivery["type"]),
+    Column("STATUS", lambda delivery: delivery["status"]),
+    Column("EVENTS", lambda delivery: delivery["event_count"]),
+    Column("ATTEMPTS", lambda delivery: delivery["attempt_count"]),
+    Column("CREATED", lambda delivery: delivery["created_at"]),
+    Column("LAST ERROR", _last_error),
+)

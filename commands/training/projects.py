@@ -1,0 +1,62 @@
+"""`tollgate training projects`: names for training jobs that belong together."""
+
+import click
+
+from commands.connection import Connection, over_api
+from commands.editing import names
+from commands.editing.deletion import ask_before, yes_option
+from commands.editing.paths import path
+from commands.editing.shown import call_and_print, print_answer
+from commands.output import Column
+from commands.training.tables import print_table
+
+PROJECTS = path("training_projects")
+_project = click.argument("project", metavar="NAME|ID")
+
+
+@click.group()
+def projects() -> None:
+    """Training projects."""
+
+
+@projects.command("list")
+@over_api
+def list_projects(connection: Connection) -> None:
+    """Print all projects, the newest first."""
+    answer = connection.run(lambda client: client.call("GET", PROJECTS))
+    print_table(connection, answer, "training_projects", _COLUMNS)
+
+
+@projects.command()
+@_project
+@over_api
+def get(project: str, connection: Connection) -> None:
+    """Print one project."""
+    print_answer(connection, connection.run(lambda client: names.training_project(client, project)))
+
+
+@projects.command()
+@click.argument("name")
+@over_api
+def create(name: str, connection: Connection) -> None:
+    """Create a project, or find the one of that name."""
+    call_and_print(connection, "POST", PROJECTS, {"training_project": {"name": name}})
+
+
+@projects.command()
+@_project
+@yes_option
+@over_api
+def delete(project: str, is_sure: bool, connection: Connection) -> None:
+    """Delete a project whose jobs have ended, with its jobs and their checkpoints."""
+    found = connection.run(lambda client: names.training_project(client, project))
+    ask_before(f"training project {found['name']} with its jobs and checkpoints", is_sure)
+    call_and_print(connection, "DELETE", path("training_projects", found["id"]))
+
+
+_COLUMNS = (
+    Column("NAME", lambda project: project["name"]),
+    Column("ID", lambda project: project["id"]),
+    Column("LATEST JOB", lambda project: (project["latest_job"] or {}).get("current_status")),
+    Column("UPDATED", lambda project: project["updated_at"]),
+)

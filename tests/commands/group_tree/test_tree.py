@@ -1,0 +1,57 @@
+"""The tree of groups: its drawing, bars and JSON."""
+
+from typing import Any
+
+import pytest
+
+from commands.group_tree.tree import bar, find, roots_of, tree_json, tree_text
+
+DAY = {"type": "REQUEST", "unit": "DAY", "threshold": 100}
+USED = {"slug": "a/b", "type": "REQUEST", "threshold": 100, "current_usage": 42, "source_group": "grp_root"}
+
+
+def group(external_id: str, parent: str | None = None, enforcement: str = "CASCADING") -> dict[str, Any]:
+    hierarchy = {"limit_enforcement": enforcement, "parent_group_id": f"grp_{parent}" if parent else None}
+    models = [{"slug": "a/b", "rate_limits": [], "usage_limits": [] if parent else [DAY]}]
+    names = {"external_entity_id": external_id, "name": None}
+    return {"id": f"grp_{external_id}", "metadata": names, "models": models, "hierarchy": hierarchy}
+
+
+GROUPS = [group("leaf", "kid"), group("root"), group("kid", "root"), group("alone", enforcement="INDEPENDENT")]
+
+
+def test_tree_shows_limits_and_usage_of_each_group() -> None:
+    usage = {"grp_root": [USED], "grp_kid": [USED], "grp_leaf": None}
+    assert tree_text(roots_of(GROUPS), usage).splitlines() == [
+        "alone  grp_alone",
+        "    a/b  100 REQUEST/DAY",
+        "root  grp_root  CASCADING",
+        "│   a/b  100 REQUEST/DAY",
+        "│     ████████░░░░░░░░░░░░  42%  42 of 100 REQUEST today",
+        "└─ kid  grp_kid  CASCADING",
+        "   │   a/b  no limits of its own",
+        "   │     ████████░░░░░░░░░░░░  42%  42 of 100 REQUEST today  set by grp_root",
+        "   └─ leaf  grp_leaf  CASCADING",
+        "          a/b  no limits of its own",
+        "          usage of today is not known",
+    ]
+
+
+def test_part_of_a_tree_is_found_and_shown_as_json() -> None:
+    kid = find(roots_of(GROUPS), "grp_kid")
+    assert kid is not None
+    (shown,) = tree_json([kid], {"grp_kid": [USED]})
+    assert (shown["id"], shown["usage"]) == ("grp_kid", [USED])
+    assert [child["id"] for child in shown["children"]] == ["grp_leaf"]
+    assert find(roots_of(GROUPS), "grp_none") is None
+
+
+def test_group_whose_parent_was_not_listed_is_a_root() -> None:
+    """It was created while the list was read."""
+    assert [node.group["id"] for node in roots_of([group("kid", "gone")])] == ["grp_kid"]
+
+
+@pytest.mark.parametrize(("used", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20), (5000, 20)])
+def test_bar_is_full_only_at_its_limit_and_empty_only_unused(used: int, full: int) -> None:
+    assert bar(used, 1000).count("█") == full
+    assert len(bar(used, 1000)) == 20

@@ -1,0 +1,146 @@
+"""Commands over the management API with an API in memory: what they ask, print and refuse."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from commands import connection
+from commands.connection import Connection
+from commands.errors import RefusedError
+from control.operator.cli import tollgate
+from tests.commands.fake_api import FakeApi, page
+
+ENDPOINT = {
+    "id": "ep_1",
+    "slug": "acme/chat",
+    "targets": [{"provider": "VENDOR_B", "secret_id": "sec_1", "target_model": "old"}],
+    "updated_at": "2026-11-24T00:00:00.000Z",
+}
+SECRETS = page({"id": "sec_1", "name": "openai"}, {"id": "sec_2", "name": "other"})
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """Answers in place of a management API."""
+    fake = FakeApi({"GET /v1/secrets": SECRETS, "GET /v1/gateway/endpoints": page(ENDPOINT)})
+
+    def run(self: Connection, work: Any) -> Any:
+        try:
+            return asyncio.run(work(fake))
+        except RefusedError as error:
+            raise click.ClickException(str(error)) from None
+
+    monkeypatch.setattr(connection.Connection, "run", run)
+    monkeypatch.setenv("TOLLGATE_API_KEY", "tg_x")
+    return fake
+
+
+def run(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(tollgate, words, input=stdin)
+
+
+def done(*words: str, stdin: str = "") -> str:
+    result = run(*words, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name)
+
+
+@pytest.mark.parametrize("words", list(commands(tollgate)), ids=" ".join)
+def test_no_flag_of_a_command_hides_another(words: tuple[str, ...]) -> None:
+    """Click warns, and warnings are errors."""
+    if words not in (("control",), ("proxy",), ("trainer",)):  # they become other programs
+        assert run(*words, "--help").exit_code == 0
+
+
+def test_endpoint_set_changes_what_flags_name_and_keeps_the_rest(api: FakeApi) -> None:
+    api.answers["PATCH /v1/gateway/endpoints/ep_1"] = ENDPOINT
+    done("endpoints", "set", "acme/chat", "--target-model", "new")
+    done("endpoints", "set", "ep_1", "--secret", "other")
+    done("endpoints", "set", "acme/chat", "--provider", "vendor_a", "--secret", "openai", "--target-model", "x")
+    assert [body["targets"] for body in api.bodies("PATCH")] == [
+        [{"provider": "VENDOR_B", "secret_id": "sec_1", "target_model": "new"}],
+        [{"provider": "VENDOR_B", "secret_id": "sec_2", "target_model": "old"}],
+        [{"provider": "VENDOR_A", "secret_id": "sec_1", "target_model": "x"}],
+    ]
+
+
+def test_endpoint_is_created_from_a_file_and_flags(api: FakeApi) -> None:
+    api.answers["POST /v1/gateway/endpoints"] = ENDPOINT
+    file = json.dumps({"slug": "acme/file", "targets": [{"provider": "VENDOR_B", "target_model": "m"}]})
+    done("endpoints", "create", "acme/chat", "--secret", "openai", "-f", "-", stdin=file)
+    target = {"provider": "VENDOR_B", "target_model": "m", "secret_id": "sec_1"}
+    assert api.bodies("POST") == [{"slug": "acme/chat", "targets": [target]}]
+
+
+def test_secret_value_comes_from_standard_input_and_is_never_printed(api: FakeApi) -> None:
+    api.answers["POST /v1/secrets"] = {"id": "sec_1", "name": "openai"}
+    out = done("secrets", "set", "openai", stdin="sk-value\r\n")
+    assert api.bodies("POST") == [{"name": "openai", "value": "sk-value"}]
+    assert "sk-value" not in out
+    for words, told in (
+        (("create", "openai"), "there is a secret 'openai' already"),
+        (("set", "none"), "there is no secret 'none'"),
+    ):
+        refused = run("secrets", *words, stdin="v")
+        assert (refused.exit_code, told in refused.output) == (1, True)
+    assert "the value is empty" in run("secrets", "set", "openai", stdin="\n").output
+    assert len(api.bodies("POST")) == 1
+
+
+def test_group_set_changes_one_limit_and_keeps_the_other_slugs(api: FakeApi) -> None:
+    limit = {"type": "REQUEST", "unit": "DAY", "threshold": 5}
+    models = [{"slug": "a/b", "rate_limits": [], "usage_limits": [limit]}, {"slug": "a/c", "rate_limits": []}]
+    hierarchy = {"limit_enforcement": "INDEPENDENT", "parent_group_id": None}
+    group = {"id": "grp_1", "metadata": {"external_entity_id": "g"}, "models": models, "hierarchy": hierarchy}
+    group |= {"effective_models": []}
+    api.answers |= {"GET /v1/gateway/groups": page(group), "PATCH /v1/gateway/groups/grp_1": group}
+    done("groups", "set", "g", "--limit", "a/b:REQUEST/DAY=9", "--remove-slug", "a/c")
+    done("groups", "set", "g", "--name", "")
+    raised = {"slug": "a/b", "rate_limits": [], "usage_limits": [limit | {"threshold": 9}]}
+    assert api.bodies("PATCH") == [{"models": [raised]}, {"metadata": {"name": None}}]
+    assert "the group has no access to a/x" in run("groups", "set", "g", "--remove-slug", "a/x").output
+    assert "nothing to change" in run("groups", "set", "g").output
+
+
+def test_key_needs_a_group_or_a_type(api: FakeApi) -> None:
+    assert run("keys", "create").exit_code == 2
+    assert run("keys", "create", "--group", "g", "--type", "WORKSPACE_INVOKE").exit_code == 2
+    api.answers["POST /v1/api_keys"] = {"api_key": "tg_y", "prefix": "tg_y"}
+    assert (
+        json.loads(done("keys", "create", "--type", "WORKSPACE_INVOKE", "--json")) == api.answers["POST /v1/api_keys"]
+    )
+
+
+def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
+    api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
+    done("endpoints", "delete", "acme/chat")
+    assert [asked for asked in api.asked if asked[0] == "DELETE"]
+
+
+def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def confirm(text: str, **_options: Any) -> None:
+        asked.append(text)
+        raise click.Abort
+
+    monkeypatch.setattr("commands.editing.deletion.click.confirm", confirm)
+    api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
+    monkeypatch.setattr("commands.editing.deletion.is_terminal", lambda: True)
+    assert run("endpoints", "delete", "acme/chat").exit_code == 1
+    assert asked == ["Delete endpoint acme/chat?"]
+    assert not [call for call in api.asked if call[0] == "DELETE"]
+    done("endpoints", "delete", "acme/chat", "--yes")
