@@ -51,7 +51,7 @@ def test_a_segment_of_a_path_stays_one() -> None:
 def test_limits_replace_their_type_and_keep_the_others() -> None:
     minute: dict[str, Any] = {"type": "REQUEST", "unit": "MINUTE", "threshold": 60}
     tokens: dict[str, Any] = {"type": "TOKEN", "unit": "DAY", "threshold": 9}
-    models = [{"slug": "a/b", "rate_limits": [minute], "usage_limits": [tokens]}, {"slug": "a/c"}]
+    models: list[dict[str, Any]] = [{"slug": "a/b", "rate_limits": [minute], "usage_limits": [tokens]}, {"slug": "a/c"}]
     second = {"type": "REQUEST", "unit": "SECOND", "threshold": 5}
     assert changed(models, ["a/d", "a/c"], limits("a/b:request/second=5", "a/b:TOKEN/DAY=none")) == [
         {"slug": "a/b", "rate_limits": [second], "usage_limits": []},
