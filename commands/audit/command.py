@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commands.audit.export import PATH, SETTLED, Position, Selection, export
+from commands.audit.export import PATH, SETTLED, Position, Selection, export, of_settled
 from commands.audit.formats import FORMATS
 from commands.connection import Client, Connection, over_api
 from commands.errors import ManagementError
@@ -50,7 +50,7 @@ def list_changes(connection: Connection, since: str | None, until: str | None, a
 
 @audit.command("export")
 @click.option("--since", help="The first moment, inclusive: ISO 8601, or so long ago (24h, 7d).")
-@click.option("--until", default=SETTLED, help="The end, exclusive; by default a minute ago.")
+@click.option("--until", default=SETTLED, help="The end, exclusive; by default a minute ago, with --output no later.")
 @_actor_option
 @click.option("--format", type=click.Choice(FORMATS), default=FORMATS[1], show_default=True)
 @click.option(
@@ -81,6 +81,7 @@ class _StandardOutput:
 def _into_file(connection: Connection, selection: Selection, asked: dict[str, Any], output: Path) -> None:
     from commands.edges.export_file import opened
 
+    selection = of_settled(selection, time_from(SETTLED, "--until"))
     try:
         with opened(output) as file:
             before = _position(file, output, asked)

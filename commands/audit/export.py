@@ -39,6 +39,11 @@ class Position:
     has_head: bool = False
 
 
+def of_settled(selection: Selection, settled: str) -> Selection:
+    """The window cut where changes have committed: what comes later would be missing from a file for ever."""
+    return replace(selection, until=min(selection.until, settled))
+
+
 class Sink(Protocol):
     """Where the changes go."""
 

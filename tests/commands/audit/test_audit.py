@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands.audit.export import Position, Selection, export
+from commands.audit.export import Position, Selection, export, of_settled
 from commands.audit.formats import CSV, JSON_LINES, head, lines
 from commands.edges.export_file import opened
 
@@ -99,6 +99,11 @@ async def test_an_end_before_the_start_asks_nothing(tmp_path: Path) -> None:
     trail = Trail()
     await run(trail, tmp_path / "audit.jsonl", until=0)
     assert trail.asked == []
+
+
+def test_an_end_that_is_not_settled_is_cut() -> None:
+    assert of_settled(selection(9), moment(5)).until == moment(5)
+    assert of_settled(selection(3), moment(5)).until == moment(3)
 
 
 def test_csv_has_the_sides_as_json_and_no_formulas() -> None:
