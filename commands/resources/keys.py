@@ -54,16 +54,23 @@ def get(prefix: str, group: str | None, connection: Connection) -> None:
 @_group_option
 @click.option("--name", help="What the key is for.")
 @click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), help="Of a workspace key: what it may do.")
+@click.option("--only-key", is_flag=True, help="Print nothing but the key: KEY=$(tollgate keys create … --only-key).")
 @over_api
-def create(group: str | None, name: str | None, kind: str | None, connection: Connection) -> None:
+def create(group: str | None, name: str | None, kind: str | None, only_key: bool, connection: Connection) -> None:
     """Create a key and print it. It is shown only here."""
     if (group is None) == (kind is None):
         raise click.UsageError("give --group for a group's key, or --type for a key of the workspace")
+    if only_key and connection.as_json:
+        raise click.UsageError("give --only-key or --json, not both")
 
     async def work(client: Client) -> Any:
         return await client.call("POST", await _listed(client, group), only(name=name, type=kind))
 
-    print_answer(connection, connection.run(work))
+    created = connection.run(work)
+    if only_key:
+        click.echo(created["api_key"])
+    else:
+        print_answer(connection, created)
 
 
 @keys.command()

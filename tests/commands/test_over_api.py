@@ -124,6 +124,14 @@ def test_key_needs_a_group_or_a_type(api: FakeApi) -> None:
     )
 
 
+def test_only_the_key_is_printed_for_a_script(api: FakeApi) -> None:
+    api.answers["GET /v1/gateway/groups"] = page({"id": "grp_1", "metadata": {"external_entity_id": "g"}})
+    api.answers["POST /v1/gateway/groups/grp_1/api_keys"] = {"api_key": "tg_abc.secret", "prefix": "tg_abc"}
+    assert done("keys", "create", "--group", "g", "--only-key") == "tg_abc.secret\n"
+    assert run("keys", "create", "--group", "g", "--only-key", "--json").exit_code == 2
+    assert len(api.bodies("POST")) == 1, "the refused command made no key"
+
+
 def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
     done("endpoints", "delete", "acme/chat")
