@@ -1,9 +1,10 @@
-"""Every path in the documents exists, and the drawing of the source tree lists each folder.
+"""Every path in the documents exists, the drawing of the source tree lists each folder, no file is half merged.
 
 The drawing is in docs/architecture.md#the-source-tree.
 """
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,17 @@ DOCUMENTS = sorted(
 PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime", "deploy", "tests", "bench")
 NAMED = re.compile(rf"(?<![\w/.@:-])((?:{'|'.join((*PACKAGES, 'docs'))})/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)(?![\w/*{{<])")
 DRAWN = re.compile(r"^( *)([\w-]+)/(?= |$)", re.MULTILINE)
+
+
+CONFLICT_MARKER = r"^(<<<<<<<|>>>>>>>) "
+
+
+def conflict_markers(directory: Path) -> list[str]:
+    """`path:line:text` of each conflict marker of git in the tracked text files."""
+    words = ("git", "grep", "--no-color", "--full-name", "-I", "-n", "-E", CONFLICT_MARKER)
+    found = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
+    assert found.returncode in (0, 1), found.stderr  # 1: none
+    return found.stdout.splitlines()
 
 
 def paths_in(text: str) -> set[str]:
@@ -56,6 +68,19 @@ def test_source_tree_drawing_lists_each_folder_once() -> None:
     drawing = drawn(section.split("```")[1])
     assert len(drawing) == len(set(drawing))
     assert sorted(drawing) == sorted(folders(ROOT))
+
+
+def test_no_tracked_file_has_a_conflict_marker() -> None:
+    assert conflict_markers(ROOT) == []
+
+
+def test_conflict_markers_are_found_in_tracked_text(tmp_path: Path) -> None:
+    texts = {"half": "a\n<<<<<<< HEAD\nb\n=======\nc\n>>>>>>> side\n", "whole": " <<<<<<< a\n<<<<<<<<< b\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert conflict_markers(tmp_path) == ["half:2:<<<<<<< HEAD", "half:6:>>>>>>> side"]
 
 
 def test_paths_are_found_in_prose_and_in_code() -> None:
