@@ -23,7 +23,7 @@ TEST_PROCESSES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python test clients demo bench bench-quick bench-limits soak lock clients-lock release
+.PHONY: help install check check-python test clients up demo bench bench-quick bench-limits soak lock clients-lock release
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -75,6 +75,9 @@ clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provi
 	$(PYTHON) -m venv --clear --without-pip $(@D)
 	$(BIN)/pip --python $(@D)/bin/python install --disable-pip-version-check --progress-bar on --require-hashes -r $<
 	@touch $@
+
+up: $(STAMP)  ## run the whole product on this machine until Ctrl-C; more flags: UP_FLAGS="--workers 2"
+	@$(BIN)/tollgate up $(UP_FLAGS)
 
 demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service
 	@$(BIN)/tollgate demo
