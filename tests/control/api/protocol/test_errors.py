@@ -15,6 +15,7 @@ from control.resources.errors import (
     MissingSecretsError,
     RateLimitedError,
     TooManyJobsError,
+    TooManyPricesError,
     TooManyProjectsError,
     TooManyWebhooksError,
 )
@@ -27,10 +28,14 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
         yield from error_classes(kind)
 
 
+_COUNTED = (RateLimitedError, TooManyJobsError, TooManyPricesError, TooManyProjectsError, TooManyWebhooksError)
+"""Their message names a figure."""
+
+
 def example_of(kind: type[DomainError]) -> DomainError:
     if issubclass(kind, InvalidFieldError):
         return kind("slug", "required")
-    if issubclass(kind, RateLimitedError | TooManyWebhooksError | TooManyJobsError | TooManyProjectsError):
+    if issubclass(kind, _COUNTED):
         return kind(3)
     if issubclass(kind, MissingSecretsError):
         return kind(["one"])
