@@ -5,6 +5,7 @@ import click
 from commands.audit.command import audit
 from commands.forward.command import forward
 from commands.models.command import models
+from commands.policy_file.command import apply, export, plan
 from commands.reconcile.command import reconcile
 from commands.resources.endpoints import endpoints
 from commands.resources.events import events
@@ -19,12 +20,15 @@ from commands.training.command import training
 events.add_command(forward)
 events.add_command(reconcile)
 OVER_API: tuple[click.Command, ...] = (
+    apply,
     audit,
     endpoints,
     events,
+    export,
     groups,
     keys,
     models,
+    plan,
     prices,
     secrets,
     training,

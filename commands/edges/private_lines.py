@@ -1,0 +1,49 @@
+"""Appends JSON lines to a file that only its owner can read."""
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+_OTHERS = 0o077
+
+
+class PrivateLines:
+    """The file at `path`, created with mode 0600; one that others can read is refused. Without a path, keeps nothing.
+
+    Opened on entry, so that nothing is done whose secrets could not be written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> "PrivateLines":
+        if self._path is None:
+            return self
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {self._path}: {error.strerror}") from None
+        self._file = os.fdopen(descriptor, "wb")
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
+            self._file.close()
+            raise click.ClickException(f"others can read {self._path}; run `chmod 600 {self._path}`")
+        return self
+
+    def __exit__(self, *_reason: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def append(self, line: Mapping[str, Any]) -> bool:
+        """Write a line through to the disk. False: there is no file."""
+        if self._file is None:
+            return False
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return True

@@ -1,0 +1,191 @@
+"""`tollgate plan`, `tollgate apply` and `tollgate export` (docs/reference/policy-files.md)."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from commands.connection import Connection, over_api
+from commands.edges.private_lines import PrivateLines
+from commands.output import json_text
+from commands.policy_file.applying import NewWebhook, Observer, apply_steps
+from commands.policy_file.document import read_document
+from commands.policy_file.errors import PolicyFileError
+from commands.policy_file.export import export_text, owner_to_export
+from commands.policy_file.planning import Action, Consent, Plan, make_plan
+from commands.policy_file.reading import read_workspace
+from commands.policy_file.rendering import plan_text, plan_value
+from commands.policy_file.schema import SCHEMA
+from commands.policy_file.steps import Step, steps_of
+from commands.policy_file.values import PolicyFile, Workspace
+from commands.policy_file.yaml_text import MAX_CHARS
+
+CHANGES = 2
+"""The exit status of `plan` when there is something to do."""
+_FAILED = 1
+
+
+class _WrongUseError(click.UsageError):
+    """The command was given wrong flags or arguments."""
+
+    exit_code = _FAILED
+
+
+class _PlanCommand(click.Command):
+    """Wrong flags end with exit status 1: 2 means that there are changes."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*given, **more)
+        except click.UsageError as error:
+            raise _WrongUseError(error.format_message(), error.ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _WrongUseError(error.format_message(), error.ctx) from None
+
+
+def _print_schema(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(json_text(SCHEMA))
+        context.exit(0)
+
+
+_file = click.argument("file", type=click.File("rb"), metavar="FILE")
+_consent = (
+    click.option("--prune", is_flag=True, help="Delete what the file owns and no longer describes."),
+    click.option("--adopt", is_flag=True, help="Take over what the file describes and no file owns."),
+    click.option("--overwrite-drift", is_flag=True, help="Overwrite what something else changed since the last apply."),
+)
+
+
+def _with_consent(command: Any) -> Any:
+    for option in reversed(_consent):
+        command = option(command)
+    return command
+
+
+@click.command(cls=_PlanCommand)
+@_file
+@_with_consent
+@click.option(
+    "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema, help="Print the JSON Schema."
+)
+@over_api
+def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overwrite_drift: bool) -> None:
+    """Print what `apply` would change to bring the workspace to what the policy file FILE says.
+
+    The exit status is 0 if there is nothing to do, 2 if there are changes, and 1 if something is refused.
+    """
+    prepared = _prepare(connection, file, Consent(prune, adopt, overwrite_drift))
+    prepared.show(connection.as_json)
+    sys.exit(_FAILED if prepared.plan.refusals else CHANGES if prepared.plan.changes else 0)
+
+
+@click.command()
+@_file
+@_with_consent
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@click.option(
+    "--webhook-secrets",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the signing secrets of new webhooks to this file, which only its owner can read.",
+)
+@over_api
+def apply(
+    connection: Connection,
+    file: BinaryIO,
+    yes: bool,
+    webhook_secrets: Path | None,
+    **consent: bool,
+) -> None:
+    """Bring the workspace to what the policy file FILE says. Running it again changes nothing.
+
+    It deletes nothing without --prune, and changes nothing that the file does not own without --adopt.
+    """
+    prepared = _prepare(connection, file, Consent(**consent))
+    prepared.show(connection.as_json)
+    if prepared.plan.refusals:
+        sys.exit(_FAILED)
+    if prepared.steps and not yes and sys.stdin.isatty():
+        click.confirm("Apply?", abort=True, err=True)
+    with PrivateLines(webhook_secrets) as kept:
+        _run(connection, prepared, kept)
+
+
+@click.command()
+@click.option("--name", help="Of the policy file: the owner. By default the only owner in the workspace.")
+@over_api
+def export(connection: Connection, name: str | None) -> None:
+    """Print the workspace as a policy file. Secrets are references to environment variables.
+
+    It holds what the owner NAME or no policy file owns.
+    """
+    workspace = connection.run(lambda client: read_workspace(client, {}))
+    try:
+        text, left = export_text(workspace, owner_to_export(workspace) if name is None else name)
+        read_document(text)
+    except PolicyFileError as error:
+        raise click.ClickException(str(error)) from None
+    if left:
+        click.echo(f"{left} resources of other policy files are left out.", err=True)
+    click.echo(text, nl=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A plan, with all that is needed to carry it out."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+    workspace: Workspace
+    values: dict[str, str]
+
+    def show(self, as_json: bool) -> None:
+        shown = plan_value(self.plan, self.steps) if as_json else plan_text(self.plan, self.steps)
+        click.echo(json_text(shown) if as_json else shown)
+
+
+def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepared:
+    try:
+        document = read_document(_text(file))
+        values = _values(document)
+    except PolicyFileError as error:
+        raise click.ClickException(str(error)) from None
+    workspace = connection.run(lambda client: read_workspace(client, values))
+    plan = make_plan(document, workspace, consent, frozenset(values))
+    return _Prepared(plan, () if plan.refusals else steps_of(plan, workspace), workspace, values)
+
+
+def _text(file: BinaryIO) -> str:
+    try:
+        return file.read(4 * MAX_CHARS + 1).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise PolicyFileError(["the file is not UTF-8 text"]) from None
+
+
+def _values(document: PolicyFile) -> dict[str, str]:
+    """The value of each secret whose environment variable is set and not empty."""
+    found = {secret.name: os.environ.get(secret.env or "", "") for secret in document.secrets}
+    return {name: value for name, value in found.items() if value}
+
+
+def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> None:
+    def step(number: int, total: int, step: Step) -> None:
+        click.echo(f"[{number}/{total}] {step.does} {step.kind} {step.key}", err=True)
+
+    def webhook(made: NewWebhook) -> None:
+        if not kept.append({"id": made.id, "webhook": made.key, "secret": made.secret}):
+            click.echo(f"The signing secret of {made.id} was not kept: rotate it to see one.", err=True)
+
+    steps, workspace, values = prepared.steps, prepared.workspace, prepared.values
+    connection.run(lambda client: apply_steps(client, steps, workspace, values, Observer(step, webhook)))
+    if steps:
+        deleted = sum(change.action is Action.DELETE for change in prepared.plan.changes)
+        told = f"{len(prepared.plan.changes) - deleted} created, changed or adopted, {deleted} deleted."
+        click.echo(f"Applied {prepared.plan.owner}: {told}", err=True)

@@ -1,0 +1,117 @@
+"""From the text of a policy file to its values. Every problem names its line and field.
+
+See docs/reference/policy-files.md#the-file.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from commands.policy_file.errors import PolicyFileError
+from commands.policy_file.schema_check import Problem, problems_of
+from commands.policy_file.trees import parents_first, path_up
+from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Webhook
+from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
+from policy.groups import MAX_DEPTH, Enforcement
+from policy.limits.limit import IllegalLimitsError, Limit, LimitType, SlugLimits, Unit, check_slug_limits
+
+_Placed = tuple[Place, Group]
+
+
+def read_document(text: str) -> PolicyFile:
+    """The policy file, or PolicyFileError with its problems in the order of their lines."""
+    parsed = parse_yaml(text)
+    if found := list(problems_of(parsed.value)):
+        raise _error(parsed, found)
+    document = parsed.value
+    groups = list(_groups(document.get("groups", []), ("groups",), None))
+    found = [*_repeated(document), *_group_problems(groups)]
+    if found:
+        raise _error(parsed, found)
+    return PolicyFile(
+        document["name"],
+        tuple(Secret(item["name"], item["value_from"]["env"]) for item in document.get("secrets", [])),
+        tuple(Endpoint(item["slug"], item["target"]) for item in document.get("endpoints", [])),
+        parents_first([group for _place, group in groups]),
+        numbered([_webhook(item) for item in document.get("webhooks", [])]),
+    )
+
+
+def _error(parsed: Parsed, found: list[Problem]) -> PolicyFileError:
+    lines = sorted({(parsed.line(problem.place), _path(problem.place), problem.message) for problem in found})
+    return PolicyFileError([f"line {line}: {path}: {message}" for line, path, message in lines])
+
+
+def _path(place: Place) -> str:
+    return ".".join(str(part) for part in place) or "the file"
+
+
+def _groups(items: list[dict[str, Any]], place: Place, above: str | None) -> Iterator[_Placed]:
+    for index, item in enumerate(items):
+        mode = item.get("limit_enforcement")
+        group = Group(
+            item["external_entity_id"],
+            item.get("name"),
+            Enforcement(mode) if mode else None,
+            item.get("parent") if above is None else above,
+            tuple(slug_limits(entry) for entry in item.get("models", [])),
+        )
+        yield (*place, index), group
+        yield from _groups(item.get("groups", []), (*place, index, "groups"), group.external_entity_id)
+
+
+def slug_limits(entry: dict[str, Any]) -> SlugLimits:
+    """An entry of `models`, as files and the API write it."""
+    rates, usages = (tuple(map(_limit, entry.get(name, ()))) for name in ("rate_limits", "usage_limits"))
+    return SlugLimits(entry["slug"], rates, usages)
+
+
+def _limit(item: dict[str, Any]) -> Limit:
+    return Limit(LimitType(item["type"]), Unit(item["unit"]), item["threshold"])
+
+
+def _webhook(item: dict[str, Any]) -> Webhook:
+    return Webhook(item["url"], item.get("description"), item.get("enabled", True))
+
+
+def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
+    """The same webhooks; those with the same URL and description numbered from 1."""
+    counts: dict[tuple[str, str | None], int] = {}
+    found: list[Webhook] = []
+    for webhook in webhooks:
+        identity = (webhook.url, webhook.description)
+        counts[identity] = counts.get(identity, 0) + 1
+        found.append(Webhook(webhook.url, webhook.description, webhook.enabled, counts[identity]))
+    return tuple(found)
+
+
+def _repeated(document: dict[str, Any]) -> Iterator[Problem]:
+    for kind, identity in (("secrets", "name"), ("endpoints", "slug")):
+        seen: set[str] = set()
+        for index, item in enumerate(document.get(kind, [])):
+            if item[identity] in seen:
+                yield Problem((kind, index, identity), f"{item[identity]} is given twice")
+            seen.add(item[identity])
+
+
+def _group_problems(groups: list[_Placed]) -> Iterator[Problem]:
+    seen: dict[str, Group] = {}
+    for place, group in groups:
+        if group.external_entity_id in seen:
+            yield Problem((*place, "external_entity_id"), f"{group.external_entity_id} is given twice")
+        seen[group.external_entity_id] = group
+        yield from _model_problems(place, group)
+    for place, group in groups:
+        if len(path_up(group, seen)) > MAX_DEPTH:
+            yield Problem(place, f"a group tree has at most {MAX_DEPTH} levels, and no group is below itself")
+
+
+def _model_problems(place: Place, group: Group) -> Iterator[Problem]:
+    slugs: set[str] = set()
+    for index, entry in enumerate(group.models):
+        if entry.slug in slugs:
+            yield Problem((*place, "models", index, "slug"), f"{entry.slug} is named twice in models")
+        slugs.add(entry.slug)
+        try:
+            check_slug_limits(entry)
+        except IllegalLimitsError as error:
+            yield Problem((*place, "models", index), str(error))

@@ -1,0 +1,262 @@
+"""Compares a policy file with a workspace: what changes, what is refused and why. Pure.
+
+See docs/reference/policy-files.md#who-owns-what.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from commands.policy_file.cascade import exceeding_limits
+from commands.policy_file.trees import path_up
+from commands.policy_file.values import Endpoint, Found, Group, Kind, PolicyFile, Secret, Webhook, Workspace
+from policy.groups import MAX_DEPTH, Enforcement
+from policy.limits.limit import SlugLimits
+
+Value = Secret | Endpoint | Group | Webhook
+
+
+class Action(StrEnum):
+    """What happens to a resource. ADOPT: only its owner changes."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    ADOPT = "adopt"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What the operator allows besides creating and changing the file's own resources."""
+
+    prune: bool = False
+    adopt: bool = False
+    overwrite_drift: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One resource that changes. `before` None: there is none yet; `after` None: it is deleted."""
+
+    action: Action
+    kind: Kind
+    key: str
+    before: Found[Any] | None = None
+    after: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy file would change. With `refusals`, nothing is done. `notes`: what the operator should know."""
+
+    owner: str
+    changes: tuple[Change, ...]
+    refusals: tuple[str, ...]
+    notes: tuple[str, ...]
+    unchanged: int
+
+
+def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, given: frozenset[str]) -> Plan:
+    """`given`: the names of the secrets whose value is known here."""
+    planner = _Planner(file.name, consent)
+    planner.secrets(file.secrets, workspace, given)
+    planner.endpoints(file, workspace)
+    planner.groups(file.groups, workspace.groups)
+    planner.webhooks(file.webhooks, workspace.webhooks)
+    planner.check_deleted(workspace)
+    planner.check_cascade(workspace.groups)
+    return Plan(file.name, tuple(planner.changes), tuple(planner.refusals), tuple(planner.notes), planner.unchanged)
+
+
+class _Planner:
+    """Collects changes, refusals and notes."""
+
+    def __init__(self, owner: str, consent: Consent) -> None:
+        self._owner = owner
+        self._consent = consent
+        self.changes: list[Change] = []
+        self.refusals: list[str] = []
+        self.notes: list[str] = []
+        self.unchanged = 0
+
+    def secrets(self, wanted: Sequence[Secret], workspace: Workspace, given: frozenset[str]) -> None:
+        for secret in wanted:
+            found, name = workspace.secrets.get(secret.name), secret.name
+            if name not in given and found is None:
+                self.refusals.append(f"secret {name}: {secret.env} is not set, and there is no such secret yet")
+            elif name not in given:
+                self.notes.append(f"secret {name}: {secret.env} is not set; the stored value stays as it is")
+                self._compare(Kind.SECRET, name, found, None)
+            else:
+                equal = workspace.equal.get(name, False)
+                self._compare(Kind.SECRET, name, found, secret, is_equal=equal)
+        self._left(Kind.SECRET, workspace.secrets, {secret.name for secret in wanted})
+
+    def endpoints(self, file: PolicyFile, workspace: Workspace) -> None:
+        known = {*workspace.secrets, *(secret.name for secret in file.secrets)}
+        for endpoint in file.endpoints:
+            target = dict(endpoint.target)
+            if "secret" in target and target["secret"] not in known:
+                self.refusals.append(f"endpoint {endpoint.slug}: there is no secret {target['secret']}")
+            if "model" in target and (id := self._model(endpoint, workspace.models)):
+                target["model"] = id
+            found = workspace.endpoints.get(endpoint.slug)
+            self._compare(Kind.ENDPOINT, endpoint.slug, found, Endpoint(endpoint.slug, target))
+        self._left(Kind.ENDPOINT, workspace.endpoints, {endpoint.slug for endpoint in file.endpoints})
+
+    def _model(self, endpoint: Endpoint, models: Mapping[str, str]) -> str | None:
+        """The id of the target's model, which the file names by name or id."""
+        wanted = endpoint.target["model"]
+        ids = [wanted] if wanted in models else [id for id, name in models.items() if name == wanted]
+        if len(ids) == 1:
+            return ids[0]
+        reason = "there is no model" if not ids else "several models are called"
+        self.refusals.append(f"endpoint {endpoint.slug}: {reason} {wanted}")
+        return None
+
+    def groups(self, wanted: Sequence[Group], existing: Mapping[str, Found[Group]]) -> None:
+        known = {key: found.value for key, found in existing.items()}
+        for group in wanted:
+            key = group.external_entity_id
+            found = existing.get(key)
+            resolved = self._in_tree(group, known)
+            if found is not None and not self._is_in_place(resolved, found.value):
+                continue
+            if found is None and not group.models:
+                self.refusals.append(f"group {key}: a new group needs at least one entry in models")
+            known.setdefault(key, resolved)
+            equal = found is not None and _group_identity(found.value) == _group_identity(resolved)
+            self._compare(Kind.GROUP, key, found, resolved, is_equal=equal)
+        self._left(Kind.GROUP, existing, {group.external_entity_id for group in wanted})
+
+    def _in_tree(self, group: Group, known: Mapping[str, Group]) -> Group:
+        """The group with the enforcement that it has in its tree."""
+        key, parent = group.external_entity_id, None if group.parent is None else known.get(group.parent)
+        if group.parent is not None and parent is None:
+            self.refusals.append(f"group {key}: there is no group {group.parent} to be its parent")
+        if parent is None:
+            return replace(group, enforcement=group.enforcement or Enforcement.INDEPENDENT)
+        if group.enforcement not in (None, parent.enforcement):
+            self.refusals.append(f"group {key}: limit_enforcement must be its parent's, {parent.enforcement}")
+        if key not in known and len(path_up(parent, known)) >= MAX_DEPTH:
+            self.refusals.append(f"group {key}: a group tree has at most {MAX_DEPTH} levels")
+        return replace(group, enforcement=parent.enforcement)
+
+    def _is_in_place(self, wanted: Group, found: Group) -> bool:
+        """Whether parent and enforcement, which cannot change, are as wanted."""
+        key, remedy = wanted.external_entity_id, "cannot change; delete the group and create it again"
+        if wanted.parent != found.parent:
+            self.refusals.append(f"group {key}: its parent is {found.parent or 'none'} and {remedy}")
+        elif wanted.enforcement is not found.enforcement:
+            self.refusals.append(f"group {key}: limit_enforcement is {found.enforcement} and {remedy}")
+        else:
+            return True
+        return False
+
+    def webhooks(self, wanted: Sequence[Webhook], existing: Sequence[Found[Webhook]]) -> None:
+        """Those with the same URL and description are interchangeable: first the file's own, then those of nobody."""
+        rest = sorted(existing, key=lambda found: (found.owner != self._owner, found.owner is not None))
+        chosen: dict[str, Found[Webhook]] = {}
+        for is_enough in (_is_same_webhook, _has_same_receiver):
+            for webhook in wanted:
+                usable = (
+                    found for found in rest if found.owner in (None, self._owner) or is_enough is _has_same_receiver
+                )
+                if webhook.key not in chosen and (same := next((f for f in usable if is_enough(f, webhook)), None)):
+                    chosen[webhook.key] = same
+                    rest.remove(same)
+        for webhook in wanted:
+            found = chosen.get(webhook.key)
+            is_equal = found is not None and _is_same_webhook(found, webhook)
+            self._compare(Kind.WEBHOOK, webhook.key, found, webhook, is_equal=is_equal)
+        for left in rest:
+            self._leave_or_delete(Kind.WEBHOOK, left.value.key, left)
+
+    def _compare(
+        self, kind: Kind, key: str, found: Found[Any] | None, wanted: Any, *, is_equal: bool | None = None
+    ) -> None:
+        """Decide about a resource that the file describes. `wanted` None: its value is unknown here."""
+        if found is None:
+            self.changes.append(Change(Action.CREATE, kind, key, None, wanted))
+            return
+        equal = wanted is None or (found.value == wanted if is_equal is None else is_equal)
+        if found.owner not in (None, self._owner):
+            self.refusals.append(f"{kind} {key}: it is owned by {found.owner}")
+        elif equal:
+            may_adopt = self._consent.adopt if found.owner is None else found.drifted and self._consent.overwrite_drift
+            self._keep(Change(Action.ADOPT, kind, key, found, wanted), may_adopt and wanted is not None)
+        elif found.owner is None and not self._consent.adopt:
+            self.refusals.append(f"{kind} {key}: it differs and no policy file owns it; --adopt takes it over")
+        elif found.drifted and not self._consent.overwrite_drift:
+            self.refusals.append(_drifted(kind, key))
+        else:
+            self.changes.append(Change(Action.UPDATE, kind, key, found, wanted))
+
+    def _keep(self, change: Change, adopts: bool) -> None:
+        if adopts:
+            self.changes.append(change)
+        else:
+            self.unchanged += 1
+
+    def _left(self, kind: Kind, existing: Mapping[str, Found[Any]], wanted: set[str]) -> None:
+        for key, found in existing.items():
+            if key not in wanted:
+                self._leave_or_delete(kind, key, found)
+
+    def _leave_or_delete(self, kind: Kind, key: str, found: Found[Any]) -> None:
+        """Decide about a resource that the file does not describe."""
+        if found.owner != self._owner:
+            return
+        if not self._consent.prune:
+            self.notes.append(f"{kind} {key}: no longer in the file; --prune deletes it")
+        elif found.drifted and not self._consent.overwrite_drift:
+            self.refusals.append(_drifted(kind, key))
+        else:
+            self.changes.append(Change(Action.DELETE, kind, key, found, None))
+
+    def check_deleted(self, workspace: Workspace) -> None:
+        """Nothing that stays may need, or be deleted with, what goes."""
+        going = {(change.kind, change.key) for change in self.changes if change.action is Action.DELETE}
+        targets = {found.value.slug: found.value.target for found in workspace.endpoints.values()}
+        targets |= {change.key: change.after.target for change in self.changes if isinstance(change.after, Endpoint)}
+        for slug, target in targets.items():
+            name = target.get("secret")
+            if (Kind.SECRET, name) in going and (Kind.ENDPOINT, slug) not in going:
+                self.refusals.append(f"secret {name}: endpoint {slug} still uses it; it cannot be deleted")
+        for key, found in workspace.groups.items():
+            if (Kind.GROUP, found.value.parent) in going and (Kind.GROUP, key) not in going:
+                self.refusals.append(
+                    f"group {found.value.parent}: group {key} below it stays; it cannot be deleted without it"
+                )
+
+    def check_cascade(self, existing: Mapping[str, Found[Group]]) -> None:
+        """In CASCADING trees, no limit may exceed an ancestor's when all is done."""
+        changed = {change.key: change for change in self.changes if change.kind is Kind.GROUP}
+        final = {key: found.value for key, found in existing.items()}
+        final |= {key: change.after for key, change in changed.items() if change.after is not None}
+        for key, change in changed.items():
+            if change.after is None:
+                final.pop(key, None)
+        self.refusals += exceeding_limits(final)
+
+
+def _has_same_receiver(found: Found[Webhook], wanted: Webhook) -> bool:
+    return (found.value.url, found.value.description) == (wanted.url, wanted.description)
+
+
+def _is_same_webhook(found: Found[Webhook], wanted: Webhook) -> bool:
+    return _has_same_receiver(found, wanted) and found.value.enabled == wanted.enabled
+
+
+def _drifted(kind: Kind, key: str) -> str:
+    return f"{kind} {key}: something else changed it since it was applied; --overwrite-drift overwrites that"
+
+
+def _group_identity(group: Group) -> tuple[str | None, frozenset[Any]]:
+    return group.name, entries(group.models)
+
+
+def entries(models: Sequence[SlugLimits]) -> frozenset[Any]:
+    """What a list of models says, whatever its order."""
+    return frozenset((entry.slug, frozenset(entry.limits)) for entry in models)

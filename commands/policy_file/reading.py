@@ -1,0 +1,86 @@
+"""Reads what a workspace has, over the management API: five lists, and one comparison per secret with a known value."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from commands.connection import Client
+from commands.policy_file.document import numbered, slug_limits
+from commands.policy_file.trees import parents_first
+from commands.policy_file.values import Endpoint, Found, Group, Secret, Webhook, Workspace
+from commands.resources.lists import all_items
+from policy.groups import Enforcement
+
+V = TypeVar("V", Secret, Endpoint, Group, Webhook)
+
+ENDPOINTS = "/v1/gateway/endpoints"
+GROUPS = "/v1/gateway/groups"
+WEBHOOKS = "/v1/gateway/webhooks"
+SECRETS = "/v1/secrets"
+MODELS = "/v1/models"
+
+
+async def read_workspace(client: Client, values: Mapping[str, str]) -> Workspace:
+    """All that policy files describe. `values`: the value of each secret that is to be compared, by its name."""
+    secrets = await all_items(client, SECRETS)
+    names = {secret["id"]: secret["name"] for secret in secrets}
+    endpoints = [_found(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
+    groups = await all_items(client, GROUPS)
+    webhooks = await all_items(client, WEBHOOKS)
+    numbers = numbered([_webhook(item) for item in webhooks])
+    return Workspace(
+        {item["name"]: _found(item, Secret(item["name"])) for item in secrets},
+        {found.value.slug: found for found in endpoints},
+        _groups(groups),
+        tuple(_found(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
+        {model["id"]: model["name"] for model in await all_items(client, MODELS)},
+        await _compared(client, values.items() & {(name, values.get(name)) for name in names.values()}),
+    )
+
+
+async def _compared(client: Client, values: Any) -> dict[str, bool]:
+    equal: dict[str, bool] = {}
+    for name, value in sorted(values):
+        answer = await client.call("POST", f"{SECRETS}/compare", {"name": name, "value": value})
+        if answer["exists"]:
+            equal[name] = answer["equal"]
+    return equal
+
+
+def _found(item: Mapping[str, Any], value: V) -> Found[V]:
+    owner = item.get("managed_by") or {"name": None, "drifted": False}
+    return Found(item["id"], value, owner["name"], owner["drifted"])
+
+
+def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
+    """A secret that was deleted between the two lists keeps its id: then the target differs from any in a file."""
+    target = {name: value for name, value in item["targets"][0].items() if value is not None}
+    if "secret_id" in target:
+        id = target.pop("secret_id")
+        target["secret"] = secrets.get(id, id)
+    if "model_id" in target:
+        target["model"] = target.pop("model_id")
+    return Endpoint(item["slug"], target)
+
+
+def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, Found[Group]]:
+    """By external id, parents first: lists are ordered by the clocks of several control processes."""
+    external = {item["id"]: item["metadata"]["external_entity_id"] for item in items}
+    found = {external[item["id"]]: _found(item, _group(item, external)) for item in items}
+    ordered = parents_first([group.value for group in found.values()])
+    return {group.external_entity_id: found[group.external_entity_id] for group in ordered}
+
+
+def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:
+    metadata, hierarchy = item["metadata"], item["hierarchy"]
+    parent = hierarchy["parent_group_id"]
+    return Group(
+        metadata["external_entity_id"],
+        metadata["name"],
+        Enforcement(hierarchy["limit_enforcement"]),
+        None if parent is None else external.get(parent, parent),
+        tuple(slug_limits(entry) for entry in item["models"]),
+    )
+
+
+def _webhook(item: Mapping[str, Any]) -> Webhook:
+    return Webhook(item["url"], item["description"], item["enabled"])

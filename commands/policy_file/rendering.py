@@ -1,0 +1,122 @@
+"""A plan as people read it, and as JSON for scripts. It shows no value of a secret. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commands.output import cell_text
+from commands.policy_file.planning import Action, Change, Plan
+from commands.policy_file.steps import IdOf, Step
+from commands.policy_file.values import Endpoint, Group, Webhook
+from policy.limits.limit import SlugLimits
+
+_SIGNS = {Action.CREATE: "+", Action.UPDATE: "~", Action.ADOPT: "=", Action.DELETE: "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that changes. None: it is not there."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+def plan_text(plan: Plan, steps: Sequence[Step]) -> str:
+    """A line per resource and per field that changes, then notes, refusals and a summary."""
+    lines: list[str] = []
+    for change in plan.changes:
+        owner = " (now owned by this file)" if change.before is not None and change.before.owner is None else ""
+        lines.append(f"{_SIGNS[change.action]} {change.kind} {cell_text(change.key)}{owner}")
+        lines += [f"    {_difference_text(difference)}" for difference in differences(change)]
+    lines += [f"note: {cell_text(note)}" for note in plan.notes]
+    lines += [f"refused: {cell_text(refusal)}" for refusal in plan.refusals]
+    return "\n".join([*lines, _summary(plan, steps)])
+
+
+def plan_value(plan: Plan, steps: Sequence[Step]) -> dict[str, Any]:
+    """The same for `--json`."""
+    return {
+        "name": plan.owner,
+        "changes": [_change_value(change) for change in plan.changes],
+        "notes": list(plan.notes),
+        "refused": list(plan.refusals),
+        "unchanged": plan.unchanged,
+        "steps": [
+            {"does": step.does, "kind": step.kind.value, "key": step.key, "method": step.method, "path": _path(step)}
+            for step in steps
+        ],
+    }
+
+
+def _change_value(change: Change) -> dict[str, Any]:
+    return {
+        "action": change.action.value,
+        "kind": change.kind.value,
+        "key": change.key,
+        "id": None if change.before is None else change.before.id,
+        "differences": [{"field": one.field, "before": one.before, "after": one.after} for one in differences(change)],
+    }
+
+
+def _path(step: Step) -> str:
+    return "/".join("{id}" if isinstance(part, IdOf) else part for part in step.path)
+
+
+def _summary(plan: Plan, steps: Sequence[Step]) -> str:
+    if plan.refusals:
+        return f"Refused: {len(plan.refusals)} of what {plan.owner} says. Nothing is changed."
+    if not plan.changes:
+        return f"Nothing to do: all {plan.unchanged} resources of the file are as it says."
+    counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
+    told = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    return f"{told}; {plan.unchanged} unchanged. {len(steps)} calls."
+
+
+def differences(change: Change) -> list[Difference]:
+    """The fields that change. Nothing for a deletion, and for a secret, whose value nobody sees."""
+    if change.after is None or change.action is Action.ADOPT:
+        return []
+    before = {} if change.before is None else dict(_fields(change.before.value))
+    after = dict(_fields(change.after))
+    names = [*after, *(name for name in before if name not in after)]
+    return [
+        Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    ]
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    match value:
+        case Endpoint(target=target):
+            yield from _flat(target)
+        case Group():
+            yield from _group_fields(value)
+        case Webhook(enabled=enabled):
+            yield "enabled", enabled
+
+
+def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in target.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", found) for inner, found in value.items())
+        else:
+            yield name, value
+
+
+def _group_fields(group: Group) -> Iterator[tuple[str, Any]]:
+    yield "name", group.name
+    yield "parent", group.parent
+    yield "limit_enforcement", None if group.enforcement is None else group.enforcement.value
+    for entry in group.models:
+        yield from _entry_fields(entry)
+
+
+def _entry_fields(entry: SlugLimits) -> Iterator[tuple[str, Any]]:
+    yield f"{entry.slug} access", True
+    for limit in entry.limits:
+        yield f"{entry.slug} {limit.type} per {limit.unit}", limit.threshold
+
+
+def _difference_text(difference: Difference) -> str:
+    before, after = cell_text(difference.before), cell_text(difference.after)
+    return f"{cell_text(difference.field)}: {after if difference.before is None else f'{before} → {after}'}"

@@ -1,0 +1,124 @@
+"""The JSON Schema of policy files (draft 2020-12): what editors check and what `document.py` checks are this value."""
+
+import re
+from typing import Any
+
+from policy.endpoints import PROVIDERS, SLUG_PATTERN
+from policy.groups import MAX_MODELS, Enforcement
+from policy.limits.limit import MAX_THRESHOLD, LimitType, Unit
+
+VERSION = 1
+_NO_NUL = r"^[^\u0000]*$"
+_LOCATION = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+_SLUG = f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.pattern)}$"
+_TYPES = [kind.value for kind in LimitType]
+
+Schema = dict[str, Any]
+
+
+def _text(most: int, description: str, pattern: str = _NO_NUL) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern, "description": description}
+
+
+def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
+    return {"type": "object", "required": list(required), "additionalProperties": False, "properties": properties}
+
+
+def _list(items: str, description: str, most: int | None = None) -> Schema:
+    bound = {} if most is None else {"maxItems": most}
+    return {"type": "array", "items": {"$ref": f"#/$defs/{items}"}, "description": description, **bound}
+
+
+def _limit(*units: Unit) -> Schema:
+    return _object(
+        ("type", "unit", "threshold"),
+        type={"enum": _TYPES},
+        unit={"enum": [unit.value for unit in units]},
+        threshold={"type": "integer", "minimum": 1, "maximum": MAX_THRESHOLD},
+    )
+
+
+_NAME_OF_SECRET = r"^[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,254}$"  # noqa: S105 (a pattern, no secret)
+_FIELDS: dict[str, Schema] = {
+    "model": _text(255, "A platform model, by its name or id."),
+    "environment_name": _text(128, "An environment of the model.", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"),
+    "secret": _text(255, "The name of the upstream credential.", _NAME_OF_SECRET),
+    "target_model": _text(512, "The model's name at the provider."),
+    "base_url": _text(2048, "The provider's HTTPS origin and path."),
+    "vendor_c_config": _object(
+        ("project_id", "location"), project_id=_text(128, "", _LOCATION), location=_text(128, "", _LOCATION)
+    ),
+}
+"""The fields of a target. The API's `secret_id` and `model_id` are names here."""
+
+
+def in_file(field: str) -> str:
+    """The name in policy files of a field of the API's targets."""
+    return {"secret_id": "secret", "model_id": "model"}.get(field, field)
+
+
+def _target() -> Schema:
+    per_provider: list[Schema] = []
+    for provider, rules in PROVIDERS.items():
+        allowed = {in_file(name) for name in rules.required | rules.optional}
+        others = dict.fromkeys(sorted(_FIELDS.keys() - allowed), False)
+        then = {"required": sorted(map(in_file, rules.required)), "properties": others}
+        per_provider.append({"if": {"properties": {"provider": {"const": provider}}}, "then": then})
+    return _object(("provider",), provider={"enum": list(PROVIDERS)}, **_FIELDS) | {"allOf": per_provider}
+
+
+def _group(**more: Schema) -> Schema:
+    return _object(
+        ("external_entity_id",),
+        external_entity_id=_text(255, "The operator's own id of the group."),
+        name=_text(255, "A name for people."),
+        limit_enforcement={"enum": [mode.value for mode in Enforcement]},
+        models=_list("model", "The slugs that the group may call.", MAX_MODELS),
+        groups=_list("nested_group", "The groups below this one."),
+        **more,
+    )
+
+
+SCHEMA: Schema = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Tollgate policy file",
+    **_object(
+        ("version", "name"),
+        version={"const": VERSION},
+        name=_text(255, "The owner of what this file creates.", r"^[A-Za-z0-9][A-Za-z0-9 ._@:/-]{0,254}$"),
+        secrets=_list("secret", "Upstream credentials, by reference."),
+        endpoints=_list("endpoint", "Slugs and their targets."),
+        groups=_list("group", "Groups, their access and their limits."),
+        webhooks=_list("webhook", "Receivers of billing events."),
+    ),
+    "$defs": {
+        "secret": _object(
+            ("name", "value_from"),
+            name=_text(255, "The secret's name.", _NAME_OF_SECRET),
+            value_from=_object(
+                ("env",),
+                env=_text(255, "The environment variable with the value.", r"^(?!TOLLGATE_)[A-Za-z_][A-Za-z0-9_]*$"),
+            ),
+        ),
+        "endpoint": _object(
+            ("slug", "target"), slug=_text(257, "{org_prefix}/{name}", _SLUG), target={"$ref": "#/$defs/target"}
+        ),
+        "target": _target(),
+        "group": _group(parent=_text(255, "The parent's external_entity_id.")),
+        "nested_group": _group(),
+        "model": _object(
+            ("slug",),
+            slug=_text(257, "{org_prefix}/{name}", _SLUG),
+            rate_limits=_list("rate_limit", "At most one per type.", 2),
+            usage_limits=_list("usage_limit", "At most one per type.", 2),
+        ),
+        "rate_limit": _limit(Unit.SECOND, Unit.MINUTE),
+        "usage_limit": _limit(Unit.DAY),
+        "webhook": _object(
+            ("url",),
+            url=_text(2048, "Where the events are sent."),
+            description={"type": "string", "maxLength": 255, "pattern": _NO_NUL},
+            enabled={"type": "boolean", "description": "True by default."},
+        ),
+    },
+}

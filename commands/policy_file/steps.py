@@ -1,0 +1,188 @@
+"""From changes to the API calls that make them, in an order in which control allows each. Pure.
+
+See docs/reference/policy-files.md#the-order-of-changes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from commands.policy_file.cascade import Transition, intermediate_models
+from commands.policy_file.planning import Action, Change, Plan, entries
+from commands.policy_file.reading import ENDPOINTS, GROUPS, SECRETS, WEBHOOKS
+from commands.policy_file.values import Found, Group, Kind, Workspace
+from policy.groups import Enforcement
+from policy.limits.limit import SlugLimits
+from policy.snapshot import models_entry_to_wire
+
+MAX_WEBHOOKS = 20
+"""Of a workspace, by control's rules: deletions come first if the new ones would be more meanwhile."""
+_FIELDS = {"secret": "secret_id", "model": "model_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class IdOf:
+    """In a step's path or body: the id of a resource, which an earlier step may have created."""
+
+    kind: Kind
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOf:
+    """In a step's body: the value of a secret."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the management API. `path`: its parts, which may hold an `IdOf`."""
+
+    method: str
+    path: tuple[str | IdOf, ...]
+    kind: Kind
+    key: str
+    does: str
+    body: Mapping[str, Any] | None = None
+
+
+def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
+    """The calls that carry out a plan without refusals."""
+    if plan.refusals:
+        raise ValueError("a plan with refusals has no steps")
+    changes = {kind: [change for change in plan.changes if change.kind is kind] for kind in Kind}
+    kept = {kind: [change for change in found if change.after is not None] for kind, found in changes.items()}
+    gone = {kind: [_deletion(change) for change in found if change.after is None] for kind, found in changes.items()}
+    webhooks = [step for change in kept[Kind.WEBHOOK] for step in _webhook(change, plan.owner)]
+    created = sum(change.action is Action.CREATE for change in kept[Kind.WEBHOOK])
+    is_full = len(workspace.webhooks) + created > MAX_WEBHOOKS
+    return (
+        *(_secret(change, plan.owner) for change in kept[Kind.SECRET]),
+        *(_endpoint(change, plan.owner) for change in kept[Kind.ENDPOINT]),
+        # Before the limits: a group that goes must not hold up those of its ancestors. Children first.
+        *reversed(gone[Kind.GROUP]),
+        *_groups(kept[Kind.GROUP], changes[Kind.GROUP], workspace.groups, plan.owner),
+        *((*gone[Kind.WEBHOOK], *webhooks) if is_full else (*webhooks, *gone[Kind.WEBHOOK])),
+        *gone[Kind.ENDPOINT],
+        *gone[Kind.SECRET],
+    )
+
+
+def _deletion(change: Change) -> Step:
+    collection = {Kind.ENDPOINT: ENDPOINTS, Kind.GROUP: GROUPS, Kind.WEBHOOK: WEBHOOKS, Kind.SECRET: SECRETS}
+    assert change.before is not None
+    last = quote(change.key, safe="") if change.kind is Kind.SECRET else change.before.id
+    return Step("DELETE", (collection[change.kind], last), change.kind, change.key, "delete")
+
+
+def _secret(change: Change, owner: str) -> Step:
+    does = {Action.CREATE: "create", Action.UPDATE: "rotate", Action.ADOPT: "adopt"}[change.action]
+    body = {"name": change.key, "value": ValueOf(change.key), "managed_by": owner}
+    return Step("POST", (SECRETS,), Kind.SECRET, change.key, does, body)
+
+
+def _endpoint(change: Change, owner: str) -> Step:
+    target: dict[str, Any] = {_FIELDS.get(name, name): value for name, value in change.after.target.items()}
+    if "secret_id" in target:
+        target["secret_id"] = IdOf(Kind.SECRET, target["secret_id"])
+    body = {"targets": [target], "managed_by": owner}
+    if change.before is None:
+        return Step("POST", (ENDPOINTS,), Kind.ENDPOINT, change.key, "create", {"slug": change.key, **body})
+    return Step("PATCH", (ENDPOINTS, change.before.id), Kind.ENDPOINT, change.key, change.action.value, body)
+
+
+def _webhook(change: Change, owner: str) -> Iterator[Step]:
+    """A webhook is created enabled, so one that is not takes two calls."""
+    key, wanted = change.key, change.after
+    body: dict[str, Any] = {"managed_by": owner}
+    if change.before is None:
+        described = {"url": wanted.url, "description": wanted.description, **body}
+        yield Step("POST", (WEBHOOKS,), Kind.WEBHOOK, key, "create", described)
+        if not wanted.enabled:
+            yield Step(
+                "PATCH", (WEBHOOKS, IdOf(Kind.WEBHOOK, key)), Kind.WEBHOOK, key, "disable", body | {"enabled": False}
+            )
+    else:
+        if change.action is Action.UPDATE:
+            body["enabled"] = wanted.enabled
+        yield Step("PATCH", (WEBHOOKS, change.before.id), Kind.WEBHOOK, key, change.action.value, body)
+
+
+def _groups(
+    kept: Sequence[Change], all_changes: Sequence[Change], existing: Mapping[str, Found[Group]], owner: str
+) -> Iterator[Step]:
+    """Tighten from the leaves up, then create and change from the root down."""
+    deleted = {change.key for change in all_changes if change.after is None}
+    between = _intermediate(kept, {key: found for key, found in existing.items() if key not in deleted})
+    by_key = {change.key: change for change in kept}
+    for key in reversed(tuple(existing)):
+        if key in by_key and key in between and entries(between[key]) != entries(existing[key].value.models):
+            yield _tightening(by_key[key], between[key], owner)
+    # Changes come in the file's order, parents first among the file's groups; parents of others exist already.
+    order = {key: number for number, key in enumerate(existing)}
+    for change in sorted(kept, key=lambda change: (change.before is None, order.get(change.key, 0))):
+        step = _final(change, between.get(change.key), owner)
+        if step is not None:
+            yield step
+
+
+def _intermediate(kept: Sequence[Change], existing: Mapping[str, Found[Group]]) -> dict[str, tuple[SlugLimits, ...]]:
+    """Of the groups that change, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
+    after = {change.key: change.after for change in kept if change.before is not None}
+    parents = {found.value.parent for found in existing.values()}
+    transitions = {
+        key: Transition(
+            key, found.value.parent, found.value.models, after[key].models if key in after else found.value.models
+        )
+        for key, found in existing.items()
+        if found.value.enforcement is Enforcement.CASCADING and (found.value.parent is not None or key in parents)
+    }
+    changed = {key for key in after if key in transitions and after[key].models != transitions[key].old}
+    if not changed:
+        return {}
+    return {key: models for key, models in intermediate_models(transitions).items() if key in after}
+
+
+def _tightening(change: Change, models: Sequence[SlugLimits], owner: str) -> Step:
+    assert change.before is not None
+    body = {"models": wire_models(models), "managed_by": owner}
+    return Step("PATCH", (GROUPS, change.before.id), Kind.GROUP, change.key, "tighten", body)
+
+
+def _final(change: Change, between: Sequence[SlugLimits] | None, owner: str) -> Step | None:
+    """None: tightening was all. A change of the name alone sends no models."""
+    wanted: Group = change.after
+    if change.before is None:
+        return _creation(wanted, owner)
+    was: Group = change.before.value
+    body: dict[str, Any] = {"managed_by": owner}
+    if wanted.name != was.name:
+        body["metadata"] = {"name": wanted.name}
+    if entries(wanted.models) != entries(was.models if between is None else between):
+        body["models"] = wire_models(wanted.models)
+    was_tightened = between is not None and entries(between) != entries(was.models)
+    if len(body) == 1 and was_tightened:
+        return None
+    return Step("PATCH", (GROUPS, change.before.id), Kind.GROUP, change.key, change.action.value, body)
+
+
+def _creation(wanted: Group, owner: str) -> Step:
+    assert wanted.enforcement is not None
+    hierarchy: dict[str, Any] = {"limit_enforcement": wanted.enforcement.value}
+    if wanted.parent is not None:
+        hierarchy["parent_group_id"] = IdOf(Kind.GROUP, wanted.parent)
+    key = wanted.external_entity_id
+    body = {
+        "metadata": {"external_entity_id": key, "name": wanted.name},
+        "models": wire_models(wanted.models),
+        "hierarchy": hierarchy,
+        "managed_by": owner,
+    }
+    return Step("POST", (GROUPS,), Kind.GROUP, key, "create", body)
+
+
+def wire_models(models: Sequence[SlugLimits]) -> list[dict[str, Any]]:
+    """The `models` of a group, as the API takes them."""
+    return [models_entry_to_wire(entry) for entry in models]

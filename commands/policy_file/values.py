@@ -1,0 +1,101 @@
+"""What a policy file says and what a workspace has, in the same terms, so that they can be compared. Frozen values.
+
+Secrets, models and parents are referred to by name, as people do; ids are those of the API.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from policy.groups import Enforcement
+from policy.limits.limit import SlugLimits
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Kind(StrEnum):
+    """What a policy file describes."""
+
+    SECRET = "secret"  # noqa: S105 (a kind, no secret)
+    ENDPOINT = "endpoint"
+    GROUP = "group"
+    WEBHOOK = "webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret by its name. `env`: the environment variable that holds its value; None for a stored one."""
+
+    name: str
+    env: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A slug and its target, in the file's fields: `secret` and `model` instead of ids."""
+
+    slug: str
+    target: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group. `parent`: the parent's external id. `enforcement` None: the parent's, or INDEPENDENT."""
+
+    external_entity_id: str
+    name: str | None = None
+    enforcement: Enforcement | None = None
+    parent: str | None = None
+    models: tuple[SlugLimits, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A receiver of billing events. `number` tells apart those with the same URL and description, from 1."""
+
+    url: str
+    description: str | None = None
+    enabled: bool = True
+    number: int = 1
+
+    @property
+    def key(self) -> str:
+        described = "" if self.description is None else f" ({self.description})"
+        return f"{self.url}{described}{'' if self.number == 1 else f' #{self.number}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """A policy file: `name` owns what is applied from it. Groups: parents before children."""
+
+    name: str
+    secrets: tuple[Secret, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    groups: tuple[Group, ...] = ()
+    webhooks: tuple[Webhook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[V_co]):
+    """A resource of the workspace, and which policy file owns it. `drifted`: something else changed it since."""
+
+    id: str
+    value: V_co
+    owner: str | None = None
+    drifted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """What a workspace has, by identity: secret name, slug, external id. Groups: parents before children.
+
+    `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one.
+    """
+
+    secrets: Mapping[str, Found[Secret]] = field(default_factory=dict)
+    endpoints: Mapping[str, Found[Endpoint]] = field(default_factory=dict)
+    groups: Mapping[str, Found[Group]] = field(default_factory=dict)
+    webhooks: tuple[Found[Webhook], ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
+    equal: Mapping[str, bool] = field(default_factory=dict)

@@ -1,0 +1,108 @@
+"""What policy files may say, and what is said about those that may not."""
+
+import json
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commands.policy_file.document import read_document
+from commands.policy_file.errors import PolicyFileError
+from commands.policy_file.schema import SCHEMA
+from commands.policy_file.schema_check import problems_of
+from commands.policy_file.yaml_text import MAX_DEPTH, parse_yaml
+from control.operator.cli import tollgate
+from tests.commands.policy_file.workspaces import Item, policies, text_of
+
+HEAD = "version: 1\nname: production\n"
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+GROUP = HEAD + "groups:\n  - external_entity_id: a\n"
+
+
+def problems(text: str) -> str:
+    with pytest.raises(PolicyFileError) as raised:
+        read_document(text)
+    assert len(str(raised.value).splitlines()) <= 3
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file is empty"),
+        ("- 1\n", "line 1: the file: must be a mapping"),
+        ("version: 2\nname: a\n", "line 1: version: must be 1"),
+        (HEAD + "name: b\n", "line 3: 'name' is given twice"),
+        (HEAD + "groups: &a []\nwebhooks: *a\n", "line 4: aliases"),
+        (HEAD + "groups: !!python/object:os.system []\n", "line 3: tags"),
+        (HEAD + "---\nversion: 1\n", "line 3: one document per file"),
+        (HEAD + "groups: [\n", "line 4: "),
+        (HEAD + "groups: " + "[" * 5000, f"nested deeper than {MAX_DEPTH} levels"),
+        (HEAD + "group: []\n", "line 3: group: unknown; known are version, name"),
+        (HEAD + "groups:\n  - external_entity_id: 42\n", "line 4: groups.0.external_entity_id: must be text; put"),
+        (GROUP + "    parent: a\n", "no group is below itself"),
+        (GROUP + "  - external_entity_id: a\n", "line 5: groups.1.external_entity_id: a is given twice"),
+        (
+            GROUP + "    models: [{slug: acme/a}, {slug: acme/a}]\n",
+            "line 5: groups.0.models.1.slug: acme/a is named twice",
+        ),
+        (GROUP + "    models: [{slug: acme}]\n", "line 5: groups.0.models.0.slug: must match"),
+        (GROUP + "    groups: [{external_entity_id: b, parent: a}]\n", "groups.0.groups.0.parent: unknown"),
+        (HEAD + "secrets: [{name: a, value: b}]\n", "line 3: secrets.0.value: unknown"),
+        (HEAD + "secrets: [{name: a, value_from: {env: TOLLGATE_API_KEY}}]\n", "secrets.0.value_from.env: must match"),
+        (HEAD + "endpoints: [{slug: acme/a, target: {provider: VENDOR_B}}]\n", "VENDOR_B needs secret"),
+        (HEAD + "endpoints: [{slug: acme/a, target: {provider: [1]}}]\n", "provider: must be one of PLATFORM"),
+    ],
+)
+def test_problem_names_line_and_field(text: str, said: str) -> None:
+    assert said in problems(text)
+
+
+def test_two_limits_of_a_type_are_refused() -> None:
+    limits = "[{type: TOKEN, unit: SECOND, threshold: 1}, {type: TOKEN, unit: MINUTE, threshold: 1}]"
+    assert "at most one rate limit per type" in problems(
+        GROUP + f"    models: [{{slug: acme/a, rate_limits: {limits}}}]\n"
+    )
+
+
+def test_unquoted_text_is_what_it_looks_like() -> None:
+    found = parse_yaml("[no, 1.5, 2026-11-24, 12:30:00, 010, -7, true, ~, 'true', '7', 1_000]").value
+    assert found == ["no", "1.5", "2026-11-24", "12:30:00", "010", -7, True, None, "true", "7", "1_000"]
+
+
+def test_nested_groups_and_parents_come_before_their_children() -> None:
+    text = HEAD + (
+        "groups:\n  - {external_entity_id: c, parent: b}\n"
+        "  - external_entity_id: a\n    groups: [{external_entity_id: b}]\n"
+    )
+    found = read_document(text).groups
+    assert [(group.external_entity_id, group.parent) for group in found] == [("a", None), ("b", "a"), ("c", "b")]
+
+
+SCALARS = st.sampled_from([None, True, 0, 1, "", "x", "VENDOR_A", "PLATFORM", [], {}, "acme/a", 2**53])
+
+
+@settings(max_examples=50, deadline=None)
+@given(document=policies(), data=st.data())
+def test_the_schema_for_editors_and_the_check_agree(document: Item, data: st.DataObject) -> None:
+    """On files with one random value, member or item replaced."""
+    VALIDATOR.check_schema(SCHEMA)
+    at = document
+    while True:
+        key = data.draw(st.sampled_from(sorted([*at, "more"]) if isinstance(at, dict) else list(range(len(at)))))
+        inner = at.get(key) if isinstance(at, dict) else at[key]
+        if not inner or not isinstance(inner, dict | list) or data.draw(st.booleans()):
+            break
+        at = inner
+    at[key] = data.draw(SCALARS)
+    assert (not list(problems_of(document))) == VALIDATOR.is_valid(document)
+    assert parse_yaml(text_of(document)).value == document
+
+
+def test_plan_prints_the_schema_and_wrong_flags_are_no_changes() -> None:
+    shown = CliRunner().invoke(tollgate, ["plan", "--schema"])
+    assert (shown.exit_code, json.loads(shown.stdout)) == (0, SCHEMA)
+    assert CliRunner().invoke(tollgate, ["plan", "--wrong"]).exit_code == 1
+    assert CliRunner().invoke(tollgate, ["plan", "/nonexistent"]).exit_code == 1

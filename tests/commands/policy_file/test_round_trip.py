@@ -1,0 +1,133 @@
+"""Properties of plan, apply and export over random workspaces, against control's rules in memory."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commands.errors import AwayError
+from commands.policy_file.applying import StoppedError
+from commands.policy_file.export import export_text
+from commands.policy_file.planning import Consent
+from commands.policy_file.reading import read_workspace
+from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
+from tests.fakes.workspace_api import WorkspaceApi
+
+OWNERS = st.sampled_from([MINE, MINE, None])
+BEFORE = {f"s{n}": "old" for n in range(3)}
+VALUES = {f"s{n}": "new" if n else "old" for n in range(3)}
+
+
+async def workspace_with(document: Item, owner: str | None) -> WorkspaceApi:
+    api = WorkspaceApi()
+    plan = await apply_text(api, text_of(document), ALL, BEFORE)
+    assert not plan.refusals
+    for kind in api.items.values():
+        for item in kind.values():
+            item["owner"] = owner
+    api.calls.clear()
+    return api
+
+
+@settings(max_examples=30, deadline=None)
+@given(before=policies(), after=policies())
+def test_every_step_is_legal_and_applying_again_does_nothing(before: Item, after: Item) -> None:
+    async def run() -> None:
+        api, fresh = await workspace_with(before, MINE), WorkspaceApi()
+        first = await apply_text(api, text_of(after), ALL, VALUES)
+        assert not first.refusals
+        await apply_text(fresh, text_of(after), Consent(), VALUES)
+        assert api.state() == fresh.state()  # --prune: nothing else is left
+        again, _ = await plan_of(api, text_of(after), ALL, VALUES)
+        assert (again.changes, again.refusals, again.notes) == ((), (), ())
+
+    asyncio.run(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(before=policies(), after=policies(), stop=st.integers(0, 12))
+def test_applying_again_after_a_crash_reaches_the_same_end(before: Item, after: Item, stop: int) -> None:
+    async def run() -> None:
+        api, fresh = await workspace_with(before, MINE), WorkspaceApi()
+        api.away_after = stop
+        try:
+            await apply_text(api, text_of(after), Consent(prune=True), VALUES)
+        except StoppedError:
+            api.away_after = None
+            plan = await apply_text(api, text_of(after), Consent(prune=True), VALUES)
+            assert not plan.refusals
+        await apply_text(fresh, text_of(after), Consent(), VALUES)
+        assert api.state() == fresh.state()
+
+    asyncio.run(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(document=policies(), data=st.data())
+def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None:
+    async def run() -> None:
+        api = await workspace_with(document, None)
+        for kind in api.items.values():
+            for item in kind.values():
+                item["owner"] = data.draw(st.sampled_from([MINE, None, "other"]))
+        text, left = export_text(await read_workspace(api, {}), MINE)
+        plan, _ = await plan_of(api, text, Consent(prune=True), {})
+        assert (plan.changes, plan.refusals) == ((), ())
+        assert left == sum(item["owner"] == "other" for kind in api.items.values() for item in kind.values())
+
+    asyncio.run(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(before=policies(), after=policies(), data=st.data())
+def test_what_others_own_is_never_touched(before: Item, after: Item, data: st.DataObject) -> None:
+    """Whatever the consent: with refusals nothing is written; else only what is the file's, or was nobody's."""
+
+    async def run() -> None:
+        api = await workspace_with(before, None)
+        for name, kind in api.items.items():
+            for key, item in kind.items():
+                item["owner"] = data.draw(st.sampled_from([MINE, MINE, None, "other"]))
+                item["applied"] = item["updated"]
+                if data.draw(st.integers(0, 4)) == 0:
+                    api.write(name, key)
+        consent = Consent(*(data.draw(st.booleans()) for _ in range(3)))
+        was = {name: {key: dict(item) for key, item in kind.items()} for name, kind in api.items.items()}
+        plan = await apply_text(api, text_of(after), consent, VALUES)
+        if plan.refusals:
+            assert api.calls == []
+        for name, kind in was.items():
+            for key, item in kind.items():
+                _check_untouched(item, api.items[name].get(key), consent)
+
+    asyncio.run(run())
+
+
+def _check_untouched(before: Item, after: Any, consent: Consent) -> None:
+    owner, drifted = before["owner"], before["applied"] != before["updated"]
+    if owner == "other" or (owner is None and not consent.adopt):
+        assert after == before
+    if owner == MINE and drifted and not consent.overwrite_drift:
+        assert after == before
+    if owner is None or not consent.prune:
+        assert after is not None
+
+
+def test_a_lost_connection_is_told_with_what_was_done() -> None:
+    document = {"version": 1, "name": MINE, "webhooks": [{"url": "https://a.example"}, {"url": "https://b.example"}]}
+
+    async def run() -> str:
+        api = WorkspaceApi()
+        api.away_after = 1
+        try:
+            await apply_text(api, text_of(document), Consent(), {})
+        except StoppedError as error:
+            return str(error)
+        raise AssertionError(AwayError)
+
+    message = asyncio.run(run())
+    assert message.splitlines() == [
+        "create webhook https://b.example: the connection broke",
+        "1 of 2 steps are done. Mend the cause and apply again: it does the rest",
+    ]

@@ -1,0 +1,117 @@
+"""Random workspaces and policy files, and how tests apply one to the other."""
+
+from typing import Any
+
+import yaml
+from hypothesis import strategies as st
+
+from commands.policy_file.applying import NewWebhook, Observer, apply_steps
+from commands.policy_file.document import read_document
+from commands.policy_file.planning import Consent, Plan, make_plan
+from commands.policy_file.reading import read_workspace
+from commands.policy_file.steps import Step, steps_of
+from tests.fakes.workspace_api import WorkspaceApi
+
+MINE = "mine"
+ALL = Consent(prune=True, adopt=True, overwrite_drift=True)
+Item = dict[str, Any]
+SLUGS = ("acme/a", "acme/b")
+
+
+def limits(units: tuple[str, ...]) -> st.SearchStrategy[list[Item]]:
+    one = st.fixed_dictionaries(
+        {"type": st.sampled_from(["TOKEN", "REQUEST"]), "unit": st.sampled_from(units), "threshold": st.integers(1, 6)}
+    )
+    return st.lists(one, max_size=2, unique_by=lambda limit: limit["type"])
+
+
+ENTRIES = st.fixed_dictionaries({"rate_limits": limits(("SECOND", "MINUTE")), "usage_limits": limits(("DAY",))})
+
+
+def models() -> st.SearchStrategy[list[Item]]:
+    chosen = st.dictionaries(st.sampled_from(SLUGS), ENTRIES, min_size=1)
+    return chosen.map(lambda found: [{"slug": slug, **entry} for slug, entry in found.items()])
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Item:
+    """A legal policy file. Groups of the same name have the same place in every file: places cannot change."""
+    document: Item = {"version": 1, "name": MINE}
+    document["secrets"] = [
+        {"name": f"s{n}", "value_from": {"env": f"S{n}"}} for n in draw(st.sets(st.integers(0, 2), min_size=1))
+    ]
+    targets = st.fixed_dictionaries(
+        {
+            "provider": st.just("VENDOR_B"),
+            "target_model": st.sampled_from(["x", "y"]),
+            "secret": st.sampled_from([secret["name"] for secret in document["secrets"]]),
+        }
+    )
+    document["endpoints"] = [
+        {"slug": slug, "target": target}
+        for slug, target in draw(st.dictionaries(st.sampled_from(SLUGS), targets)).items()
+    ]
+    document["groups"] = draw(forests())
+    hooks = st.fixed_dictionaries(
+        {"url": st.sampled_from(["https://a.example", "https://b.example"]), "enabled": st.booleans()},
+        optional={"description": st.sampled_from(["", "billing"])},
+    )
+    document["webhooks"] = draw(st.lists(hooks, max_size=4))
+    return document
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Item]:
+    """Group n is below group (n-1)//2; the odd tree of the two is CASCADING."""
+    found: dict[int, Item] = {}
+    ceilings: dict[int, dict[Any, int]] = {}
+    for number in range(2 * 7):
+        tree, place = divmod(number, 7)
+        above = None if place == 0 else tree * 7 + (place - 1) // 2
+        if (above is not None and above not in found) or not draw(st.integers(0, 3)):
+            continue
+        item: Item = {"external_entity_id": f"g{number}", "models": draw(models())}
+        if draw(st.booleans()):
+            item["name"] = draw(st.sampled_from(["n", "no", "12"]))
+        if above is None:
+            item["limit_enforcement"] = ("INDEPENDENT", "CASCADING")[tree]
+        else:
+            item["parent"] = f"g{above}"
+        ceilings[number] = dict(ceilings.get(-1 if above is None else above, {}))
+        if tree == 1:
+            clamp(item["models"], ceilings[number])
+        found[number] = item
+    return list(found.values())
+
+
+def clamp(entries: list[Item], ceilings: dict[Any, int]) -> None:
+    """Lower thresholds to those of the ancestors, and lower `ceilings` to the thresholds."""
+    for entry in entries:
+        for limit in (*entry["rate_limits"], *entry["usage_limits"]):
+            key = (entry["slug"], limit["type"], limit["unit"])
+            limit["threshold"] = ceilings[key] = min(limit["threshold"], ceilings.get(key, limit["threshold"]))
+
+
+async def plan_of(api: WorkspaceApi, text: str, consent: Consent, values: dict[str, str]) -> tuple[Plan, Any]:
+    workspace = await read_workspace(api, values)
+    return make_plan(read_document(text), workspace, consent, frozenset(values)), workspace
+
+
+async def apply_text(api: WorkspaceApi, text: str, consent: Consent, values: dict[str, str]) -> Plan:
+    """Plan and apply; the plan. With refusals it is only a plan."""
+    plan, workspace = await plan_of(api, text, consent, values)
+    if not plan.refusals:
+        await apply_steps(api, steps_of(plan, workspace), workspace, values, Observer(_no_step, _no_webhook))
+    return plan
+
+
+def text_of(document: Item) -> str:
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _no_step(_number: int, _total: int, _step: Step) -> None:
+    pass
+
+
+def _no_webhook(_made: NewWebhook) -> None:
+    pass

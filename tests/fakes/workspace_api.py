@@ -1,0 +1,218 @@
+"""The management API of one workspace in memory, with control's rules from `policy`, for commands over the API.
+
+It keeps what policy files describe: secrets, endpoints, groups, webhooks. `calls` lists all writes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from commands.errors import AwayError, RefusedError
+from policy.endpoints import EndpointRuleError, Target, VendorCConfig, check_slug, check_target
+from policy.groups import (
+    Enforcement,
+    Group,
+    GroupRuleError,
+    check_below,
+    check_depth,
+    inherit_enforcement,
+)
+from policy.limits.limit import check_slug_limits
+from policy.snapshot import models_entry_from_wire, models_entry_to_wire
+
+PREFIXES = ("acme",)
+MAX_WEBHOOKS = 20
+Wire = dict[str, Any]
+
+
+def refused(status: int, code: str) -> RefusedError:
+    return RefusedError(f"{status}: {code}", status, code)
+
+
+class WorkspaceApi:
+    """A `commands.connection.Client`. After `away_after` writes it answers no more."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, dict[str, Wire]] = {name: {} for name in ("secrets", "endpoints", "groups", "webhooks")}
+        self.models: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.away_after: int | None = None
+        self._now = 0
+
+    async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        parts = path.strip("/").split("/")
+        names = [part for part in parts if part in (*self.items, "models")]
+        kind, rest = names[0], parts[parts.index(names[0]) + 1 :]
+        if method == "GET":
+            return self._list(kind, query)
+        if rest == ["compare"]:
+            found = self.items["secrets"].get(body["name"])
+            return {"exists": found is not None, "equal": found is not None and found["value"] == body["value"]}
+        if self.away_after is not None and len(self.calls) >= self.away_after:
+            raise AwayError("the connection broke")
+        self.calls.append((method, path))
+        self._now += 1
+        change = getattr(self, f"_{method.lower()}_{kind}")
+        return self._shown(change(body, *rest))
+
+    def write(self, kind: str, key: str) -> None:
+        """Something other than the owner writes the resource, and changes nothing."""
+        self._now += 1
+        self.items[kind][key]["updated"] = self._now
+
+    def state(self) -> Any:
+        """Everything but ids and times."""
+        external = {id: item["metadata"]["external_entity_id"] for id, item in self.items["groups"].items()}
+        groups = {
+            external[id]: (item["metadata"]["name"], item["group"].enforcement, external.get(item["group"].parent_id),
+                           frozenset((e.slug, frozenset(e.limits)) for e in item["group"].models))
+            for id, item in self.items["groups"].items()
+        }  # fmt: skip
+        secrets = {name: item["value"] for name, item in self.items["secrets"].items()}
+        names = {item["id"]: name for name, item in self.items["secrets"].items()}
+        targets = [(item["slug"], item["targets"][0]) for item in self.items["endpoints"].values()]
+        endpoints = {slug: {**target, "secret_id": names[target["secret_id"]]} for slug, target in targets}
+        hooks = sorted(str((w["url"], w["description"], w["enabled"])) for w in self.items["webhooks"].values())
+        return groups, secrets, endpoints, hooks
+
+    def _list(self, kind: str, query: Mapping[str, Any]) -> Wire:
+        if kind == "models":
+            items = [{"id": id, "name": name} for id, name in self.models.items()]
+        else:
+            items = [self._shown(item) for item in self.items[kind].values()]
+        start, size = int(query.get("cursor") or 0), 2
+        more = start + size < len(items)
+        return {"items": items[start : start + size], "pagination": {"cursor": str(start + size) if more else None}}
+
+    def _shown(self, item: Wire) -> Wire:
+        shown = {name: value for name, value in item.items() if name not in ("value", "owner", "applied", "updated")}
+        if item["owner"] is not None:
+            shown["managed_by"] = {"name": item["owner"], "drifted": item["applied"] != item["updated"]}
+        if "group" in item:
+            group = shown.pop("group")
+            shown["models"] = [models_entry_to_wire(entry) for entry in group.models]
+            shown["hierarchy"] = {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id}
+        return shown
+
+    def _keep(self, kind: str, key: str, item: Wire, body: Wire) -> Wire:
+        item["updated"] = self._now
+        item.setdefault("owner", None)
+        item.setdefault("applied", None)
+        if "managed_by" in body:
+            item |= {"owner": body["managed_by"], "applied": self._now}
+        self.items[kind][key] = item
+        return item
+
+    def _existing(self, kind: str, key: str) -> Wire:
+        if key not in self.items[kind]:
+            raise refused(404, "NOT_FOUND")
+        return self.items[kind][key]
+
+    def _post_secrets(self, body: Wire) -> Wire:
+        old = self.items["secrets"].get(body["name"], {"id": f"sec_{self._now}", "name": body["name"]})
+        return self._keep("secrets", body["name"], {**old, "value": body["value"]}, body)
+
+    def _delete_secrets(self, _body: None, name: str) -> Wire:
+        found = self._existing("secrets", name)
+        if any(found["id"] == e["targets"][0].get("secret_id") for e in self.items["endpoints"].values()):
+            raise refused(409, "SECRET_IN_USE")
+        return self.items["secrets"].pop(name)
+
+    def _check_target(self, body: Wire) -> None:
+        fields = dict(body["targets"][0])
+        place = fields.pop("vendor_c_config", None)
+        try:
+            check_target(Target(**fields, vendor_c_config=VendorCConfig(**place) if place else None))
+        except EndpointRuleError as error:
+            raise refused(400, error.message) from None
+        if "secret_id" in fields and fields["secret_id"] not in {s["id"] for s in self.items["secrets"].values()}:
+            raise refused(400, "no such secret")
+
+    def _post_endpoints(self, body: Wire) -> Wire:
+        self._check_target(body)
+        check_slug(body["slug"], PREFIXES)
+        if any(item["slug"] == body["slug"] for item in self.items["endpoints"].values()):
+            raise refused(409, "SLUG_TAKEN")
+        id = f"ep_{self._now}"
+        return self._keep("endpoints", id, {"id": id, "slug": body["slug"], "targets": body["targets"]}, body)
+
+    def _patch_endpoints(self, body: Wire, id: str) -> Wire:
+        self._check_target(body)
+        return self._keep("endpoints", id, {**self._existing("endpoints", id), "targets": body["targets"]}, body)
+
+    def _delete_endpoints(self, _body: None, id: str) -> Wire:
+        self._existing("endpoints", id)
+        return self.items["endpoints"].pop(id)
+
+    def _ancestors(self, parent_id: str | None) -> list[Group]:
+        found: list[Group] = []
+        while parent_id is not None:
+            found.append(self._existing("groups", parent_id)["group"])
+            parent_id = found[-1].parent_id
+        return found
+
+    def _descendants(self, id: str) -> list[Group]:
+        return [
+            item["group"]
+            for item in self.items["groups"].values()
+            if id in [group.id for group in self._ancestors(item["group"].parent_id)]
+        ]
+
+    def _check_group(self, group: Group) -> None:
+        for entry in group.models:
+            check_slug_limits(entry)
+            check_slug(entry.slug, PREFIXES)
+        if group.enforcement is Enforcement.CASCADING:
+            try:
+                for upper in self._ancestors(group.parent_id):
+                    check_below(upper.models, group.models)
+                for lower in self._descendants(group.id):
+                    check_below(group.models, lower.models)
+            except GroupRuleError:
+                raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT") from None
+
+    def _post_groups(self, body: Wire) -> Wire:
+        assert body["models"], "a new group needs an entry"
+        key, hierarchy = body["metadata"]["external_entity_id"], body["hierarchy"]
+        if any(item["metadata"]["external_entity_id"] == key for item in self.items["groups"].values()):
+            raise refused(409, "EXTERNAL_ENTITY_ID_TAKEN")
+        above = self._ancestors(hierarchy.get("parent_group_id"))
+        check_depth(above)
+        mode = inherit_enforcement(Enforcement(hierarchy["limit_enforcement"]), above[0] if above else None)
+        models = tuple(models_entry_from_wire(entry) for entry in body["models"])
+        group = Group(f"grp_{self._now}", "ws", hierarchy.get("parent_group_id"), key, mode, models)
+        self._check_group(group)
+        return self._keep("groups", group.id, {"id": group.id, "metadata": body["metadata"], "group": group}, body)
+
+    def _patch_groups(self, body: Wire, id: str) -> Wire:
+        assert body.keys() & {"metadata", "models", "managed_by"}
+        item = dict(self._existing("groups", id))
+        if "models" in body:
+            models = tuple(models_entry_from_wire(entry) for entry in body["models"])
+            item["group"] = replace(item["group"], models=models)
+            self._check_group(item["group"])
+        if "metadata" in body:
+            item["metadata"] = item["metadata"] | body["metadata"]
+        return self._keep("groups", id, item, body)
+
+    def _delete_groups(self, _body: None, id: str) -> Wire:
+        below = [group.id for group in self._descendants(id)]
+        for gone in below:
+            del self.items["groups"][gone]
+        self._existing("groups", id)
+        return self.items["groups"].pop(id)
+
+    def _post_webhooks(self, body: Wire) -> Wire:
+        if len(self.items["webhooks"]) >= MAX_WEBHOOKS:
+            raise refused(409, "TOO_MANY_WEBHOOKS")
+        id = f"whk_{self._now}"
+        made = {"id": id, "url": body["url"], "description": body["description"], "enabled": True}
+        return self._keep("webhooks", id, made, body) | {"secret": f"whsec_{id}"}
+
+    def _patch_webhooks(self, body: Wire, id: str) -> Wire:
+        item = self._existing("webhooks", id)
+        return self._keep("webhooks", id, {**item, "enabled": body.get("enabled", item["enabled"])}, body)
+
+    def _delete_webhooks(self, _body: None, id: str) -> Wire:
+        self._existing("webhooks", id)
+        return self.items["webhooks"].pop(id)
