@@ -1,8 +1,9 @@
 """What policy files may say, and what is said about those that may not."""
 
 import json
+from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]  # it has no annotations
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -81,7 +82,9 @@ def test_nested_groups_and_parents_come_before_their_children() -> None:
     assert [(group.external_entity_id, group.parent) for group in found] == [("a", None), ("b", "a"), ("c", "b")]
 
 
-SCALARS = st.sampled_from([None, True, 0, 1, "", "x", "VENDOR_A", "PLATFORM", [], {}, "acme/a", 2**53])
+SCALARS: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, 1, "", "x", "VENDOR_A", "PLATFORM", [], {}, "acme/a", 2**53]
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -89,7 +92,7 @@ SCALARS = st.sampled_from([None, True, 0, 1, "", "x", "VENDOR_A", "PLATFORM", []
 def test_the_schema_for_editors_and_the_check_agree(document: Item, data: st.DataObject) -> None:
     """On files with one random value, member or item replaced."""
     VALIDATOR.check_schema(SCHEMA)
-    at = document
+    at: Any = document
     while True:
         key = data.draw(st.sampled_from(sorted([*at, "more"]) if isinstance(at, dict) else list(range(len(at)))))
         inner = at.get(key) if isinstance(at, dict) else at[key]

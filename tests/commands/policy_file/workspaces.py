@@ -106,7 +106,7 @@ async def apply_text(api: WorkspaceApi, text: str, consent: Consent, values: dic
 
 
 def text_of(document: Item) -> str:
-    return yaml.safe_dump(document, sort_keys=False)
+    return str(yaml.safe_dump(document, sort_keys=False))
 
 
 def _no_step(_number: int, _total: int, _step: Step) -> None:
