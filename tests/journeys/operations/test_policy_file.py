@@ -1,0 +1,131 @@
+"""A policy file on the running product: plan, apply, a kill in the middle, drift, another owner, another tenant."""
+
+import asyncio
+import json
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.conftest import Stage
+from tests.journeys.product import COMMAND
+
+CREDENTIAL = "sk-policy-file-journey"
+GROUPS = 40
+"""So many that a kill comes in the middle."""
+
+
+@dataclass
+class Tenant:
+    """A workspace, and the commands of its operator on another machine: by URL and key."""
+
+    stage: Stage
+    prefix: str
+    key: str
+
+    async def begin(self, *words: str) -> asyncio.subprocess.Process:
+        found = {"TOLLGATE_URL": self.stage.product.control, "TOLLGATE_API_KEY": self.key, "OPENAI": CREDENTIAL}
+        environment = {**self.stage.product.environment, **found}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return await asyncio.create_subprocess_exec(*COMMAND, *words, env=environment, **pipes)  # type: ignore[arg-type]
+
+    async def run(self, *words: str) -> tuple[int | None, str]:
+        """The exit status, and all that the command wrote."""
+        started = await self.begin(*words)
+        out, err = await started.communicate()
+        text = out.decode() + err.decode()
+        assert CREDENTIAL not in text
+        return started.returncode, text
+
+    async def did(self, *words: str) -> str:
+        status, text = await self.run(*words)
+        assert status == 0, text
+        return text
+
+    async def got(self, *words: str) -> Any:
+        return json.loads(await self.did(*words, "--json"))
+
+    def policy(self, to: Path, name: str = "journey", tokens: int = 1000, customers: int = GROUPS) -> str:
+        """The path of a policy file: a secret, an endpoint, a webhook, and customers below a company, CASCADING."""
+        slug = f"{self.prefix}/chat"
+        limited = [{"slug": slug, "usage_limits": [{"type": "TOKEN", "unit": "DAY", "threshold": tokens}]}]
+        below = [{"external_entity_id": f"customer-{number}", "models": limited} for number in range(customers)]
+        company = {"external_entity_id": "company", "limit_enforcement": "CASCADING", "models": limited}
+        document = {
+            "version": 1,
+            "name": name,
+            "secrets": [{"name": "openai", "value_from": {"env": "OPENAI"}}],
+            "endpoints": [{"slug": slug, "target": {"provider": "VENDOR_B", "secret": "openai", "target_model": "m"}}],
+            "webhooks": [{"url": "https://93.184.215.14/hook", "description": "billing", "enabled": False}],
+            "groups": [company | {"groups": below}],
+        }
+        to.write_text(json.dumps(document, indent=1))  # JSON is YAML
+        return str(to)
+
+
+async def tenant(stage: Stage, name: str) -> Tenant:
+    words = ("workspace", "create", name, "--prefix", name, "--data", str(stage.product.data))
+    made = await asyncio.create_subprocess_exec(*COMMAND, *words, env=stage.product.environment, stdout=subprocess.PIPE)
+    out, _ = await made.communicate()
+    return Tenant(stage, name, json.loads(out)["api_key"])
+
+
+@pytest.fixture
+async def acme(stage: Stage) -> Tenant:
+    return await tenant(stage, f"{stage.name}-acme")
+
+
+async def test_apply_goes_on_after_a_kill_and_then_has_nothing_to_do(acme: Tenant, tmp_path: Path) -> None:
+    file = acme.policy(tmp_path / "policy.yaml")
+    status, planned = await acme.run("plan", file)
+    assert (status, "company" in planned) == (2, True)
+    applying = await acme.begin("apply", file)
+
+    async def has_some() -> bool:
+        return len((await acme.got("groups", "list"))["items"]) > 1
+
+    await acme.stage.until(has_some, "some groups are there")
+    if applying.returncode is None:
+        applying.send_signal(signal.SIGKILL)
+    await applying.communicate()
+    await acme.did("apply", file)
+    assert (await acme.run("plan", file))[0] == 0
+    groups = (await acme.got("groups", "list"))["items"]
+    assert len(groups) == GROUPS + 1
+    assert {group["managed_by"]["name"] for group in groups} == {"journey"}
+    (webhook,) = (await acme.got("webhooks", "list"))["items"]
+    assert (webhook["enabled"], webhook["managed_by"]["drifted"]) == (False, False)
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(await acme.did("export"))
+    assert (await acme.run("plan", str(exported)))[0] == 0
+
+
+async def test_apply_refuses_drift_and_other_owners_and_prunes_what_is_its_own(acme: Tenant, tmp_path: Path) -> None:
+    file = acme.policy(tmp_path / "policy.yaml", customers=2)
+    await acme.did("apply", file)
+    await acme.did("groups", "set", "customer-1", "--name", "by hand")
+    status, refused = await acme.run("apply", acme.policy(tmp_path / "lower.yaml", tokens=500, customers=2))
+    assert (status, "customer-1" in refused, "--overwrite-drift" in refused) == (1, True, True)
+    await acme.did("apply", str(tmp_path / "lower.yaml"), "--overwrite-drift")
+    company = await acme.got("groups", "get", "company")
+    assert company["models"][0]["usage_limits"][0]["threshold"] == 500
+    status, refused = await acme.run("apply", acme.policy(tmp_path / "other.yaml", name="other", customers=2))
+    assert (status, "journey" in refused) == (1, True)
+    fewer = acme.policy(tmp_path / "fewer.yaml", tokens=500, customers=1)
+    assert (await acme.run("plan", fewer))[0] == 0, "without --prune nothing goes"
+    await acme.did("apply", fewer, "--prune")
+    names = {group["metadata"]["external_entity_id"] for group in (await acme.got("groups", "list"))["items"]}
+    assert names == {"company", "customer-0"}
+
+
+async def test_file_of_another_tenant_changes_nothing(acme: Tenant, tmp_path: Path) -> None:
+    await acme.did("apply", acme.policy(tmp_path / "policy.yaml", customers=1))
+    before = await acme.got("endpoints", "list")
+    other = await tenant(acme.stage, f"{acme.stage.name}-other")
+    status, refused = await other.run("apply", str(tmp_path / "policy.yaml"))
+    assert (status, "prefix" in refused) == (1, True)
+    assert await acme.got("endpoints", "list") == before
+    assert (await other.got("endpoints", "list"))["items"] == []
