@@ -44,6 +44,10 @@ class LocalAccess(Protocol):
         """Access to the named workspace, or to the only one. Raises NoAccessError."""
         ...
 
+    def admin_url(self, data: Path) -> str:
+        """The proxy's admin port, which needs no key here. Raises NoAccessError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -78,6 +82,16 @@ class Connection:
             raise click.ClickException(str(error)) from None
 
 
+data_option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="TOLLGATE_DATA",
+    default=Path(".tollgate"),
+    show_default=True,
+    help="On the machine of `tollgate up`, without a key: its data directory.",
+)
+
+
 def over_api(command: Callable[..., T]) -> Callable[..., T]:
     """Give a command `--url`, `--data`, `--workspace` and `--json`, and pass it a `Connection` as `connection`."""
 
@@ -93,14 +107,7 @@ def over_api(command: Callable[..., T]) -> Callable[..., T]:
 
 _OPTIONS = (
     click.option("--url", envvar="TOLLGATE_URL", help=f"The management API; by default {DEFAULT_URL}."),
-    click.option(
-        "--data",
-        type=click.Path(file_okay=False, path_type=Path),
-        envvar="TOLLGATE_DATA",
-        default=Path(".tollgate"),
-        show_default=True,
-        help="On the machine of `tollgate up`, without TOLLGATE_API_KEY: its data directory.",
-    ),
+    data_option,
     click.option("--workspace", help="With --data: the workspace, if there is more than one."),
     click.option("--json", "as_json", is_flag=True, help="Print the API's answer."),
 )

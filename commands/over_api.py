@@ -15,6 +15,7 @@ from commands.resources.prices import prices
 from commands.resources.secrets import secrets
 from commands.resources.usage import usage
 from commands.resources.webhooks import webhooks
+from commands.top.command import top
 from commands.training.command import training
 
 events.add_command(forward)
@@ -31,6 +32,7 @@ OVER_API: tuple[click.Command, ...] = (
     plan,
     prices,
     secrets,
+    top,
     training,
     usage,
     webhooks,

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from commands.completion import completion
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
 from control.operator.database_commands import data_option, key, run, secrets_reencrypt, workspace
@@ -124,6 +125,7 @@ def demo(keep: bool) -> None:
     sys.exit(asyncio.run(run_demo(click.echo, keep=keep)))
 
 
+tollgate.add_command(completion)
 tollgate.add_command(doctor)
 tollgate.add_command(launcher)
 tollgate.add_command(workspace)

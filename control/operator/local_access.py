@@ -13,25 +13,46 @@ from commands.connection import Access
 from commands.errors import NoAccessError
 
 
-def local_access(data: Path, workspace: str | None) -> Access:
-    """Access to the named workspace of the `tollgate up` that serves `data`, or to the only one."""
-    from control.edges.process import up_record
-    from control.edges.process.data_directory import DataDirectory, DataDirectoryError
-    from control.operator.local_keys import LocalKeyError, LocalKeys
+class _DirectoryAccess:
+    """Implements `commands.connection.LocalAccess`."""
 
-    if not data.is_dir():
-        raise NoAccessError(
-            f"TOLLGATE_API_KEY is not set, and there is no data directory {data}.\n"
-            "Set it to a key of type WORKSPACE_MANAGE_ALL, or name the directory of `tollgate up` with --data"
-        )
-    try:
-        directory = DataDirectory(data)
-        record = up_record.read(directory)
-        keys = LocalKeys(directory, record.has_own_database)
-        key = keys.of(_choose(keys.workspaces(), workspace))
-        return Access(record.control, key, record.proxy, record.admin)
-    except (DataDirectoryError, LocalKeyError) as error:
-        raise NoAccessError(str(error)) from None
+    def __call__(self, data: Path, workspace: str | None) -> Access:
+        """Access to the named workspace of the `tollgate up` that serves `data`, or to the only one."""
+        from control.edges.process import up_record
+        from control.edges.process.data_directory import DataDirectory, DataDirectoryError
+        from control.operator.local_keys import LocalKeyError, LocalKeys
+
+        if not data.is_dir():
+            raise NoAccessError(
+                f"TOLLGATE_API_KEY is not set, and there is no data directory {data}.\n"
+                "Set it to a key of type WORKSPACE_MANAGE_ALL, or name the directory of `tollgate up` with --data"
+            )
+        try:
+            directory = DataDirectory(data)
+            record = up_record.read(directory)
+            keys = LocalKeys(directory, record.has_own_database)
+            key = keys.of(_choose(keys.workspaces(), workspace))
+            return Access(record.control, key, record.proxy, record.admin)
+        except (DataDirectoryError, LocalKeyError) as error:
+            raise NoAccessError(str(error)) from None
+
+    def admin_url(self, data: Path) -> str:
+        """Of the `tollgate up` that serves `data`: its metrics are of all workspaces, so none is named."""
+        from control.edges.process import up_record
+        from control.edges.process.data_directory import DataDirectory, DataDirectoryError
+
+        remedy = "Name the directory of `tollgate up` with --data, or a proxy's metrics with --metrics-url"
+        if not data.is_dir():
+            raise NoAccessError(f"there is no data directory {data}. {remedy}")
+        try:
+            return up_record.read(DataDirectory(data)).admin
+        except up_record.NotRunningError:
+            raise NoAccessError(f"no `tollgate up` serves {data}, or it is not ready yet. {remedy}") from None
+        except DataDirectoryError as error:
+            raise NoAccessError(str(error)) from None
+
+
+local_access = _DirectoryAccess()
 
 
 def _choose(workspaces: Sequence[tuple[str, str]], name: str | None) -> str:

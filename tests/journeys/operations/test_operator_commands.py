@@ -3,8 +3,10 @@
 import asyncio
 import csv
 import json
+import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ class Operator:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    async def run(
+        self, *words: str, stdin: str = "", settings: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        which = () if words[0] == "top" else ("--workspace", "acme")  # other journeys may have made more
         started = await asyncio.create_subprocess_exec(
-            *(*COMMAND, *words, "--data", str(self._stage.product.data)),
-            env=self._stage.product.environment,
+            *(*COMMAND, *words, *which, "--data", str(self._stage.product.data)),
+            env=self._stage.product.environment | dict(settings or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,3 +108,70 @@ async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Sta
         await stage.operator.call("DELETE", f"/v1/api_keys/{prefix}")
     assert name in await operator.did("groups", "delete", name), "with a new key"
     assert (await operator.run("groups", "get", f"{name}-kid")).stderr.count("\n") == 1
+
+
+async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
+    operator, key = Operator(stage), await stage.key_without_limits()
+    await stage.ask(key)
+    words = ("top", "--once", "--json", "--interval-s", "2")
+    watching, asked = asyncio.create_task(operator.run(*words)), 0
+    while not watching.done():
+        await stage.ask(key)
+        asked += 1
+    done = watching.result()
+    assert done.returncode == 0, done.stderr
+    view = json.loads(done.stdout)
+    (proxy,) = view["proxies"]
+    assert (proxy["state"], proxy["url"]) == ("up", stage.product.admin + "/metrics")
+    (slug,) = [slug for slug in view["slugs"] if slug["model_slug"] == stage.slug]
+    (group,) = [group for group in view["groups"] if group["external_entity_id"] == stage.name]
+    assert 0 < round(slug["calls_per_second"] * proxy["seconds"]) <= asked
+    assert slug["tokens_per_second"] > 0
+    assert group["calls_per_second"] == slug["calls_per_second"] <= view["calls_per_second"]
+    stopped = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "top", "--interval-s", "0.2", "--data", str(stage.product.data)),
+        env=stage.product.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert stopped.stdout is not None
+    assert b"calls/s" in await stopped.stdout.readline()
+    stopped.send_signal(signal.SIGINT)
+    _, err = await stopped.communicate()
+    assert (stopped.returncode, err) == (0, b"")
+
+
+async def test_closed_pipe_ends_a_command_quietly(stage: Stage) -> None:
+    await stage.key_without_limits()
+    listing = ("endpoints", "list", "--workspace", "acme")
+    for words in (listing, (*listing, "--json"), ("top", "--interval-s", "0.2")):
+        read, write = os.pipe()
+        os.close(read)
+        started = await asyncio.create_subprocess_exec(
+            *(*COMMAND, *words, "--data", str(stage.product.data)),
+            env=stage.product.environment,
+            stdout=write,
+            stderr=subprocess.PIPE,
+        )
+        os.close(write)
+        _, err = await started.communicate()
+        assert err == b"", words
+
+
+async def test_another_tenant_sees_nothing(stage: Stage) -> None:
+    operator = Operator(stage)
+    await stage.key_without_limits()
+    made = stage.product.command("workspace", "create", stage.name, "--prefix", stage.name)
+    theirs = {"TOLLGATE_API_KEY": made["api_key"], "TOLLGATE_URL": stage.product.control}
+    lists = [("endpoints", "list"), ("groups", "tree"), ("models", "list")]
+    for done in await asyncio.gather(*(operator.run(*words, "--json", settings=theirs) for words in lists)):
+        assert (done.returncode, "acme" in done.stdout) == (0, False), done.args
+    others = [
+        ("endpoints", "get", stage.slug),
+        ("endpoints", "delete", stage.slug, "--yes"),
+        ("groups", "tree", stage.name),
+        ("keys", "create", "--group", stage.name, "--only-key"),
+    ]
+    for refused in await asyncio.gather(*(operator.run(*words, settings=theirs) for words in others)):
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1), refused
+    assert stage.slug in await operator.did("endpoints", "list")
