@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -92,8 +91,8 @@ def _once(rows: int, view: View) -> None:
 
 def _again(rows: int, view: View) -> None:
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        size = shutil.get_terminal_size()
-        click.echo(in_place(view, rows, size.columns, size.lines), nl=False)
+        size = os.get_terminal_size(sys.stdout.fileno())  # 0 where it is not known
+        click.echo(in_place(view, rows, size.columns or 80, size.lines or 24), nl=False)
     else:
         click.echo(log_line(view, _now()))
 
