@@ -1,9 +1,43 @@
-"""Calendar months in UTC, as statements are for. Pure."""
+"""Calendar months in UTC, as statements are for, and which statements a command is to make. Pure."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
+
+from commands.errors import ManagementError
 
 _MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRequest:
+    """Statements of a month, as `csv` or `html`. `draft`: also while events of the month may be added."""
+
+    month: str
+    start: str
+    end: str
+    form: str
+    draft: bool
+
+    @classmethod
+    def of(cls, month: str, form: str, draft: bool) -> "StatementRequest":
+        """Raises ValueError unless `month` is a month."""
+        return cls(month, *month_window(month), form, draft)
+
+    def query(self, entity: str | None = None) -> dict[str, Any]:
+        """Of the usage report, for one entity or for all."""
+        query = {"start": self.start, "end": self.end, "group_by": "entity", "lines": "true"}
+        return query if entity is None else {**query, "external_entity_id": entity}
+
+    def is_final(self, window: Mapping[str, str]) -> bool:
+        """Whether the report's window is the whole month. ManagementError if it is not and drafts are not wanted."""
+        if (is_final := window["end_time"] == self.end) or self.draft:
+            return is_final
+        raise ManagementError(
+            f"events of {self.month} are not final until a holdback after {self.end}; --draft prints what there is"
+        )
 
 
 def month_window(text: str) -> tuple[str, str]:

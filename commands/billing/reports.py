@@ -1,6 +1,6 @@
 """Usage reports over the management API: all pages of one, and how a command prints them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from commands.connection import Client
@@ -19,12 +19,20 @@ GROUPINGS = tuple(_NAMES)
 
 async def read_report(client: Client, **query: Any) -> dict[str, Any]:
     """The report on one page: `items`, `pagination` and its final `window`."""
-    answer = await client.call("GET", PATH, limit=_PAGE_ITEMS, **query)
-    items = list(answer["items"])
-    while (cursor := answer["pagination"]["cursor"]) is not None:
-        answer = await client.call("GET", PATH, cursor=cursor)
+    items: list[Any] = []
+    answer: dict[str, Any] = {}
+    async for answer in report_pages(client, _PAGE_ITEMS, **query):
         items += answer["items"]
     return {**answer, "items": items}
+
+
+async def report_pages(client: Client, limit: int, **query: Any) -> AsyncIterator[dict[str, Any]]:
+    """Each page of the report. All have the same `window`."""
+    answer = await client.call("GET", PATH, limit=limit, **query)
+    yield answer
+    while (cursor := answer["pagination"]["cursor"]) is not None:
+        answer = await client.call("GET", PATH, cursor=cursor)
+        yield answer
 
 
 def columns_of(group_by: str) -> list[Column]:

@@ -39,14 +39,23 @@ class Statement:
         return sum_of((line["price"]["currency"], Decimal(line["amount"])) for line in priced)
 
     @property
+    def status(self) -> str:
+        return "final" if self.is_final else "draft"
+
+    @property
     def unpriced_calls(self) -> int:
         return sum(line["calls"] for line in self.lines if line["price"] is None)
+
+
+def statement_text(statement: Statement, form: str) -> str:
+    """The statement as `csv` or `html`."""
+    return statement_csv(statement) if form == "csv" else statement_html(statement)
 
 
 def statement_csv(statement: Statement) -> str:
     """A row of headers, a row for each slug and price, and a row `TOTAL` for each currency."""
     rows: list[Sequence[Any]] = [("entity", "month", "status", *_HEADERS)]
-    first = (statement.entity, statement.month, _status(statement))
+    first = (statement.entity, statement.month, statement.status)
     rows += [(*first, *_cells(line)) for line in statement.lines]
     for currency, total in statement.totals.items():
         blank = ("",) * (len(_HEADERS) - 4)
@@ -86,10 +95,6 @@ def _notes(statement: Statement) -> list[str]:
     if not statement.is_final:
         notes.append("DRAFT: the month is not over, so more calls will be added.")
     return notes
-
-
-def _status(statement: Statement) -> str:
-    return "final" if statement.is_final else "draft"
 
 
 def _cells(line: Mapping[str, Any]) -> Sequence[Any]:

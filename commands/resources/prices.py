@@ -1,10 +1,11 @@
 """`tollgate prices`: the operator's price list (docs/reference/command-line.md#usage-and-prices)."""
 
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
+from commands.billing.price_file import read_prices, set_prices
 from commands.connection import Client, Connection, over_api
 from commands.output import Column, json_text, table
 from commands.resources.lists import print_list
@@ -26,22 +27,47 @@ def list_prices(connection: Connection, slug: str | None) -> None:
 
 
 @prices.command("set")
-@click.argument("slug")
-@click.option("--from", "valid_from", required=True, help="The UTC date from which it holds, such as 2026-11-01.")
-@click.option("--currency", required=True, help="ISO 4217, such as EUR.")
-@click.option("--input", "input_per_million", required=True, help="A million tokens of uncached input, such as 0.15.")
-@click.option("--output", "output_per_million", required=True, help="A million tokens of output.")
+@click.argument("slug", required=False)
+@click.option("--file", type=click.File("rb"), help="Prices as CSV, - for standard input, instead of SLUG and flags.")
+@click.option("--from", "valid_from", help="The UTC date from which it holds, such as 2026-11-01.")
+@click.option("--currency", help="ISO 4217, such as EUR.")
+@click.option("--input", "input_per_million", help="A million tokens of uncached input, such as 0.15.")
+@click.option("--output", "output_per_million", help="A million tokens of output.")
 @click.option("--cached-input", "cached_input_per_million", help="Of cached input; by default as uncached input.")
 @click.option("--per-call", help="Each call; by default 0.")
 @over_api
-def set_price(connection: Connection, **given: Any) -> None:
-    """Set the price of SLUG. It replaces the slug's price of the same date."""
+def set_price(connection: Connection, file: BinaryIO | None, **given: Any) -> None:
+    """Set the price of SLUG, or all prices of a file. A price replaces the slug's price of the same date."""
     body = {name: value for name, value in given.items() if value is not None}
+    if file is not None:
+        if body:
+            raise click.UsageError("--file takes no SLUG and no other price")
+        _set_file(connection, file)
+        return
+    for name, flag in _NEEDED.items():
+        if name not in body:
+            raise click.UsageError(f"{flag} is needed, or --file")
 
     async def ask(client: Client) -> Any:
         return await client.call("PUT", _PATH, body)
 
     _print(connection, connection.run(ask))
+
+
+_NEEDED = {"slug": "SLUG", "valid_from": "--from", "currency": "--currency"}
+_NEEDED |= {"input_per_million": "--input", "output_per_million": "--output"}
+
+
+def _set_file(connection: Connection, file: BinaryIO) -> None:
+    async def ask(client: Client) -> tuple[int, int]:
+        lines = read_prices(file.read())
+        return len(lines), await set_prices(client, lines)
+
+    count, changed = connection.run(ask)
+    if connection.as_json:
+        click.echo(json_text({"prices": count, "changed": changed}))
+    else:
+        click.echo(f"{changed} of {count} prices set; the others were so already.")
 
 
 @prices.command("delete")

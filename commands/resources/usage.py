@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from commands.billing.months import month_window
+from commands.billing.all_statements import Written, write_all
+from commands.billing.months import StatementRequest
 from commands.billing.reports import GROUPINGS, columns_of, csv_rows, read_report
-from commands.billing.statement import Statement, statement_csv, statement_html
-from commands.connection import Connection, over_api
+from commands.billing.statement import Statement, statement_text
+from commands.connection import Client, Connection, over_api
 from commands.csv_text import csv_text
 from commands.output import Column, json_text, table
 from commands.resources.lists import print_list
@@ -62,30 +63,65 @@ def report(connection: Connection, start: str, end: str | None, group_by: str, *
 
 @usage.command()
 @click.option("--month", required=True, help="A UTC month, such as 2026-11.")
-@click.option("--entity", required=True, help="External id of the group.")
+@click.option("--entity", help="External id of the group.")
+@click.option("--all", "of_all", is_flag=True, help="Of each entity with calls, into the directory --output.")
 @click.option("--format", "form", type=click.Choice(["csv", "html"]), default="csv", show_default=True)
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="By default standard output.")
+@click.option("--output", type=click.Path(path_type=Path), help="By default standard output.")
 @click.option("--draft", is_flag=True, help="Also for a month that is not over.")
 @over_api
-def statement(connection: Connection, month: str, entity: str, **given: Any) -> None:
-    """Print an entity's monthly statement: each slug and price, exact amounts, a total for each currency."""
+def statement(connection: Connection, month: str, entity: str | None, of_all: bool, **given: Any) -> None:
+    """Print an entity's monthly statement: each slug and price, exact amounts, a total for each currency.
+
+    With --all: a file for each entity, and index.csv that names them. Run it again to complete them.
+    """
     try:
-        start, end = month_window(month)
+        asked = StatementRequest.of(month, given["form"], given["draft"])
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--month") from None
-    query = {"start": start, "end": end, "group_by": "entity", "external_entity_id": entity, "lines": "true"}
-    answer = connection.run(lambda client: read_report(client, **query))
-    is_final = answer["window"]["end_time"] == end
-    if not is_final and not given["draft"]:
-        raise click.ClickException(f"events of {month} are not final until {end}; --draft prints what there is")
+    if of_all == (entity is not None):
+        raise click.UsageError("either --entity or --all is needed")
+    if entity is not None:
+        _state_one(connection, asked, entity, given["output"])
+    elif given["output"] is None:
+        raise click.UsageError("--all needs --output: a directory")
+    else:
+        _state_all(connection, asked, given["output"])
+
+
+def _state_one(connection: Connection, asked: StatementRequest, entity: str, output: Path | None) -> None:
+    async def read(client: Client) -> tuple[Any, bool]:
+        answer = await read_report(client, **asked.query(entity))
+        return answer, asked.is_final(answer["window"])
+
+    answer, is_final = connection.run(read)
     lines = [line for item in answer["items"] for line in item["lines"]]
-    made = Statement(entity, month, lines, is_final)
+    made = Statement(entity, asked.month, lines, is_final)
     if connection.as_json:
         click.echo(json_text(answer))
         return
-    _write(statement_csv(made) if given["form"] == "csv" else statement_html(made), given["output"])
-    if made.unpriced_calls:
-        click.echo(f"{made.unpriced_calls} calls have no price: set one with `tollgate prices set`.", err=True)
+    _write(statement_text(made, asked.form), output)
+    _warn(made.unpriced_calls)
+
+
+def _state_all(connection: Connection, asked: StatementRequest, output: Path) -> None:
+    from commands.edges.statement_directory import opened_directory
+
+    def tell(count: int) -> None:
+        click.echo(f"{count} statements written", err=True)
+
+    async def write(client: Client) -> Written:
+        with opened_directory(output) as directory:
+            return await write_all(client, asked, directory, tell)
+
+    written = connection.run(write)
+    if connection.as_json:
+        click.echo(json_text({"statements": written.statements, "unpriced_calls": written.unpriced_calls}))
+    _warn(written.unpriced_calls)
+
+
+def _warn(unpriced_calls: int) -> None:
+    if unpriced_calls:
+        click.echo(f"{unpriced_calls} calls have no price: set one with `tollgate prices set`.", err=True)
 
 
 def _write(text: str, output: Path | None) -> None:

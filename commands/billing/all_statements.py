@@ -1,0 +1,96 @@
+"""The monthly statements of all entities: a file for each in a directory, and `index.csv` that names them.
+
+See docs/reference/usage-reports.md#statements-of-all-entities.
+"""
+
+import csv
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from commands.billing.months import StatementRequest
+from commands.billing.reports import report_pages
+from commands.billing.statement import Statement, statement_text
+from commands.connection import Client
+from commands.csv_text import csv_text
+from commands.errors import ManagementError
+from policy.prices import rounded_text
+
+_INDEX = "index.csv"
+_PAGE_ITEMS = 500
+_READABLE = 40
+_HEADERS = ("entity", "file", "month", "status", "calls", "unpriced_calls", "currency", "total")
+
+
+class Directory(Protocol):
+    """Where statements go. A file has its old content or its new one, whenever the command ends."""
+
+    def read(self, name: str) -> str | None: ...
+
+    def write(self, name: str, text: str) -> None:
+        """Does nothing if the file has this text already."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a run wrote."""
+
+    statements: int
+    unpriced_calls: int
+
+
+def file_name(entity: str, asked: StatementRequest) -> str:
+    """A name that is safe on every file system: something readable, and a hash that no two entities share."""
+    readable = re.sub(r"[^a-z0-9]+", "-", entity.lower())[:_READABLE].strip("-")
+    digest = hashlib.sha256(entity.encode()).hexdigest()[:32]
+    return "_".join(part for part in (asked.month, readable, digest) if part) + f".{asked.form}"
+
+
+async def write_all(
+    client: Client, asked: StatementRequest, directory: Directory, tell: Callable[[int], None]
+) -> Written:
+    """Write the statement of each entity that has calls, then the index. `tell` hears how many there are so far.
+
+    Without an index the directory is incomplete; the same command again writes what is missing.
+    """
+    _check_same_month(directory.read(_INDEX), asked)
+    rows: list[tuple[Any, ...]] = [_HEADERS]
+    count = unpriced = 0
+    async for page in report_pages(client, _PAGE_ITEMS, **asked.query()):
+        is_final = asked.is_final(page["window"])
+        directory.remove(_INDEX)
+        for item in page["items"]:
+            made = Statement(item["external_entity_id"], asked.month, item["lines"], is_final)
+            name = file_name(made.entity, asked)
+            directory.write(name, statement_text(made, asked.form))
+            rows += _rows(made, name)
+            unpriced += made.unpriced_calls
+        count += len(page["items"])
+        tell(count)
+    directory.write(_INDEX, csv_text(rows))
+    return Written(count, unpriced)
+
+
+def _rows(made: Statement, name: str) -> list[tuple[Any, ...]]:
+    """A row for each currency. Counts are in the first one alone, so sums over a column stay right."""
+    rows = []
+    counts = (sum(line["calls"] for line in made.lines), made.unpriced_calls)
+    totals = [(currency, rounded_text(currency, total)) for currency, total in made.totals.items()]
+    for total in totals or [("", "")]:
+        rows.append((made.entity, name, made.month, made.status, *counts, *total))
+        counts = (0, 0)
+    return rows
+
+
+def _check_same_month(index: str | None, asked: StatementRequest) -> None:
+    """Another month's index is not replaced."""
+    for row in csv.DictReader((index or "").splitlines()):
+        file = row.get("file") or ""
+        if row.get("month") != asked.month or not file.endswith(f".{asked.form}"):
+            raise ManagementError(f"the directory has other statements, such as {file}. Name another --output")
+        return

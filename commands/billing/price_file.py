@@ -1,0 +1,151 @@
+"""The operator's price list as a CSV file: checked before any is set; a refusal undoes the rest.
+
+See docs/reference/usage-reports.md#prices.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from commands.connection import Client
+from commands.errors import AwayError, ManagementError, RefusedError
+from commands.resources.lists import all_items
+from policy.endpoints import SLUG_PATTERN
+from policy.prices import parse_amount, parse_currency, parse_date
+
+PATH = "/v1/gateway/prices"
+_MAX_SHOWN = 10
+_AMOUNTS = ("input_per_million", "cached_input_per_million", "output_per_million", "per_call")
+COLUMNS = ("slug", "valid_from", "currency", *_AMOUNTS)
+_OPTIONAL = ("cached_input_per_million", "per_call")
+Place = tuple[str, str]
+"""Slug and date."""
+
+
+class PriceFileError(ManagementError):
+    """The file is not a price list. The message has a line for each of the first wrong cells."""
+
+    def __init__(self, problems: list[str]) -> None:
+        more = [f"and {len(problems) - _MAX_SHOWN} more"] if len(problems) > _MAX_SHOWN else []
+        super().__init__("\n".join([*problems[:_MAX_SHOWN], *more, "Nothing was set."]))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceLine:
+    """A price as the API takes it, and the line of the file that it is in."""
+
+    line: int
+    body: Mapping[str, str]
+
+    @property
+    def place(self) -> Place:
+        return self.body["slug"], self.body["valid_from"]
+
+    def is_as(self, stored: Mapping[str, Any]) -> bool:
+        """Whether the API shows the same price."""
+        wanted = {"cached_input_per_million": self.body["input_per_million"], "per_call": "0", **self.body}
+        amounts = (Decimal(wanted[name]) == Decimal(stored[name]) for name in _AMOUNTS)
+        return wanted["currency"] == stored["currency"] and all(amounts)
+
+
+def read_prices(content: bytes) -> list[PriceLine]:
+    """The prices of a CSV file with a header. PriceFileError names line and column of what is wrong."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PriceFileError([f"line {line}: no text in UTF-8"]) from None
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    found: list[PriceLine] = []
+    problems: list[str] = []
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        _check_header(header)
+        for row in rows:
+            if row:
+                found.append(_line(rows.line_num, header, row, problems))
+    except csv.Error as error:
+        raise PriceFileError([f"line {rows.line_num}: no CSV ({error})"]) from None
+    if problems or (problems := _repeated(found)):
+        raise PriceFileError(problems)
+    return found
+
+
+def _check_header(header: list[str]) -> None:
+    problems = [f"line 1: unknown column {name!r}" for name in header if name not in COLUMNS]
+    problems += [f"line 1: column {name} is there twice" for name in COLUMNS if header.count(name) > 1]
+    problems += [f"line 1: column {name} is missing" for name in COLUMNS if name not in (*header, *_OPTIONAL)]
+    if problems:
+        raise PriceFileError(problems)
+
+
+def _line(number: int, header: list[str], row: list[str], problems: list[str]) -> PriceLine:
+    """The price; what is wrong is added to `problems`."""
+    cells = dict(zip(header, map(str.strip, row), strict=False))
+    if len(row) != len(header):
+        problems.append(f"line {number}: {len(row)} cells, but the header has {len(header)}")
+        return PriceLine(number, cells)
+    for name in COLUMNS:
+        text = cells.get(name, "")
+        if not text and name in _OPTIONAL:
+            cells.pop(name, None)
+            continue
+        try:
+            _PARSERS[name](text)
+        except ValueError as error:
+            problems.append(f"line {number}, column {name}: {text!r} {error}")
+    return PriceLine(number, cells)
+
+
+def _check_slug(text: str) -> None:
+    """The API checks the rest: whether the workspace owns the prefix."""
+    if SLUG_PATTERN.fullmatch(text) is None:
+        raise ValueError("must be a slug such as acme/chat")
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "slug": _check_slug,
+    "valid_from": parse_date,
+    "currency": parse_currency,
+    **dict.fromkeys(_AMOUNTS, parse_amount),
+}
+
+
+def _repeated(lines: list[PriceLine]) -> list[str]:
+    first: dict[Place, int] = {}
+    problems = []
+    for line in lines:
+        if (earlier := first.setdefault(line.place, line.line)) != line.line:
+            problems.append(f"line {line.line}, column valid_from: line {earlier} has a price of this slug and date")
+    return problems
+
+
+async def set_prices(client: Client, lines: list[PriceLine]) -> int:
+    """Set those that differ from the stored ones; returns how many. If the API refuses one, the others are undone."""
+    stored = {(price["slug"], price["valid_from"]): price for price in await all_items(client, PATH)}
+    changed = [line for line in lines if line.place not in stored or not line.is_as(stored[line.place])]
+    for count, line in enumerate(changed):
+        try:
+            await client.call("PUT", PATH, dict(line.body))
+        except RefusedError as error:
+            await _undo(client, changed[:count], stored)
+            raise PriceFileError([f"line {line.line}: {error}"]) from None
+        except AwayError as error:
+            raise AwayError(f"{error}\n{count} of {len(changed)} prices were set: run the command again") from None
+    return len(changed)
+
+
+async def _undo(client: Client, done: list[PriceLine], stored: Mapping[Place, Mapping[str, Any]]) -> None:
+    try:
+        for line in reversed(done):
+            slug, valid_from = line.place
+            if line.place in stored:
+                await client.call("PUT", PATH, dict(stored[line.place]))
+            else:
+                await client.call("DELETE", PATH, slug=slug, valid_from=valid_from)
+    except ManagementError as error:
+        lines = f"lines {done[0].line} to {done[-1].line}"
+        raise ManagementError(f"a line was refused, and the prices of {lines} may remain set ({error})") from None

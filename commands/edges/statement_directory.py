@@ -1,0 +1,72 @@
+"""A directory of statements, locked for one command. Each file is complete, or as it was before."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from commands.errors import ManagementError
+from runtime.private_files import replace_file
+
+
+class StatementDirectory:
+    """Files by name. Only their owner may read them. ManagementError if one cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, name: str) -> str | None:
+        """The file's text; None if there is no such file."""
+        found = self._bytes(name)
+        return None if found is None else found.decode(errors="replace")
+
+    def write(self, name: str, text: str) -> None:
+        """Replace the file, unless it has this text."""
+        if self._bytes(name) == text.encode():
+            return
+        try:
+            replace_file(self._path / name, text)
+        except OSError as error:
+            raise self._failed(name, error) from None
+
+    def remove(self, name: str) -> None:
+        try:
+            (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed(name, error) from None
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed(name, error) from None
+
+    def _failed(self, name: str, error: OSError) -> ManagementError:
+        return ManagementError(f"{self._path / name}: {error.strerror}. Mend that and run the same command again")
+
+
+@contextmanager
+def opened_directory(path: Path) -> Iterator[StatementDirectory]:
+    """The directory, made if need be. ManagementError if it cannot be used, or another command writes into it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ManagementError(
+            f"{path} is no directory to write into: {error.strerror}. Name another --output"
+        ) from None
+    try:
+        _lock(fd, path)
+        yield StatementDirectory(path)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ManagementError(f"another command writes statements into {path} now") from None

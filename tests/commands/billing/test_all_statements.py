@@ -1,0 +1,97 @@
+"""Statements of all entities: a file for each, an index written last, and a run that was cut off completed."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.billing.all_statements import Written, file_name, write_all
+from commands.billing.months import StatementRequest
+from commands.edges.statement_directory import StatementDirectory, opened_directory
+from commands.errors import AwayError, ManagementError
+from tests.commands.billing.test_statements import line
+from tests.commands.fake_api import FakeApi
+
+NOVEMBER = StatementRequest.of("2026-11", "csv", False)
+ENTITIES = ["../../etc/passwd", "=1+1", "A", "a", "index", "Kunde ü", "kunde-u", "\0\n", "x" * 255, "x" * 254]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[StatementDirectory]:
+    with opened_directory(tmp_path / "made" / "here") as found:
+        yield found
+
+
+def api(end: str = NOVEMBER.end, fails: bool = False) -> FakeApi:
+    """A report of two pages; the second one may fail."""
+
+    def answer(_body: Any, query: Any) -> Any:
+        is_first = "cursor" not in query
+        if fails and not is_first:
+            raise AwayError("gone")
+        entities = ENTITIES[:4] if is_first else ENTITIES[4:]
+        items = [{"external_entity_id": entity, "lines": [line("0.004"), line("0.004")]} for entity in entities]
+        pagination = {"has_more": is_first, "cursor": "next" if is_first else None}
+        return {"items": items, "pagination": pagination, "window": {"start_time": NOVEMBER.start, "end_time": end}}
+
+    return FakeApi({"GET /v1/gateway/usage_report": answer})
+
+
+def files(tmp_path: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (tmp_path / "made" / "here").iterdir()}
+
+
+async def test_each_entity_has_a_file_of_its_own_and_the_index_names_it(
+    directory: StatementDirectory, tmp_path: Path
+) -> None:
+    told: list[int] = []
+    assert await write_all(api(), NOVEMBER, directory, told.append) == Written(len(ENTITIES), 0)
+    assert told == [4, len(ENTITIES)]
+    found = files(tmp_path)
+    index = list(csv.DictReader(io.StringIO(found.pop("index.csv"))))
+    assert [row["entity"].removeprefix("'") for row in index] == ENTITIES
+    assert {row["file"].lower() for row in index} == set(found)
+    assert {(row["calls"], row["currency"], row["total"], row["status"]) for row in index} == {
+        ("4", "EUR", "0.01", "final")
+    }
+    assert all(name.isascii() and len(name) < 100 and "/" not in name for name in found)
+    assert "'=1+1" in found[file_name("=1+1", NOVEMBER)]
+
+
+async def test_a_run_that_was_cut_off_has_no_index_and_the_next_one_completes_it(
+    directory: StatementDirectory, tmp_path: Path
+) -> None:
+    await write_all(api(), NOVEMBER, directory, lambda _: None)
+    (tmp_path / "made/here" / file_name("a", NOVEMBER)).unlink()
+    with pytest.raises(AwayError):
+        await write_all(api(fails=True), NOVEMBER, directory, lambda _: None)
+    assert "index.csv" not in files(tmp_path)
+    kept = (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat()
+    await write_all(api(), NOVEMBER, directory, lambda _: None)
+    assert len(files(tmp_path)) == len(ENTITIES) + 1
+    assert (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat().st_ino == kept.st_ino, "written again"
+
+
+async def test_nothing_is_written_before_the_month_is_final_or_over_another_month(
+    directory: StatementDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(ManagementError, match="--draft"):
+        await write_all(api(end="2026-11-20T00:00:00.000Z"), NOVEMBER, directory, lambda _: None)
+    assert files(tmp_path) == {}
+    await write_all(api(), NOVEMBER, directory, lambda _: None)
+    before = files(tmp_path)
+    for other in (StatementRequest.of("2026-12", "csv", True), StatementRequest.of("2026-11", "html", True)):
+        with pytest.raises(ManagementError, match="other statements"):
+            await write_all(api(), other, directory, lambda _: None)
+    assert files(tmp_path) == before
+
+
+def test_a_directory_is_used_by_one_command_at_a_time(directory: StatementDirectory, tmp_path: Path) -> None:
+    with pytest.raises(ManagementError, match="another command"), opened_directory(tmp_path / "made" / "here"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(ManagementError, match="no directory"), opened_directory(tmp_path / "file"):
+        pass
