@@ -61,10 +61,11 @@ def required_by(name: str) -> set[str]:
 
 
 def _link(name: str, to: Path) -> None:
-    """Link each top-level file or directory of a distribution into `to`."""
+    """Link each top-level file or directory of a distribution into `to`. Several may share a namespace package."""
     found = distribution(name)
     for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-        (to / top).symlink_to(str(found.locate_file(top)))
+        if not (to / top).is_symlink():
+            (to / top).symlink_to(str(found.locate_file(top)))
 
 
 def _pip(*arguments: str | Path) -> None:

@@ -58,7 +58,7 @@ async def test_calls_reach_the_file_once_and_the_books_agree(stage: Stage, tmp_p
     counts = json.loads(agreed.stdout)["counts"]
     assert counts["events"] == counts["compared"] == counts["invoice_lines"] == len(forwarded)
     invoice.write_text(invoice.read_text().replace(f"{events[2]['requestId']},", f"{events[2]['requestId']},9"))
-    differ = run(stage, *words)
+    differ = run(stage, *words, "--invoice", str(invoice))
     assert differ.returncode == 1
     assert events[2]["requestId"] in differ.stdout
     assert differ.stdout.count("invoice: output") == 1

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -58,8 +59,12 @@ async def test_a_stock_clients_call_is_one_trace_from_its_own_span_to_the_upstre
     assert server.parent_id == CALLERS_SPAN
     assert {spans[name].parent_id for name in ("admit", "replica", "chat")} == {server.span_id}
     assert client.attributes["gen_ai.usage.output_tokens"] == 10
-    lines = [json.loads(line) for line in stage.product.log.read_text().splitlines() if line.startswith("{")]
-    [logged] = [line for line in lines if line.get("trace_id") == TRACE_ID]
+
+    async def access_lines() -> list[Any]:
+        lines = [json.loads(line) for line in stage.product.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("trace_id") == TRACE_ID]
+
+    [logged] = await stage.until(access_lines, "the call's log line")
     assert (logged["span_id"], logged["path"]) == (server.span_id, "/v1/chat/completions")
     async with stage.session.get(
         stage.product.admin + "/metrics", headers={"Accept": "application/openmetrics-text"}
