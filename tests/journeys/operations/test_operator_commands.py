@@ -115,9 +115,10 @@ async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
     await stage.ask(key)
     words = ("top", "--once", "--json", "--interval-s", "2")
     watching, asked = asyncio.create_task(operator.run(*words)), 0
-    while not watching.done():
-        await stage.ask(key)
-        asked += 1
+    async with asyncio.timeout(60):
+        while not watching.done():
+            await stage.ask(key)
+            asked += 1
     done = watching.result()
     assert done.returncode == 0, done.stderr
     view = json.loads(done.stdout)
@@ -135,9 +136,10 @@ async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
         stderr=subprocess.PIPE,
     )
     assert stopped.stdout is not None
-    assert b"calls/s" in await stopped.stdout.readline()
-    stopped.send_signal(signal.SIGINT)
-    _, err = await stopped.communicate()
+    async with asyncio.timeout(30):
+        assert b"calls/s" in await stopped.stdout.readline()
+        stopped.send_signal(signal.SIGINT)
+        _, err = await stopped.communicate()
     assert (stopped.returncode, err) == (0, b"")
 
 

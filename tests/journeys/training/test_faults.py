@@ -65,10 +65,13 @@ async def test_job_is_adopted_after_the_whole_product_was_killed(killable: Train
     ends_meanwhile = await killable.create("echo begun; sleep 2; echo ended", "exit 7")
     await job.logged("tick 3")
     await ends_meanwhile.logged("begun")
-    before = processes_of(job)
+    lasting = set(processes_of(job))
+    await job.logged("tick 6")
+    lasting &= set(processes_of(job))  # without the `sleep` of one tick
 
     killable.product.kill()
-    assert set(before) <= set(processes_of(job))
+    assert lasting
+    assert lasting <= set(processes_of(job))
     await eventually(lambda: not processes_of(ends_meanwhile), "the short job ended while nobody watched")
     killable.product.start()
 
