@@ -87,7 +87,7 @@ SCALARS: st.SearchStrategy[Any] = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(document=policies(), data=st.data())
 def test_the_schema_for_editors_and_the_check_agree(document: Item, data: st.DataObject) -> None:
     """On files with one random value, member or item replaced."""

@@ -30,7 +30,7 @@ async def workspace_with(document: Item, owner: str | None) -> WorkspaceApi:
     return api
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(before=policies(), after=policies())
 def test_every_step_is_legal_and_applying_again_does_nothing(before: Item, after: Item) -> None:
     async def run() -> None:
@@ -45,7 +45,7 @@ def test_every_step_is_legal_and_applying_again_does_nothing(before: Item, after
     asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(before=policies(), after=policies(), stop=st.integers(0, 12))
 def test_applying_again_after_a_crash_reaches_the_same_end(before: Item, after: Item, stop: int) -> None:
     async def run() -> None:
@@ -63,7 +63,7 @@ def test_applying_again_after_a_crash_reaches_the_same_end(before: Item, after: 
     asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(document=policies(), data=st.data())
 def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None:
     async def run() -> None:
@@ -79,7 +79,7 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
     asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(before=policies(), after=policies(), data=st.data())
 def test_what_others_own_is_never_touched(before: Item, after: Item, data: st.DataObject) -> None:
     """Whatever the consent: with refusals nothing is written; else only what is the file's, or was nobody's."""

@@ -84,6 +84,7 @@ def has_asked(billing: ScriptedBilling, requests: int) -> bool:
     return len(billing.requests) >= requests
 
 
+@pytest.mark.soak
 async def test_sums_equal_the_events_over_sigkill_at_random_moments(setting: Setting, stripe: ScriptedBilling) -> None:
     rnd = random.Random(17)
     words: tuple[str, ...] = (

@@ -252,6 +252,7 @@ def postgres_tool(server: PostgresServer, name: str, *words: str | Path) -> None
     subprocess.run([server.binaries / name, "-h", server.directory, "-U", "tollgate", *words], check=True, timeout=60)
 
 
+@pytest.mark.soak
 async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_an_event(
     tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream
 ) -> None:
