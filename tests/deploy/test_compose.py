@@ -10,6 +10,7 @@ import yaml
 from control.__main__ import main as control
 from control.settings import DEFAULT_PORT
 from control.settings import Settings as ControlSettings
+from deploy.without_docker.compose import services
 from proxy.__main__ import main as proxy
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
@@ -28,18 +29,11 @@ SECRETS = {
 PLANES = sorted(name for name in SERVICES if re.fullmatch(r"(control|proxy)-\d", name))
 
 
-def filled_in(text: str) -> str:
-    """A value as compose interpolates it: from SECRETS, else its default. KeyError if it has neither."""
-
-    def value(match: re.Match[str]) -> str:
-        name, default = match.group(1), match.group(2)
-        return SECRETS[name] if default is None or default.startswith("?") else default[1:]
-
-    return re.sub(r"\$\{(\w+)(?::([?-][^}]*))?\}", value, text)
+FILLED_IN = {service.name: service for service in services((DEPLOY / "compose.yaml").read_text(), SECRETS)}
 
 
 def environment(service: str) -> dict[str, str]:
-    return {name: filled_in(value) for name, value in SERVICES[service].get("environment", {}).items()}
+    return FILLED_IN[service].environment
 
 
 def seconds(text: str) -> float:

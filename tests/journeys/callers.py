@@ -40,6 +40,10 @@ class CallRecord:
     """The name of the error that cut the answer off."""
 
 
+class ForeignAnswerError(aiohttp.ClientError):
+    """Not Tollgate but a balancer answered: it lost its connection to a proxy, or reached none."""
+
+
 @dataclass(slots=True)
 class _AnswerSoFar:
     """One answer while it is received."""
@@ -118,9 +122,11 @@ class Callers:
         url = self.proxy() + "/v1/chat/completions"
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with self.session.post(url, json=body, headers=headers, timeout=timeout) as answer:
+            if answer.content_type not in ("application/json", "text/event-stream"):
+                raise ForeignAnswerError
             if answer.status != 200:
                 received.status = answer.status
-                received.code = (await answer.json(content_type=None)).get("error_code", "")
+                received.code = (await answer.json()).get("error_code", "")
                 return
             received.status = 200
             if body.get("stream"):

@@ -19,27 +19,18 @@ from typing import Any
 
 import aiohttp
 
-from tests.journeys.billing_faults import (
-    REDIS_MAY_LOSE_S,
-    Death,
-    Requests,
-    faults_of_events,
-    tokens_redis_may_lose,
-    usage_by_entity,
-)
+from tests.journeys.billing_faults import REDIS_MAY_LOSE_S, Death
+from tests.journeys.books import SLUG, Books, Comparison, create_groups
 from tests.journeys.callers import Callers
 from tests.journeys.chaos_program import Plan, Say, main, paused, send
-from tests.journeys.product import OperatorClient, Product, models
+from tests.journeys.product import OperatorClient, Product
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
 from tests.upstream.questions import answer_question
 from tests.waiting import eventually
 
-SLUG = "acme/chaos"
 CALLERS = 10
 WORKERS = 2
-PLENTY = 1_000_000_000
-TIGHT_PER_MINUTE = 100
 DRAIN_S = 60.0
 PAUSE_S = 0.3, 2.5
 """Between two disturbances, at least and at most."""
@@ -60,36 +51,10 @@ class Rig:
     product: Product
     operator: OperatorClient
     callers: Callers
-    groups: dict[str, str]
-    """Group ids by external entity id."""
+    books: Books
     upstream: ScriptedUpstream
-    began: str
     unreturned_reservations: int = 0
     """Requests refused while Redis was away, whose worker died before it could return their reservations."""
-
-    async def items(self) -> list[Any]:
-        """All billing events."""
-        page = await self.operator.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
-        items = list(page["items"])
-        while page["pagination"]["has_more"]:
-            page = await self.operator.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
-            items += page["items"]
-        return items
-
-    async def usage(self) -> dict[str, int]:
-        """Tokens of the running day by entity."""
-        return await self._used("TOKEN", self.groups)
-
-    async def requests(self) -> dict[str, int]:
-        """Requests of the running day by entity; only the callers' own groups limit them."""
-        return await self._used("REQUEST", {entity: id for entity, id in self.groups.items() if entity != "root"})
-
-    async def _used(self, type: str, groups: dict[str, str]) -> dict[str, int]:
-        used: dict[str, int] = {}
-        for entity, group_id in groups.items():
-            items = (await self.operator.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
-            (used[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
-        return used
 
     async def metrics(self) -> dict[str, float]:
         """The proxy's metrics, summed over labels."""
@@ -130,25 +95,13 @@ async def running_rig(directory: Path, seed: int, settings: dict[str, str] | Non
             await asyncio.to_thread(product.start)
             created = await asyncio.to_thread(product.command, "workspace", "create", "acme", "--prefix", "acme")
             operator = OperatorClient(session, product, created["api_key"])
-            groups, keys = await _create_groups(operator, upstream.url)
+            groups, keys = await create_groups(operator, upstream.url)
             callers = Callers(session, lambda: product.proxy, SLUG, keys, random.Random(seed))
             began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
-            yield Rig(product, operator, callers, groups, upstream, began)
+            yield Rig(product, operator, callers, Books(operator, groups, began), upstream)
         finally:
             await asyncio.to_thread(product.kill)
             await upstream.stop()
-
-
-async def _create_groups(operator: OperatorClient, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Create a parent and three children, one of which is often refused. Return group ids and keys by entity."""
-    await operator.endpoint(SLUG, await operator.model("chaos", upstream_url))
-    daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
-    root = await operator.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
-    limits = {"even": daily, "odd": daily, "tight": [*daily, ("REQUEST", "MINUTE", TIGHT_PER_MINUTE)]}
-    groups = {
-        name: await operator.group(name, models(SLUG, *own), parent_group_id=root) for name, own in limits.items()
-    }
-    return groups | {"root": root}, {name: await operator.key(group) for name, group in groups.items()}
 
 
 @dataclass
@@ -261,63 +214,26 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
 
 async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[str]:
     """The faults in events and counters, once all events and settlements have arrived."""
-    records = rig.callers.records
     await rig.until(rig.drained, "all events are shipped")
     await asyncio.sleep(HOLDBACK_S + 1)
 
-    async def billed() -> bool:
-        return not faults_of_events(records, await rig.items())
+    async def compared() -> Comparison:
+        return await Comparison.of(rig.books, rig.callers.records, deaths, rig.unreturned_reservations)
+
+    async def accounted() -> bool:
+        return not (await compared()).faults
 
     with contextlib.suppress(AssertionError):
-        await rig.until(billed, "events arrive", 15)
-    items = await rig.until(rig.items, "events")
-    faults = faults_of_events(records, items)
-    due = usage_by_entity(items)
-    due["root"] = sum(due.values())
-    slack = tokens_redis_may_lose(items, records, deaths) if deaths else 0
-
-    async def settled() -> bool:
-        return not _faults_of_usage(due, await rig.usage(), slack) and not await faults_of_requests()
-
-    async def faults_of_requests() -> list[str]:
-        return _faults_of_requests(rig, items, await rig.requests(), may_lack=bool(deaths))
-
-    with contextlib.suppress(AssertionError):
-        await rig.until(settled, "settlements arrive", 15)
-    used = await rig.usage()
-    say(f"{len(items)} events, {len(faults)} faults in them; {report(due, used, slack)}")
-    return faults + _faults_of_usage(due, used, slack) + await faults_of_requests()
-
-
-def _faults_of_requests(rig: Rig, items: list[Any], used: dict[str, int], *, may_lack: bool) -> list[str]:
-    """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
-    due = {entity: Requests.of(entity, rig.callers.records, items) for entity in used}
-    return [
-        f"{entity} made {due[entity]} requests, its usage says {requests}"
-        for entity, requests in used.items()
-        if requests > due[entity].maximum + rig.unreturned_reservations
-        or (requests < due[entity].minimum and not may_lack)
-    ]
-
-
-def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
-    """Faults in the counted tokens. They never exceed the billed ones; they may lack only what Redis may have lost."""
-    return [
-        f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
-        for entity, tokens in used.items()
-        if not due.get(entity, 0) - slack <= tokens <= due.get(entity, 0)
-    ]
+        await rig.until(accounted, "events and settlements arrive", 30)
+    found = await rig.until(compared, "events and usage are listed")
+    say(found.summary)
+    return list(found.faults)
 
 
 def summary(rig: Rig, injector: FaultInjector) -> str:
     records = rig.callers.records
     ends = Counter(call.code or call.broken_by or ("answered" if call.tokens else "cut") for call in records)
     return f"{len(records)} calls: {dict(ends)}; kills and pauses: {dict(injector.done)}"
-
-
-def report(due: dict[str, int], used: dict[str, int], slack: int) -> str:
-    lacking = sum(due.get(entity, 0) - tokens for entity, tokens in used.items())
-    return f"usage lacks {lacking} of {due['root']} tokens; Redis may have lost {slack}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -181,10 +181,17 @@ def _command_line(pid: int) -> str:
         return ""
 
 
+class HasControl(Protocol):
+    """Knows the URL of the management API, which may change from start to start."""
+
+    @property
+    def control(self) -> str: ...
+
+
 class OperatorClient:
     """The operator's HTTP client, with one workspace key."""
 
-    def __init__(self, session: aiohttp.ClientSession, product: Product, api_key: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, product: HasControl, api_key: str) -> None:
         self._session = session
         self._product = product
         self.api_key = api_key

@@ -190,7 +190,7 @@ async def stage_on(running: Planes, api_key: str, session: aiohttp.ClientSession
     """Start both planes, and wait until they are ready."""
     running.start_control()
     running.start_proxy()
-    operator: Any = OperatorClient(session, running, api_key)  # type: ignore[arg-type]  # has the members that it needs
+    operator: Any = OperatorClient(session, running, api_key)
     product: Any = running
     stage = Stage(product, operator, session, upstream, "own", "2000-01-01T00:00:00Z")
     await stage.until(lambda: is_ready(session, running.admin), "the proxy is ready")

@@ -199,7 +199,7 @@ async def test_torn_journal_tail_loses_only_the_torn_record(tmp_path: Path) -> N
         await rig.until(lambda: _damaged_places_are(rig, len(torn)), "every torn journal has been read")
         await rig.until(rig.drained, "shipped")
         await asyncio.sleep(HOLDBACK_S + 1)
-        items = await rig.items()
+        items = await rig.books.items()
         whole = [call for call in rig.callers.records if call.request_id not in torn]
         assert faults_of_events(whole, [item for item in items if item["requestId"] not in torn]) == []
         assert sorted(Event.of(item).request_id for item in items if item["requestId"] in torn) == sorted(torn)
@@ -280,13 +280,13 @@ async def test_clock_stepped_back_loses_and_duplicates_no_event(tmp_path: Path) 
     async with running_rig(tmp_path, 1, clock.environment) as rig:
         await assert_all_answered(rig, 20)
         began_s = time.monotonic()
-        await rig.until(rig.items, "the events so far are listed")
+        await rig.until(rig.books.items, "the events so far are listed")
         clock.step(-back_s)
         await assert_all_answered(rig, 20)
         for pid in rig.product.processes("proxy.worker"):
             kill(pid)
         await rig.until(lambda: _answered(rig), "calls are admitted again")
-        await rig.items()
+        await rig.books.items()
         assert "clock was set back" in log_of(rig)
         behind_s = await _behind_s(rig)
         assert back_s - (time.monotonic() - began_s) < behind_s <= back_s, "the clock has caught up by the time passed"

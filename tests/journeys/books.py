@@ -1,0 +1,114 @@
+"""The books of a run under faults: what was billed and what the counters counted, as an operator reads them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.journeys.billing_faults import (
+    Death,
+    Requests,
+    faults_of_events,
+    tokens_redis_may_lose,
+    usage_by_entity,
+)
+from tests.journeys.callers import CallRecord
+from tests.journeys.product import OperatorClient, models
+
+SLUG = "acme/chaos"
+PLENTY = 1_000_000_000
+TIGHT_PER_MINUTE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The events and the day's usage of one tree of groups."""
+
+    operator: OperatorClient
+    groups: dict[str, str]
+    """Group ids by external entity id."""
+    began: str
+
+    async def items(self) -> list[Any]:
+        """All billing events."""
+        page = await self.operator.call("GET", "/v1/gateway/events", start_time=self.began, limit=1000)
+        items = list(page["items"])
+        while page["pagination"]["has_more"]:
+            page = await self.operator.call("GET", "/v1/gateway/events", cursor=page["pagination"]["cursor"])
+            items += page["items"]
+        return items
+
+    async def usage(self) -> dict[str, int]:
+        """Tokens of the running day by entity."""
+        return await self._used("TOKEN", self.groups)
+
+    async def requests(self) -> dict[str, int]:
+        """Requests of the running day by entity; only the callers' own groups limit them."""
+        return await self._used("REQUEST", {entity: id for entity, id in self.groups.items() if entity != "root"})
+
+    async def _used(self, type: str, groups: dict[str, str]) -> dict[str, int]:
+        used: dict[str, int] = {}
+        for entity, group_id in groups.items():
+            items = (await self.operator.call("GET", f"/v1/gateway/groups/{group_id}/usage"))["items"]
+            (used[entity],) = (one["current_usage"] for one in items if (one["type"], one["unit"]) == (type, "DAY"))
+        return used
+
+
+async def create_groups(operator: OperatorClient, upstream_url: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Create a parent and three children, one of which is often refused. Return group ids and keys by entity."""
+    await operator.endpoint(SLUG, await operator.model("chaos", upstream_url))
+    daily = [("TOKEN", "DAY", PLENTY), ("REQUEST", "DAY", PLENTY), ("TOKEN", "MINUTE", PLENTY)]
+    root = await operator.group("root", models(SLUG, ("TOKEN", "DAY", 2 * PLENTY)), limit_enforcement="CASCADING")
+    limits = {"even": daily, "odd": daily, "tight": [*daily, ("REQUEST", "MINUTE", TIGHT_PER_MINUTE)]}
+    groups = {
+        name: await operator.group(name, models(SLUG, *own), parent_group_id=root) for name, own in limits.items()
+    }
+    return groups | {"root": root}, {name: await operator.key(group) for name, group in groups.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Callers' records beside the books: `faults`, one sentence each, and a summary."""
+
+    faults: list[str]
+    summary: str
+
+    @classmethod
+    async def of(
+        cls, books: Books, records: Sequence[CallRecord], deaths: Sequence[Death] = (), unreturned: int = 0
+    ) -> "Comparison":
+        """`deaths`: of Redis, which may have lost what they name. `unreturned`: reservations that none returned."""
+        items = await books.items()
+        due = usage_by_entity(items)
+        due["root"] = sum(due.values())
+        slack = tokens_redis_may_lose(items, records, deaths) if deaths else 0
+        used = await books.usage()
+        requests = _faults_of_requests(records, items, await books.requests(), bool(deaths), unreturned)
+        in_events = faults_of_events(records, items)
+        summary = f"{len(items)} events, {len(in_events)} faults in them; {_usage_text(due, used, slack)}"
+        return cls(in_events + _faults_of_usage(due, used, slack) + requests, summary)
+
+
+def _faults_of_requests(
+    records: Sequence[CallRecord], items: list[Any], used: dict[str, int], may_lack: bool, unreturned: int
+) -> list[str]:
+    """Faults in the counted requests: only dispatched calls count, and calls under way when their worker died."""
+    due = {entity: Requests.of(entity, records, items) for entity in used}
+    return [
+        f"{entity} made {due[entity]} requests, its usage says {requests}"
+        for entity, requests in used.items()
+        if requests > due[entity].maximum + unreturned or (requests < due[entity].minimum and not may_lack)
+    ]
+
+
+def _faults_of_usage(due: dict[str, int], used: dict[str, int], slack: int) -> list[str]:
+    """Faults in the counted tokens. They never exceed the billed ones; they may lack only what Redis may have lost."""
+    return [
+        f"{entity} was billed {due.get(entity, 0)} tokens, its usage says {tokens} (may lack {slack})"
+        for entity, tokens in used.items()
+        if not due.get(entity, 0) - slack <= tokens <= due.get(entity, 0)
+    ]
+
+
+def _usage_text(due: dict[str, int], used: dict[str, int], slack: int) -> str:
+    lacking = sum(due.get(entity, 0) - tokens for entity, tokens in used.items())
+    return f"usage lacks {lacking} of {due['root']} tokens; Redis may have lost {slack}"
