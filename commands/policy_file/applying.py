@@ -9,6 +9,7 @@ from typing import Any
 
 from commands.connection import Client
 from commands.errors import ManagementError
+from commands.output import cell_text
 from commands.policy_file.steps import IdOf, Step, ValueOf
 from commands.policy_file.values import Kind, Workspace
 
@@ -76,4 +77,4 @@ def _resolved(part: Any, ids: Mapping[tuple[Kind, str], str], values: Mapping[st
 def _stopped(step: Step, number: int, total: int, error: ManagementError) -> StoppedError:
     reason = "\n".join(str(error).splitlines()[:_SHOWN_LINES])
     done = f"{number - 1} of {total} steps are done. Mend the cause and apply again: it does the rest"
-    return StoppedError(f"{step.does} {step.kind} {step.key}: {reason}\n{done}")
+    return StoppedError(f"{step.does} {step.kind} {cell_text(step.key)}: {reason}\n{done}")

@@ -10,7 +10,7 @@ import click
 
 from commands.connection import Connection, over_api
 from commands.edges.private_lines import PrivateLines
-from commands.output import json_text
+from commands.output import cell_text, json_text
 from commands.policy_file.applying import NewWebhook, Observer, apply_steps
 from commands.policy_file.document import read_document
 from commands.policy_file.errors import PolicyFileError
@@ -177,7 +177,7 @@ def _values(document: PolicyFile) -> dict[str, str]:
 
 def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> None:
     def step(number: int, total: int, step: Step) -> None:
-        click.echo(f"[{number}/{total}] {step.does} {step.kind} {step.key}", err=True)
+        click.echo(f"[{number}/{total}] {step.does} {step.kind} {cell_text(step.key)}", err=True)
 
     def webhook(made: NewWebhook) -> None:
         if not kept.append({"id": made.id, "webhook": made.key, "secret": made.secret}):

@@ -6,6 +6,7 @@ See docs/reference/policy-files.md#the-file.
 from collections.abc import Iterator
 from typing import Any
 
+from commands.output import cell_text
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.schema_check import Problem, problems_of
 from commands.policy_file.trees import parents_first, path_up
@@ -38,7 +39,7 @@ def read_document(text: str) -> PolicyFile:
 
 def _error(parsed: Parsed, found: list[Problem]) -> PolicyFileError:
     lines = sorted({(parsed.line(problem.place), _path(problem.place), problem.message) for problem in found})
-    return PolicyFileError([f"line {line}: {path}: {message}" for line, path, message in lines])
+    return PolicyFileError([f"line {line}: {cell_text(f'{path}: {message}')}" for line, path, message in lines])
 
 
 def _path(place: Place) -> str:

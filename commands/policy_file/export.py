@@ -16,6 +16,17 @@ DEFAULT_NAME = "policy"
 _WIDTH = 120
 
 
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # it has no annotations
+    """Writes text with line breaks or invisible characters in double quotes: elsewhere YAML changes some of them."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
 def owner_to_export(workspace: Workspace) -> str:
     """The only owner in the workspace, or DEFAULT_NAME without one. PolicyFileError if there are several."""
     owners = sorted({found.owner for found in _everything(workspace) if found.owner is not None})
@@ -42,7 +53,7 @@ def export_text(workspace: Workspace, name: str) -> tuple[str, int]:
     }
     left = sum(found.owner not in owners for found in _everything(workspace))
     filled = {key: value for key, value in document.items() if value != []}
-    return yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=_WIDTH), left
+    return yaml.dump(filled, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH), left
 
 
 def _everything(workspace: Workspace) -> Iterable[Found[Any]]:

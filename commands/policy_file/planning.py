@@ -224,11 +224,11 @@ class _Planner:
             name = target.get("secret")
             if (Kind.SECRET, name) in going and (Kind.ENDPOINT, slug) not in going:
                 self.refusals.append(f"secret {name}: endpoint {slug} still uses it; it cannot be deleted")
-        for key, found in workspace.groups.items():
-            if (Kind.GROUP, found.value.parent) in going and (Kind.GROUP, key) not in going:
-                self.refusals.append(
-                    f"group {found.value.parent}: group {key} below it stays; it cannot be deleted without it"
-                )
+        parents = {key: found.value.parent for key, found in workspace.groups.items()}
+        parents |= {change.key: change.after.parent for change in self.changes if isinstance(change.after, Group)}
+        for key, parent in parents.items():
+            if (Kind.GROUP, parent) in going and (Kind.GROUP, key) not in going:
+                self.refusals.append(f"group {parent}: group {key} below it stays; it cannot be deleted without it")
 
     def check_cascade(self, existing: Mapping[str, Found[Group]]) -> None:
         """In CASCADING trees, no limit may exceed an ancestor's when all is done."""

@@ -45,6 +45,7 @@ def problems(text: str) -> str:
         (HEAD + "groups:\n  - external_entity_id: 42\n", "line 4: groups.0.external_entity_id: must be text; put"),
         (GROUP + "    parent: a\n", "no group is below itself"),
         (GROUP + "  - external_entity_id: a\n", "line 5: groups.1.external_entity_id: a is given twice"),
+        (HEAD + 'groups: [{external_entity_id: "a\\nb\\nc"}, {external_entity_id: "a\\nb\\nc"}]\n', "given twice"),
         (
             GROUP + "    models: [{slug: acme/a}, {slug: acme/a}]\n",
             "line 5: groups.0.models.1.slug: acme/a is named twice",

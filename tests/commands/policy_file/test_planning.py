@@ -90,6 +90,12 @@ def test_a_group_above_one_that_stays_is_not_pruned() -> None:
     assert asyncio.run(run()).refusals == ("group root: group kid below it stays; it cannot be deleted without it",)
 
 
+def test_a_group_above_a_new_one_is_not_pruned() -> None:
+    below = {"external_entity_id": "new", "parent": "kid", "models": models([])}
+    plan = plan_after(text_of({"version": 1, "name": MINE, "groups": [below]}), ALL)
+    assert plan.refusals == ("group kid: group new below it stays; it cannot be deleted without it",)
+
+
 def test_place_and_enforcement_cannot_change() -> None:
     moved = text_of(
         {"version": 1, "name": MINE, "groups": [{"external_entity_id": "kid"}, {"external_entity_id": "root"}]}

@@ -3,14 +3,16 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commands.errors import AwayError
 from commands.policy_file.applying import StoppedError
+from commands.policy_file.document import read_document
 from commands.policy_file.export import export_text
 from commands.policy_file.planning import Consent
 from commands.policy_file.reading import read_workspace
+from commands.policy_file.values import Found, Group, Workspace
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
 from tests.fakes.workspace_api import WorkspaceApi
 
@@ -79,6 +81,15 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
     asyncio.run(run())
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40))
+@example("\x85 next line")
+@example("a\r\nb  \u2028 ")
+def test_any_name_is_the_same_after_an_export(name: str) -> None:
+    group = Group(name, name)
+    text, _ = export_text(Workspace(groups={name: Found("grp_1", group)}), MINE)
+    assert read_document(text).groups == (group,)
+
+
 @settings(max_examples=12, deadline=None)
 @given(before=policies(), after=policies(), data=st.data())
 def test_what_others_own_is_never_touched(before: Item, after: Item, data: st.DataObject) -> None:
@@ -115,7 +126,8 @@ def _check_untouched(before: Item, after: Any, consent: Consent) -> None:
 
 
 def test_a_lost_connection_is_told_with_what_was_done() -> None:
-    document = {"version": 1, "name": MINE, "webhooks": [{"url": "https://a.example"}, {"url": "https://b.example"}]}
+    second = {"url": "https://b.example", "description": "two\nlines"}
+    document = {"version": 1, "name": MINE, "webhooks": [{"url": "https://a.example"}, second]}
 
     async def run() -> str:
         api = WorkspaceApi()
@@ -128,6 +140,6 @@ def test_a_lost_connection_is_told_with_what_was_done() -> None:
 
     message = asyncio.run(run())
     assert message.splitlines() == [
-        "create webhook https://b.example: the connection broke",
+        "create webhook https://b.example (two\N{REPLACEMENT CHARACTER}lines): the connection broke",
         "1 of 2 steps are done. Mend the cause and apply again: it does the rest",
     ]
