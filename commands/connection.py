@@ -108,7 +108,7 @@ def over_api(command: Callable[..., T]) -> Callable[..., T]:
 _OPTIONS = (
     click.option("--url", envvar="TOLLGATE_URL", help=f"The management API; by default {DEFAULT_URL}."),
     data_option,
-    click.option("--workspace", help="With --data: the workspace, if there is more than one."),
+    click.option("--workspace", help="Without a key: the workspace, if there is more than one."),
     click.option("--json", "as_json", is_flag=True, help="Print the API's answer."),
 )
 
@@ -117,6 +117,8 @@ def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | No
     api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()
     try:
         if api_key:
+            if workspace is not None:
+                raise NoAccessError("TOLLGATE_API_KEY is set, and a key is of one workspace: unset it, or --workspace")
             return Access(http_url(url or DEFAULT_URL), api_key)
         found = local(data, workspace)
         if url and http_url(url) != found.url:  # the directory's own key is not for another control

@@ -1,11 +1,14 @@
 """What commands print: a table for people, or the API's JSON for scripts. Pure."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Cell = Callable[[Mapping[str, Any]], Any]
+_OTHER_THAN_ASCII = re.compile("[^\n -~]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +20,21 @@ class Column:
 
 
 def json_text(answer: Any) -> str:
-    """The API's answer, as a script parses it and a person can read it."""
-    return json.dumps(answer, indent=2, ensure_ascii=False)
+    """The API's answer, as a script parses it and a person can read it: what a terminal may obey is escaped."""
+    return _OTHER_THAN_ASCII.sub(_escaped, json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def table(columns: Sequence[Column], items: Sequence[Mapping[str, Any]]) -> str:
     """A line of headers and a line per item, aligned. Text from users cannot move the cursor or break a line."""
     rows = [[column.header for column in columns]]
     rows += [[cell_text(column.cell(item)) for column in columns] for item in items]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    widths = [max(width_of(row[place]) for row in rows) for place in range(len(columns))]
+    lines = ["  ".join(_padded(text, width) for text, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -36,3 +44,28 @@ def cell_text(value: Any) -> str:
         return "-"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal the text takes: two for a wide character, none for a combining one."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def cut(text: str, width: int) -> str:
+    """As much of the beginning as fits into so many columns."""
+    taken = 0
+    for place, character in enumerate(text):
+        taken += _columns_of(character)
+        if taken > width:
+            return text[:place]
+    return text
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - width_of(text))

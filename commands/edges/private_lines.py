@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
@@ -20,7 +20,7 @@ class PrivateLines:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._file: BinaryIO | None = None
+        self._descriptor: int | None = None
 
     def __enter__(self) -> "PrivateLines":
         if self._path is None:
@@ -29,21 +29,22 @@ class PrivateLines:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise click.ClickException(f"cannot write {self._path}: {error.strerror}") from None
-        self._file = os.fdopen(descriptor, "wb")
         if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
-            self._file.close()
+            os.close(descriptor)
             raise click.ClickException(f"others can read {self._path}; run `chmod 600 {self._path}`")
+        self._descriptor = descriptor
         return self
 
     def __exit__(self, *_reason: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
     def append(self, line: Mapping[str, Any]) -> bool:
-        """Write a line through to the disk. False: there is no file."""
-        if self._file is None:
+        """Write a line through to the disk. False: there is no file. Raises OSError."""
+        if self._descriptor is None:
             return False
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        left = json.dumps(line).encode() + b"\n"
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        os.fsync(self._descriptor)
         return True

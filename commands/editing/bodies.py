@@ -12,7 +12,7 @@ file_option = click.option(
 
 
 def body_of(file: TextIO | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's object with the members of `given` put over it, member by member. Raises click.BadParameter."""
+    """The file's object with the members of `given` put over it, member by member. Raises click.ClickException."""
     return _over(_read(file) if file is not None else {}, given)
 
 
@@ -31,9 +31,9 @@ def _read(file: TextIO) -> dict[str, Any]:
     try:
         found = json.loads(file.read(), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="-f") from None
+        raise click.ClickException(f"-f: not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise click.BadParameter("expected a JSON object", param_hint="-f")
+        raise click.ClickException("-f: expected a JSON object")
     return found
 
 

@@ -39,7 +39,7 @@ def export_events(connection: Connection, output: Path | None, **asked: Any) -> 
     until = None if until is None else time_from(until, "--until")
     selection = Selection(until, list(asked["entities"]), list(asked["key_prefixes"]), asked["format"])
     if output is None or str(output) == "-":
-        at = _begin(asked["since"])
+        at = _begin(asked["since"], until)
         connection.run(lambda client: export(client, selection, at, _StandardOutput()))
     else:
         _into_file(connection, selection, asked["since"], output)
@@ -56,27 +56,30 @@ def _into_file(connection: Connection, selection: Selection, since: str | None, 
     asked = asdict(replace(selection, until=None)) | {"since": since}
     try:
         with opened(output) as file:
-            at = _position(file, output, asked)
+            at = _position(file, output, asked, selection.until)
             end = connection.run(lambda client: export(client, selection, at, file))
     except ManagementError as error:
         raise click.ClickException(str(error)) from None
     _tell(connection, output, at, end)
 
 
-def _position(file: "ExportFile", output: Path, asked: dict[str, Any]) -> Position:
+def _position(file: "ExportFile", output: Path, asked: dict[str, Any], until: str | None) -> Position:
     """Where the file's export goes on, or begins."""
     if file.kept is not None:
         _check_same(output, file.kept.asked, asked)
         return Position(**file.kept.position)
-    at = _begin(asked["since"])
+    at = _begin(asked["since"], until)
     file.begin(asked, asdict(at))
     return at
 
 
-def _begin(since: str | None) -> Position:
+def _begin(since: str | None, until: str | None) -> Position:
     if since is None:
         raise click.UsageError("--since is needed to begin an export")
-    return Position(time_from(since, "--since"))
+    start = time_from(since, "--since")
+    if until is not None and until <= start:
+        raise click.UsageError("--until must be after --since")
+    return Position(start)
 
 
 def _check_same(output: Path, kept: Any, asked: dict[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """`tollgate models environments`: names that point to a deployment of a model."""
 
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
+from commands.editing.bodies import body_of, check_something, file_option
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
@@ -45,15 +46,21 @@ def get(model: str, environment: str, connection: Connection) -> None:
 @environments.command("set")
 @_model
 @_environment
-@click.argument("deployment", metavar="DEPLOYMENT")
+@click.argument("deployment", metavar="[DEPLOYMENT]", required=False)
+@file_option
 @over_api
-def set_environment(model: str, environment: str, deployment: str, connection: Connection) -> None:
+def set_environment(
+    model: str, environment: str, deployment: str | None, file: TextIO | None, connection: Connection
+) -> None:
     """Point an environment to a deployment, by name or id. Makes the environment if it is not there."""
+    body = body_of(file, {})
+    check_something(body or ({} if deployment is None else {"deployment_id": deployment}), "DEPLOYMENT")
 
     async def work(client: Client) -> Any:
         id = (await names.model(client, model))["id"]
-        found = await names.deployment(client, id, deployment)
-        return await client.call("PUT", path("models", id, "environments", environment), {"deployment_id": found["id"]})
+        if deployment is not None:
+            body["deployment_id"] = (await names.deployment(client, id, deployment))["id"]
+        return await client.call("PUT", path("models", id, "environments", environment), body)
 
     print_answer(connection, connection.run(work))
 

@@ -21,15 +21,16 @@ from commands.policy_file.rendering import plan_text, plan_value
 from commands.policy_file.schema import SCHEMA
 from commands.policy_file.steps import Step, steps_of
 from commands.policy_file.values import PolicyFile, Workspace
-from commands.policy_file.yaml_text import MAX_CHARS
+from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml
+from commands.wrong_use import WrongUseError
 
 CHANGES = 2
 """The exit status of `plan` when there is something to do."""
 _FAILED = 1
 
 
-class _WrongUseError(click.UsageError):
-    """The command was given wrong flags or arguments."""
+class _FailedUseError(WrongUseError):
+    """The flags or arguments are wrong."""
 
     exit_code = _FAILED
 
@@ -41,13 +42,13 @@ class _PlanCommand(click.Command):
         try:
             return super().make_context(*given, **more)
         except click.UsageError as error:
-            raise _WrongUseError(error.format_message(), error.ctx) from None
+            raise _FailedUseError(error.format_message(), error.ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _WrongUseError(error.format_message(), error.ctx) from None
+            raise _FailedUseError(error.format_message(), error.ctx) from None
 
 
 def _print_schema(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -124,7 +125,7 @@ def apply(
 def export(connection: Connection, name: str | None) -> None:
     """Print the workspace as a policy file. Secrets are references to environment variables.
 
-    It holds what the owner NAME or no policy file owns.
+    With --json it is the same file as JSON, which is YAML too. It holds what the owner NAME or no policy file owns.
     """
     workspace = connection.run(lambda client: read_workspace(client, {}))
     try:
@@ -134,7 +135,7 @@ def export(connection: Connection, name: str | None) -> None:
         raise click.ClickException(str(error)) from None
     if left:
         click.echo(f"{left} resources of other policy files are left out.", err=True)
-    click.echo(text, nl=False)
+    click.echo(json_text(parse_yaml(text).value) + "\n" if connection.as_json else text, nl=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,12 @@ def _run(connection: Connection, prepared: _Prepared, kept: PrivateLines) -> Non
         click.echo(f"[{number}/{total}] {step.does} {step.kind} {cell_text(step.key)}", err=True)
 
     def webhook(made: NewWebhook) -> None:
-        if not kept.append({"id": made.id, "webhook": made.key, "secret": made.secret}):
+        try:
+            is_kept = kept.append({"id": made.id, "webhook": made.key, "secret": made.secret})
+        except OSError as error:
+            lost = f"the signing secret of {made.id} could not be kept ({error.strerror}): rotate it to see one"
+            raise click.ClickException(f"{lost}.\nApply again: it does the rest") from None
+        if not is_kept:
             click.echo(f"The signing secret of {made.id} was not kept: rotate it to see one.", err=True)
 
     steps, workspace, values = prepared.steps, prepared.workspace, prepared.values

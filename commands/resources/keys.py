@@ -1,12 +1,12 @@
 """`tollgate keys`: federated keys of a group, and the workspace's own (docs/reference/command-line.md#resources)."""
 
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
-from commands.editing.bodies import only
+from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
@@ -55,16 +55,18 @@ def get(prefix: str, group: str | None, connection: Connection) -> None:
 @click.option("--name", help="What the key is for.")
 @click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), help="Of a workspace key: what it may do.")
 @click.option("--only-key", is_flag=True, help="Print nothing but the key: KEY=$(tollgate keys create … --only-key).")
+@file_option
 @over_api
-def create(group: str | None, name: str | None, kind: str | None, only_key: bool, connection: Connection) -> None:
+def create(group: str | None, only_key: bool, file: TextIO | None, connection: Connection, **flags: Any) -> None:
     """Create a key and print it. It is shown only here."""
-    if (group is None) == (kind is None):
+    body = body_of(file, only(name=flags["name"], type=flags["kind"]))
+    if (group is None) == (body.get("type") is None):
         raise click.UsageError("give --group for a group's key, or --type for a key of the workspace")
     if only_key and connection.as_json:
         raise click.UsageError("give --only-key or --json, not both")
 
     async def work(client: Client) -> Any:
-        return await client.call("POST", await _listed(client, group), only(name=name, type=kind))
+        return await client.call("POST", await _listed(client, group), body)
 
     created = connection.run(work)
     if only_key:

@@ -1,7 +1,7 @@
 """`tollgate secrets`: stored upstream credentials (docs/reference/command-line.md#resources).
 
-A value comes from a file, from standard input or from a hidden prompt. There is no flag for it: others can read a
-command line.
+A value comes from a file, from standard input, from the API's JSON or from a hidden prompt. There is no flag for it:
+others can read a command line.
 """
 
 import sys
@@ -11,9 +11,10 @@ import click
 
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
+from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
-from commands.editing.shown import call_and_print, print_answer
+from commands.editing.shown import print_answer
 from commands.output import Column
 from commands.resources.lists import items_of, print_list
 
@@ -45,21 +46,39 @@ def get(name: str, connection: Connection) -> None:
 
 
 @secrets.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @value_option
+@file_option
 @over_api
-def create(name: str, value_file: TextIO | None, connection: Connection) -> None:
+def create(name: str | None, value_file: TextIO | None, file: TextIO | None, connection: Connection) -> None:
     """Store a new secret. One that is there is refused: `set` replaces it."""
-    _put(connection, name, value_file, is_new=True)
+    body = _body(name, value_file, file)
+
+    async def work(client: Client) -> Any:
+        wanted = body.get("name")
+        if wanted in [item["name"] async for item in items_of(client, names.SECRETS)]:
+            raise click.ClickException(
+                f"there is a secret {wanted!r} already; `tollgate secrets set` replaces its value"
+            )
+        return await client.call("POST", names.SECRETS, body)
+
+    print_answer(connection, connection.run(work))
 
 
 @secrets.command("set")
 @click.argument("name")
 @value_option
+@file_option
 @over_api
-def set_secret(name: str, value_file: TextIO | None, connection: Connection) -> None:
+def set_secret(name: str, value_file: TextIO | None, file: TextIO | None, connection: Connection) -> None:
     """Replace a secret's value. It keeps its id, so endpoints use the new value at once."""
-    _put(connection, name, value_file, is_new=False)
+    body = _body(name, value_file, file)
+
+    async def work(client: Client) -> Any:
+        found = await names.secret(client, name)
+        return await client.call("POST", names.SECRETS, {**body, "name": found["name"]})
+
+    print_answer(connection, connection.run(work))
 
 
 @secrets.command()
@@ -68,22 +87,19 @@ def set_secret(name: str, value_file: TextIO | None, connection: Connection) -> 
 @over_api
 def delete(name: str, is_sure: bool, connection: Connection) -> None:
     """Delete a secret that no endpoint uses."""
-    ask_before(f"secret {name}", is_sure)
-    call_and_print(connection, "DELETE", path("secrets", name))
+    found = connection.run(lambda client: names.secret(client, name))
+    ask_before(f"secret {found['name']}", is_sure)
+    print_answer(connection, connection.run(lambda client: client.call("DELETE", path("secrets", found["name"]))))
 
 
-def _put(connection: Connection, name: str, value_file: TextIO | None, is_new: bool) -> None:
-    value = _value(value_file)
-
-    async def work(client: Client) -> Any:
-        is_there = name in [item["name"] async for item in items_of(client, names.SECRETS)]
-        if is_there and is_new:
-            raise click.ClickException(f"there is a secret {name!r} already; `tollgate secrets set` replaces its value")
-        if not is_there and not is_new:
-            raise click.ClickException(f"there is no secret {name!r}; `tollgate secrets create` stores it")
-        return await client.call("POST", names.SECRETS, {"name": name, "value": value})
-
-    print_answer(connection, connection.run(work))
+def _body(name: str | None, value_file: TextIO | None, file: TextIO | None) -> dict[str, Any]:
+    """The API's body. The value is read where -f gives none, and --value-file is put over it."""
+    body = body_of(file, only(name=name))
+    if "name" not in body:
+        raise click.UsageError("give NAME, or a name by -f")
+    if value_file is not None or "value" not in body:
+        body["value"] = _value(value_file)
+    return body
 
 
 def _value(file: TextIO | None) -> str:
@@ -92,9 +108,9 @@ def _value(file: TextIO | None) -> str:
     try:
         value = (file or sys.stdin).read().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise click.BadParameter("the value is not UTF-8 text", param_hint="--value-file") from None
+        raise click.ClickException("the value is not UTF-8 text") from None
     if not value:
-        raise click.UsageError("the value is empty: give --value-file, or the value on standard input")
+        raise click.ClickException("the value is empty: give --value-file, or the value on standard input")
     return value
 
 

@@ -11,8 +11,10 @@ from commands.billing.reports import GROUPINGS, columns_of, csv_rows, read_repor
 from commands.billing.statement import Statement, statement_text
 from commands.connection import Client, Connection, over_api
 from commands.csv_text import csv_text
+from commands.editing import names
+from commands.editing.paths import path
 from commands.output import Column, json_text, table
-from commands.resources.lists import print_list
+from commands.resources.lists import all_items, print_items
 from commands.times import time_from
 
 
@@ -22,11 +24,16 @@ def usage() -> None:
 
 
 @usage.command("list")
-@click.option("--group", required=True, help="The group's id.")
+@click.option("--group", metavar="ID", required=True, help="The group, by id or external id.")
 @over_api
 def list_usage(connection: Connection, group: str) -> None:
     """Print a group's daily limits and how much of each is used."""
-    print_list(connection, f"/v1/gateway/groups/{group}/usage", _COLUMNS)
+
+    async def work(client: Client) -> Any:
+        id = await names.group_id(client, group)
+        return await all_items(client, path("gateway", "groups", id, "usage"))
+
+    print_items(connection, connection.run(work), _COLUMNS)
 
 
 _COLUMNS = (

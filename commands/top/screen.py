@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from commands.output import Column, cell_text, table
+from commands.output import Column, cell_text, cut, table
 from commands.top.proxies import View
 from commands.top.rates import Traffic, busiest
 
@@ -26,7 +26,7 @@ def in_place(view: View, rows: int, width: int, height: int) -> str:
     """The screen on a terminal of so many columns and lines, from its upper left corner."""
     fitting = max(1, (height - len(_head(view)) - _AROUND_TABLES) // 2)
     lines = screen(view, min(rows, fitting)).split("\n")[: max(1, height - 1)]
-    return _CLEAR + "".join(line[: width - 1] + "\n" for line in lines)
+    return _CLEAR + "".join(cut(line, width - 1) + "\n" for line in lines)
 
 
 def log_line(view: View, timestamp: str) -> str:

@@ -1,9 +1,12 @@
 """`tollgate training projects`: names for training jobs that belong together."""
 
+from typing import TextIO
+
 import click
 
 from commands.connection import Connection, over_api
 from commands.editing import names
+from commands.editing.bodies import body_of, file_option
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
@@ -36,11 +39,13 @@ def get(project: str, connection: Connection) -> None:
 
 
 @projects.command()
-@click.argument("name")
+@click.argument("name", required=False)
+@file_option
 @over_api
-def create(name: str, connection: Connection) -> None:
+def create(name: str | None, file: TextIO | None, connection: Connection) -> None:
     """Create a project, or find the one of that name."""
-    call_and_print(connection, "POST", PROJECTS, {"training_project": {"name": name}})
+    given = {} if name is None else {"training_project": {"name": name}}
+    call_and_print(connection, "POST", PROJECTS, body_of(file, given))
 
 
 @projects.command()

@@ -18,6 +18,7 @@ from commands.resources.secrets import secrets
 from control.operator.database_commands import data_option, key, run, secrets_reencrypt, workspace
 from control.operator.doctor.command import doctor
 from control.operator.local_access import local_access
+from control.operator.short_errors import ShortErrors
 from launcher.command import launcher
 from runtime.private_files import UMASK
 
@@ -30,7 +31,7 @@ def main() -> None:
     tollgate(prog_name="tollgate")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=ShortErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="tollgate", message="tollgate %(version)s")
 @click.pass_context
 def tollgate(context: click.Context) -> None:

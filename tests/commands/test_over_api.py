@@ -1,7 +1,9 @@
 """Commands over the management API with an API in memory: what they ask, print and refuse."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from commands import connection
 from commands.connection import Connection
+from commands.edges.private_lines import PrivateLines
 from commands.errors import RefusedError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
@@ -132,6 +135,80 @@ def test_only_the_key_is_printed_for_a_script(api: FakeApi) -> None:
     assert len(api.bodies("POST")) == 1, "the refused command made no key"
 
 
+@pytest.mark.parametrize(
+    ("words", "file", "place"),
+    [
+        (("secrets", "create"), {"name": "new", "value": "sk-v"}, "POST /v1/secrets"),
+        (("secrets", "set", "sec_1"), {"value": "sk-v"}, "POST /v1/secrets"),
+        (("keys", "create", "--group", "g"), {"name": "n"}, "POST /v1/gateway/groups/grp_1/api_keys"),
+        (("training", "projects", "create"), {"training_project": {"name": "p"}}, "POST /v1/training_projects"),
+        (
+            ("models", "environments", "set", "m", "production"),
+            {"deployment_id": "dep_1"},
+            "PUT /v1/models/mdl_1/environments/production",
+        ),
+    ],
+)
+def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str, ...], file: Any, place: str) -> None:
+    api.answers |= {
+        "GET /v1/gateway/groups": page({"id": "grp_1"}),
+        "GET /v1/models": page({"id": "mdl_1", "name": "m"}),
+    }
+    api.answers[place] = {"id": "x"}
+    assert "sk-v" not in done(*words, "-f", "-", stdin=json.dumps(file))
+    assert [asked[2] for asked in api.asked if f"{asked[0]} {asked[1]}" == place] == [
+        file | ({"name": "openai"} if "sec_1" in words else {})
+    ]
+
+
+def test_secret_is_deleted_by_its_id(api: FakeApi) -> None:
+    api.answers["DELETE /v1/secrets/openai"] = {"id": "sec_1", "name": "openai"}
+    done("secrets", "delete", "sec_1")
+
+
+def test_usage_is_listed_by_external_id(api: FakeApi) -> None:
+    api.answers |= {"GET /v1/gateway/groups": page({"id": "grp_1"}), "GET /v1/gateway/groups/grp_1/usage": page()}
+    assert done("usage", "list", "--group", "customer-42").startswith("SLUG")
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "status", "told"),
+    [
+        (("groups", "create", "-f", "-"), "{", 1, "-f: not JSON"),
+        (("secrets", "set", "openai"), "", 1, "the value is empty"),
+        (("groups", "list", "--workspace", "acme"), "", 1, "a key is of one workspace"),
+        (("events", "export", "--since", "1h", "--until", "2h"), "", 2, "--until must be after --since"),
+        (("groups", "create", "--provider"), "", 2, "No such option"),
+        (("--wrong",), "", 2, "No such option"),
+    ],
+)
+def test_an_error_has_at_most_three_lines(
+    api: FakeApi, words: tuple[str, ...], stdin: str, status: int, told: str
+) -> None:
+    refused = run(*words, stdin=stdin)
+    assert (refused.exit_code, told in refused.stderr) == (status, True)
+    assert len(refused.stderr.splitlines()) <= 3
+
+
+def test_an_export_is_the_same_file_as_json(api: FakeApi) -> None:
+    api.answers |= {f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "models")}
+    exported = json.loads(done("export", "--json"))
+    target = {"provider": "VENDOR_B", "target_model": "old", "secret": "openai"}
+    assert exported["endpoints"] == [{"slug": "acme/chat", "target": target}]
+
+
+def test_a_webhook_secret_that_cannot_be_written_is_told(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(_self: PrivateLines, _line: Any) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PrivateLines, "append", append)
+    api.answers |= {f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "models")}
+    api.answers["POST /v1/gateway/webhooks"] = {"id": "whk_1", "secret": "whsec_x"}
+    stopped = run("apply", "-", stdin="version: 1\nname: a\nwebhooks: [{url: https://a.example}]\n")
+    assert (stopped.exit_code, "whsec_x" in stopped.output) == (1, False)
+    assert "the signing secret of whk_1 could not be kept (No space left on device): rotate it" in stopped.stderr
+
+
 def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
     done("endpoints", "delete", "acme/chat")
@@ -149,6 +226,7 @@ def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.Monk
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
     monkeypatch.setattr("commands.editing.deletion.is_terminal", lambda: True)
     assert run("endpoints", "delete", "acme/chat").exit_code == 1
-    assert asked == ["Delete endpoint acme/chat?"]
+    run("keys", "delete", "tg_x\x1b[8m")
+    assert asked == ["Delete endpoint acme/chat?", "Delete key tg_x\N{REPLACEMENT CHARACTER}[8m?"]
     assert not [call for call in api.asked if call[0] == "DELETE"]
     done("endpoints", "delete", "acme/chat", "--yes")

@@ -23,7 +23,8 @@ class Operator:
     async def run(
         self, *words: str, stdin: str = "", settings: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        which = () if words[0] == "top" else ("--workspace", "acme")  # other journeys may have made more
+        # Other journeys may have made more workspaces. A key is of one.
+        which = () if words[0] == "top" or settings else ("--workspace", "acme")
         started = await asyncio.create_subprocess_exec(
             *(*COMMAND, *words, *which, "--data", str(self._stage.product.data)),
             env=self._stage.product.environment | dict(settings or {}),

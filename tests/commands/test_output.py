@@ -1,0 +1,24 @@
+"""Tables are aligned on a terminal, and JSON for scripts cannot move its cursor."""
+
+import json
+
+from commands.output import Column, cut, json_text, table
+
+COLUMNS = (Column("NAME", lambda item: item["name"]), Column("ID", lambda item: item["id"]))
+
+
+def test_wide_and_combining_characters_keep_columns_aligned() -> None:
+    items = [{"name": "\u9867\u5ba2", "id": "a"}, {"name": "e\u0301te", "id": "b"}]
+    assert table(COLUMNS, items).splitlines() == ["NAME  ID", "\u9867\u5ba2  a", "e\u0301te   b"]
+
+
+def test_text_is_cut_to_columns_of_a_terminal() -> None:
+    assert (cut("\u9867\u5ba2x", 3), cut("\u9867\u5ba2x", 4), cut("abc", 9)) == ("\u9867", "\u9867\u5ba2", "abc")
+
+
+def test_json_shows_letters_and_escapes_what_a_terminal_obeys() -> None:
+    answer = {"name": "\u9867 \x1b[8m \x9b31m \u202e \U000e0001"}
+    text = json_text(answer)
+    assert json.loads(text) == answer
+    assert "\u9867" in text
+    assert text.replace("\n", "").isprintable()

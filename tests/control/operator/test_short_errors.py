@@ -1,0 +1,44 @@
+"""How `tollgate` ends when something fails that is nobody's refusal: a full disk, Ctrl-C while it starts."""
+
+import errno
+import os
+import signal
+import sys
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from control.operator.entry import main
+from control.operator.short_errors import ShortErrors
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.ENOSPC, "No space left on device"), (errno.EBADF, "")])
+def test_a_full_disk_is_told_and_other_faults_are_raised(number: int, told: str) -> None:
+    @click.group(cls=ShortErrors)
+    def group() -> None:
+        """A command line."""
+
+    @group.command()
+    def write() -> None:
+        raise OSError(number, os.strerror(number))
+
+    ended = CliRunner().invoke(group, ["write"])
+    assert ended.stderr == (f"Error: cannot write: {told}\n" if told else "")
+    assert isinstance(ended.exception, SystemExit if told else OSError)
+
+
+def test_interrupt_ends_the_command_quietly_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    class Command(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            seen.append(signal.getsignal(signal.SIGINT))
+            return lambda: seen.append(signal.getsignal(signal.SIGINT))
+
+    monkeypatch.setitem(sys.modules, "control.operator.cli", Command("cli"))
+    main()
+    assert seen[0] is signal.SIG_DFL
+    assert seen[-1] is signal.default_int_handler
