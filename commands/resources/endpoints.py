@@ -80,15 +80,15 @@ def create(slug: str | None, connection: Connection, file: TextIO | None, **flag
 @_target_options
 @over_api
 def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
-    """Change the target. What no flag names stays, unless --provider or -f gives a new target."""
+    """Change the target. What no flag names stays, unless --provider or `targets` of -f gives a new target."""
     body = body_of(file, {})
     check_something(body or only(**flags), _FLAGS)
 
     async def work(client: Client) -> Any:
         found = await names.endpoint(client, endpoint)
-        is_new = bool(body) or flags["provider"] is not None
+        is_new = body.get("targets") is not None or flags["provider"] is not None
         given = await _target_of(client, flags)
-        if given:
+        if given or not is_new:
             body["targets"] = [(_first_target(body) if is_new else dict(found["targets"][0])) | given]
         return await client.call("PATCH", path("gateway", "endpoints", found["id"]), body)
 

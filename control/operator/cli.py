@@ -5,9 +5,11 @@ Control imports neither proxy nor trainer: `tollgate proxy` becomes `python -m p
 """
 
 import asyncio
+import io
 import os
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import click
 from click.core import ParameterSource
@@ -28,7 +30,17 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_op
 def main() -> None:
     """Entry point of the console script."""
     os.umask(UMASK)
+    use_utf_8(sys.stdout)
     tollgate(prog_name="tollgate")
+
+
+def use_utf_8(stream: TextIO) -> None:
+    """Files and pipes get UTF-8, as JSON and YAML are. A terminal shows `?` for what its encoding lacks."""
+    if isinstance(stream, io.TextIOWrapper):
+        if stream.isatty():
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8")
 
 
 @click.group(cls=ShortErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -80,6 +80,12 @@ def test_endpoint_set_changes_what_flags_name_and_keeps_the_rest(api: FakeApi) -
     ]
 
 
+def test_endpoint_is_released_and_keeps_its_target(api: FakeApi) -> None:
+    api.answers["PATCH /v1/gateway/endpoints/ep_1"] = ENDPOINT
+    done("endpoints", "set", "acme/chat", "-f", "-", stdin='{"managed_by": null}')
+    assert api.bodies("PATCH") == [{"managed_by": None, "targets": ENDPOINT["targets"]}]
+
+
 def test_endpoint_is_created_from_a_file_and_flags(api: FakeApi) -> None:
     api.answers["POST /v1/gateway/endpoints"] = ENDPOINT
     file = json.dumps({"slug": "acme/file", "targets": [{"provider": "VENDOR_B", "target_model": "m"}]})

@@ -1,6 +1,7 @@
-"""How `tollgate` ends when something fails that is nobody's refusal: a full disk, Ctrl-C while it starts."""
+"""How `tollgate` ends when something fails that is nobody's refusal: a full disk, Ctrl-C at its start, a locale."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from control.operator.cli import use_utf_8
 from control.operator.entry import main
 from control.operator.short_errors import ShortErrors
 
@@ -28,6 +30,19 @@ def test_a_full_disk_is_told_and_other_faults_are_raised(number: int, told: str)
     ended = CliRunner().invoke(group, ["write"])
     assert ended.stderr == (f"Error: cannot write: {told}\n" if told else "")
     assert isinstance(ended.exception, SystemExit if told else OSError)
+
+
+@pytest.mark.parametrize(("is_terminal", "written"), [(False, "\u9867".encode()), (True, b"?")])
+def test_names_are_printed_whatever_the_locale_is(is_terminal: bool, written: bytes) -> None:
+    class Stream(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    kept = io.BytesIO()
+    stream = Stream(kept, encoding="latin-1")
+    use_utf_8(stream)
+    print("\u9867", end="", file=stream, flush=True)
+    assert kept.getvalue() == written
 
 
 def test_interrupt_ends_the_command_quietly_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
