@@ -66,9 +66,12 @@ def read_event(listed: Mapping[str, Any]) -> Event:
 def time_text(text: str) -> str:
     """An ISO 8601 time as the API writes it: UTC, in milliseconds, rounded up. ValueError if it is none."""
     time = datetime.fromisoformat(text)
-    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    rest = -time.microsecond % 1000
-    return (time + timedelta(microseconds=rest)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        time += timedelta(microseconds=-time.microsecond % 1000)
+    except OverflowError:
+        raise ValueError("the year in UTC is not 1 to 9999") from None
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def epoch_s(timestamp: str) -> float:

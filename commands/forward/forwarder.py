@@ -14,7 +14,7 @@ from commands.errors import ManagementError
 from commands.forward.billing_events import Event
 from commands.forward.event_batches import Batch, EventList
 from commands.forward.progress import Progress
-from commands.forward.receiver import Receiver, ReceiverAwayError, RefusedEvent
+from commands.forward.receiver import Receiver, ReceiverAwayError, ReceiverError, RefusedEvent
 from commands.forward.retries import Retries
 
 
@@ -97,6 +97,8 @@ class Forwarder:
         known = self._state.known([event.key for event in batch.events])
         fresh = [event for event in batch.events if event.key not in known]
         refused, mark = await self._deliver(fresh) if fresh else ([], self._state.progress.mark)
+        if refused and self._options.dead_letters is None:
+            self._stop(fresh, refused)
         progress = self._state.progress
         progress = replace(
             progress,
@@ -115,7 +117,7 @@ class Forwarder:
             doubt_s = self._doubt(events)
             try:
                 return await self._receiver.deliver(events)
-            except ReceiverAwayError as error:
+            except (ReceiverAwayError, ReceiverError) as error:
                 if doubt_s is None and not error.is_in_doubt:
                     self._state.note_doubt(None)
                 raise
@@ -137,13 +139,21 @@ class Forwarder:
         self._state.note_doubt(since_s or now_s)
         return since_s
 
+    def _stop(self, events: Sequence[Event], refused: Sequence[RefusedEvent]) -> None:
+        """Raise RefusedEventError. What was taken is recorded first: the receiver may have forgotten it by the time
+        that the refused event is mended."""
+        keys, progress = {one.event.key for one in refused}, self._state.progress
+        taken = [event.key for event in events if event.key not in keys]
+        doubt_s = progress.in_doubt_since_s if any(one.is_partly_taken for one in refused) else None
+        forwarded = progress.forwarded + len(taken)
+        self._state.save(replace(progress, forwarded=forwarded, in_doubt_since_s=doubt_s), taken)
+        first = refused[0]
+        raise RefusedEventError(
+            f"the receiver refuses event {first.event.key} ({first.event.entity}, {first.event.timestamp}):"
+            f" {first.reason}.\nMend it there, or give --dead-letter FILE to put such events aside"
+        )
+
     def _bury(self, refused: Sequence[RefusedEvent]) -> int | None:
-        if not refused:
+        if not refused or self._options.dead_letters is None:
             return self._state.progress.dead_letter_bytes
-        if self._options.dead_letters is None:
-            first = refused[0]
-            raise RefusedEventError(
-                f"the receiver refuses event {first.event.key} ({first.event.entity}, {first.event.timestamp}):"
-                f" {first.reason}.\nMend it there, or give --dead-letter FILE to put such events aside"
-            )
         return self._options.dead_letters.append([{"reason": one.reason, "event": one.event.listed} for one in refused])

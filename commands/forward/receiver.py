@@ -9,7 +9,12 @@ from commands.forward.billing_events import Event, Position
 
 
 class ReceiverError(ManagementError):
-    """The receiver cannot be used as it is set up. Trying again would not help."""
+    """The receiver cannot be used as it is set up. Trying again would not help.
+
+    `is_in_doubt`: it may have taken some of the events nevertheless.
+    """
+
+    is_in_doubt = False
 
 
 class ReceiverAwayError(ManagementError):
@@ -26,10 +31,11 @@ class ReceiverAwayError(ManagementError):
 
 @dataclass(frozen=True, slots=True)
 class RefusedEvent:
-    """An event that the receiver will never take, and why."""
+    """An event that the receiver will never take, and why. `is_partly_taken`: of several meters some took it."""
 
     event: Event
     reason: str
+    is_partly_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from commands.forward.answers import Answer, Sender, Verdict, error_of, reason, verdict
 from commands.forward.billing_events import Event, epoch_s
-from commands.forward.receiver import ReceiverAwayError, RefusedEvent, Written
+from commands.forward.receiver import ReceiverAwayError, ReceiverError, RefusedEvent, Written
 
 PATH = "/v1/billing/meter_events"
 REMEMBERS_S = 23 * 3600.0
@@ -47,6 +47,7 @@ class Meter:
 class MeterEvent:
     """One request."""
 
+    meter: str
     identifier: str
     customer: str
     event: Event
@@ -74,7 +75,7 @@ def meter_events(event: Event, meters: Sequence[Meter], customer: str) -> list[M
                 "payload[stripe_customer_id]": customer,
                 "payload[value]": value,
             }
-            made.append(MeterEvent(identifier, customer, event, urlencode(form).encode()))
+            made.append(MeterEvent(meter.event_name, identifier, customer, event, urlencode(form).encode()))
     return made
 
 
@@ -88,24 +89,32 @@ class StripeReceiver:
         self._sender = sender
         self._meters = meters
         self._customer = customer
-        self._answered: dict[str, RefusedEvent | None] = {}
-        """Identifiers of the present batch that Stripe took or refused for good. They are not sent again."""
+        self._answered: dict[str, str | None] = {}
+        """Identifiers of the present batch that Stripe took (None) or refused (why). They are not sent again."""
 
     def recover(self, mark: int | None) -> Written | None:
         return None
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
-        refused = {}
+        refused = []
+        sent: list[tuple[Event, list[MeterEvent]]] = []
         lanes: dict[str, list[MeterEvent]] = defaultdict(list)
         for event in events:
             if (customer := self._customer(event.entity)) is None:
-                refused[event.key] = RefusedEvent(event, f"no Stripe customer for entity {event.entity!r}")
+                refused.append(RefusedEvent(event, f"no Stripe customer for entity {event.entity!r}"))
                 continue
-            lanes[customer] += meter_events(event, self._meters, customer)
+            made = meter_events(event, self._meters, customer)
+            sent.append((event, made))
+            lanes[customer] += made
         await self._send_all(list(lanes.values()))
-        refused |= {one.event.key: one for one in self._answered.values() if one is not None}
+        refused += [found for event, made in sent if (found := self._refused(event, made)) is not None]
         self._answered.clear()
-        return [refused[event.key] for event in events if event.key in refused], 0
+        return sorted(refused, key=lambda one: one.event.position), 0
+
+    def _refused(self, event: Event, sent: Sequence[MeterEvent]) -> RefusedEvent | None:
+        """The event, if a meter refused it, with what each of them said."""
+        said = [f"{one.meter}: {why}" for one in sent if (why := self._answered[one.identifier]) is not None]
+        return RefusedEvent(event, "; ".join(said), len(said) < len(sent)) if said else None
 
     async def _send_all(self, lanes: Sequence[Sequence[MeterEvent]]) -> None:
         """Send all, some customers at a time. Every lane ends before the first error is raised."""
@@ -118,18 +127,20 @@ class StripeReceiver:
                         self._answered[one.identifier] = await self._send(one)
 
         errors = [found for found in await asyncio.gather(*map(send, lanes), return_exceptions=True) if found]
+        in_doubt = bool(self._answered) or any(getattr(found, "is_in_doubt", False) for found in errors)
         for error in sorted(errors, key=lambda found: isinstance(found, ReceiverAwayError)):
-            if isinstance(error, ReceiverAwayError) and self._answered:
-                error.is_in_doubt = True
+            if isinstance(error, ReceiverAwayError | ReceiverError):
+                error.is_in_doubt = in_doubt
             raise error
 
-    async def _send(self, one: MeterEvent) -> RefusedEvent | None:
+    async def _send(self, one: MeterEvent) -> str | None:
+        """Why Stripe refuses it for good, or None."""
         answer = await self._sender.post(PATH, one.body, "application/x-www-form-urlencoded")
         if answer.status == _CONFLICT:  # another request about this customer is under way
             raise ReceiverAwayError(f"Stripe answers {answer.status}", False, answer.retry_after_s)
         if is_duplicate(answer) or verdict(answer) is Verdict.TAKEN:
             return None
-        return RefusedEvent(one.event, reason(answer))
+        return reason(answer)
 
     async def close(self) -> None:
         await self._sender.close()

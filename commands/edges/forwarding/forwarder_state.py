@@ -80,12 +80,14 @@ def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterato
     """
     if start is None and not path.exists():
         raise StateError(f"{path}: there is no such state. To begin a new one, say from when, with --start")
-    with _locked(path), _readable(path), closing(_connected(path)) as database:
-        if not database.execute("SELECT name FROM sqlite_master").fetchall():
-            _create(database, {**purpose, "start": start}, Progress(Position(start or "")))
-        kept, progress = _load(database)
-        _check_purpose(path, kept, purpose if start is None else {**purpose, "start": start})
-        yield ForwarderState(database, progress)
+    with _locked(path):
+        _check_not_emptied(path)
+        with _readable(path), closing(_connected(path)) as database:
+            if not database.execute("SELECT name FROM sqlite_master").fetchall():
+                _create(database, {**purpose, "start": start}, Progress(Position(start or "")))
+            kept, progress = _load(database)
+            _check_purpose(path, kept, purpose if start is None else {**purpose, "start": start})
+            yield ForwarderState(database, progress)
 
 
 def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
@@ -121,6 +123,14 @@ def _locked(path: Path) -> Iterator[None]:
         raise StateError(f"{path}: another forwarder uses this state. Stop it, or wait until it has ended") from None
     finally:
         os.close(fd)
+
+
+def _check_not_emptied(path: Path) -> None:
+    """SQLite would take a file that lost its content for a new one, and everything would be delivered again."""
+    if path.exists() and not path.stat().st_size:
+        raise StateError(
+            f"{path}: empty, so it is unknown what was delivered. Put it back; or delete it, if it was never used"
+        )
 
 
 def _connected(path: Path) -> sqlite3.Connection:

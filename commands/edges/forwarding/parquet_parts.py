@@ -39,7 +39,7 @@ class ParquetParts:
             for path in self._directory.glob(f"*{_UNFINISHED}"):
                 path.unlink()
             self._parts = mark or 0
-            return self._unrecorded() if self._path(self._parts + 1).exists() else None
+            return self._unrecorded()
         except OSError as error:
             raise ReceiverError(f"{self._directory}: {error.strerror}. Check the path") from None
 
@@ -55,15 +55,17 @@ class ParquetParts:
     async def close(self) -> None:
         """Nothing stays open between parts."""
 
-    def _unrecorded(self) -> Written:
-        path = self._path(self._parts + 1)
-        try:
-            after = json.loads(self._parquet.read_schema(path).metadata[_AFTER])
-            keys = self._parquet.read_table(path, columns=[_KEY]).column(_KEY).to_pylist()
-        except (self._arrow.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise ReceiverError(f"{path}: no part of this forwarder ({error}). Move it away") from None
-        self._parts += 1
-        return Written(Position(*after), tuple(keys), self._parts)
+    def _unrecorded(self) -> Written | None:
+        """The parts that the state lacks: one after a crash, more if the state was restored from a backup."""
+        after, keys = None, []
+        while (path := self._path(self._parts + 1)).exists():
+            try:
+                after = json.loads(self._parquet.read_schema(path).metadata[_AFTER])
+                keys += self._parquet.read_table(path, columns=[_KEY]).column(_KEY).to_pylist()
+            except (self._arrow.ArrowException, KeyError, TypeError, ValueError) as error:
+                raise ReceiverError(f"{path}: no part of this forwarder ({error}). Move it away") from None
+            self._parts += 1
+        return None if after is None else Written(Position(*after), tuple(keys), self._parts)
 
     def _write(self, path: Path, events: Sequence[Event]) -> None:
         unfinished = path.with_name(path.name + _UNFINISHED)

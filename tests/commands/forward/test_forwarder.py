@@ -12,6 +12,7 @@ from commands.edges.forwarding.event_files import JsonlFile, LinesFile
 from commands.edges.forwarding.forwarder_state import StateError, opened, read_progress
 from commands.edges.forwarding.parquet_parts import ParquetParts
 from commands.forward.billing_events import Event
+from commands.forward.billing_events import time_text as time_of
 from commands.forward.forwarder import InDoubtError, RefusedEventError
 from commands.forward.receiver import ReceiverAwayError, ReceiverError, RefusedEvent, Written
 from commands.forward.retries import GaveUpError
@@ -246,3 +247,45 @@ def test_state_forgets_keys_of_old_calls(tmp_path: Path) -> None:
         position = state.progress.position._replace(timestamp=time_text(START_MS + 4 * 86_400_000))
         state.save(type(state.progress)(position), [old, new])
         assert state.known([old, new]) == {new}
+
+
+def test_state_that_lost_its_content_does_not_begin_anew(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.touch()
+    with pytest.raises(StateError, match="empty"), opened(path, {}, START):
+        pass
+
+
+async def test_what_was_taken_beside_a_refused_event_is_not_sent_again(tmp_path: Path) -> None:
+    """Days may pass until somebody mends the refused event; Stripe forgets ids after one."""
+    client = ListedEvents([listed_event(0), listed_event(1, entity="unknown"), listed_event(2)])
+    receiver = Remembering(remembers_s=0.0, refuses={"unknown"})
+    scene = Scene(tmp_path, client, lambda: receiver)
+    for _ in range(2):
+        with pytest.raises(RefusedEventError):
+            await scene.run()
+    receiver.refuses.clear()
+    assert (await scene.run()).forwarded == 3
+    assert receiver.received == 3 + 1 + 1
+
+
+async def test_parts_beyond_a_state_from_a_backup_are_adopted(tmp_path: Path) -> None:
+    client, output = ListedEvents(some(20)), tmp_path / "parts"
+    client.final = time_text(START_MS + 1)
+    scene = Scene(tmp_path, client, lambda: ParquetParts(output, 4))
+    await scene.run()
+    backup = scene.state_path.read_bytes()
+    for final in (3, 4):
+        client.final = time_text(START_MS + final)
+        await scene.run()
+    parts = {path.name: path.read_bytes() for path in output.iterdir()}
+    scene.state_path.write_bytes(backup)
+    client.final = time_text(START_MS + 100)
+    assert (await scene.run()).forwarded == 20
+    assert {path.name: path.read_bytes() for path in output.iterdir()}.items() >= parts.items()
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999Z"])
+def test_time_that_utc_does_not_have_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="year"):
+        time_of(text)
