@@ -1,5 +1,6 @@
 """`tollgate events reconcile` (docs/reference/reconciling.md)."""
 
+import math
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
@@ -57,6 +58,8 @@ def reconcile(connection: Connection, **given: Any) -> None:
     """
     if not given["journals"] and given["invoice"] is None:
         raise click.UsageError("give --journal, --invoice or both")
+    if math.isnan(given["tolerance"]):
+        raise click.UsageError("--tolerance is a number of percent")
     if given["end"] <= given["start"]:
         raise click.UsageError("--end must be after --start")
     report = connection.run(lambda client: Comparison(client, given).report())

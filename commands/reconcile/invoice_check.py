@@ -40,13 +40,15 @@ class Columns:
     @classmethod
     def of(cls, given: str | None, header: Sequence[str]) -> "Columns":
         """From `day=Date,model=Model,input=Tokens In`, or by the columns' own names. Raises InvoiceError."""
-        named = dict(_pair(text) for text in given.split(",")) if given else {name: name for name in header}
+        named = _pairs(given) if given else {name: name for name in header}
         known = {name: column for name, column in named.items() if name in (*IDENTITIES, *FIGURES)}
         if given and (wrong := [*(set(named) - set(known)), *(set(named.values()) - set(header))]):
             raise InvoiceError(
                 f"--columns: {', '.join(sorted(wrong))}: neither a name ({', '.join((*IDENTITIES, *FIGURES))}) nor a"
                 f" column of the file ({', '.join(header)})"
             )
+        if twice := sorted(name for name in set(known.values()) if header.count(name) > 1):
+            raise InvoiceError(f"the column {', '.join(twice)} is there twice; which is meant is unknown")
         by = {name: known[name] for name in IDENTITIES if name in known}
         figures = {name: known[name] for name in FIGURES if name in known}
         if "request_id" in by:
@@ -72,9 +74,12 @@ class InvoiceCheck:
     theirs: Sums = field(default_factory=dict)
     ours: Sums = field(default_factory=dict)
     rows_outside: int = 0
+    events_left_out: int = 0
 
-    def add_row(self, number: int, row: Mapping[str, str | None]) -> None:
-        """Row `number` of the file. Raises InvoiceError."""
+    def add_row(self, number: int, row: Mapping[str | None, str | None]) -> None:
+        """Row `number` of the file. Raises InvoiceError. `csv` puts cells beyond the header under None."""
+        if None in row:
+            raise InvoiceError(f"row {number}: more cells than the header has; is a comma in a figure not quoted?")
         identity = tuple(_identity(name, row.get(column), number) for name, column in self.columns.by.items())
         if "day" in self.columns.by and not self.days[0] <= identity[0] < self.days[1]:
             self.rows_outside += 1
@@ -88,6 +93,7 @@ class InvoiceCheck:
     def add_event(self, event: Event) -> None:
         model = self.models.get(event.slug)
         if model is None:
+            self.events_left_out += 1
             return
         parts = {"day": event.timestamp[:10], "model": model, "request_id": str(event.listed.get("requestId"))}
         identity = tuple(parts[name] for name in self.columns.by)
@@ -106,7 +112,11 @@ class InvoiceCheck:
 
     def counts(self) -> dict[str, int]:
         lines = len(self.ours.keys() | self.theirs.keys())
-        return {"invoice_lines": lines, "invoice_rows_outside_the_window": self.rows_outside}
+        return {
+            "invoice_lines": lines,
+            "invoice_rows_outside_the_window": self.rows_outside,
+            "events_left_out_of_the_invoice": self.events_left_out,
+        }
 
     def totals(self) -> dict[str, dict[str, int]]:
         """The sums over everything, of events and invoice."""
@@ -126,9 +136,13 @@ def models_of(endpoints: Iterable[Mapping[str, Sequence[Mapping[str, str]]]], pr
     }
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, _, column = text.partition("=")
-    return name.strip(), column.strip()
+def _pairs(given: str) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for text in given.split(","):
+        name, _, column = (part.strip() for part in text.partition("="))
+        if named.setdefault(name, column) != column:
+            raise InvoiceError(f"--columns: {name} is given twice, as {named[name]} and {column}")
+    return named
 
 
 def _identity(name: str, text: str | None, row: int) -> str:

@@ -59,6 +59,13 @@ class JournalCheck:
     unknown: list[Event] = field(default_factory=list)
     different: list[Difference] = field(default_factory=list)
     found: set[str] = field(default_factory=set)
+    kept_from_s: float = field(init=False)
+    """From when on the journals surely have every call: the end of the oldest committed one that they keep."""
+
+    def __post_init__(self) -> None:
+        # An open call has no end yet, and calls that were rejected or wait are kept for longer than the others.
+        ends_s = (call.ended_at_s for call in self.calls.values() if call.kept == SHIPPED)
+        self.kept_from_s = min(ends_s, default=self.end_s)
 
     def add(self, event: Event, is_late: bool = False) -> None:
         """An event of the database. `is_late`: it came in after the window; it counts only as found."""
@@ -66,7 +73,7 @@ class JournalCheck:
         if call is None:
             if not is_late:
                 self.not_journaled += 1
-                if self.is_complete and epoch_s(event.timestamp) > self._kept_from_s():
+                if self.is_complete and epoch_s(event.timestamp) > self.kept_from_s:
                     self.unknown.append(event)
             return
         self.workspace_id = self.workspace_id or call.workspace_id
@@ -109,10 +116,6 @@ class JournalCheck:
             "open_calls": sum(call.kept == OPEN for call in own),
             "events_without_journal": self.not_journaled,
         }
-
-    def _kept_from_s(self) -> float:
-        """From when on the journals surely have every call: the end of the oldest one that they keep."""
-        return min((call.ended_at_s for call in self.calls.values()), default=self.end_s)
 
 
 def read_calls(lines: Iterable[Mapping[str, Any]]) -> dict[str, JournaledCall]:

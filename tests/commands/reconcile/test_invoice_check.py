@@ -67,7 +67,15 @@ def test_calls_are_compared_by_request_id(tmp_path: Path) -> None:
 def test_rows_outside_of_the_window_are_counted_and_left_out(tmp_path: Path) -> None:
     check = check_of(tmp_path, f"day,output\n2026-01-01,99\n{DAY},10\n2026-12-01,99\n")
     assert told(check) == []
-    assert check.counts() == {"invoice_lines": 1, "invoice_rows_outside_the_window": 2}
+    counts = {"invoice_lines": 1, "invoice_rows_outside_the_window": 2, "events_left_out_of_the_invoice": 0}
+    assert check.counts() == counts
+
+
+def test_events_of_slugs_that_the_invoice_is_not_about_are_counted(tmp_path: Path) -> None:
+    check = check_of(tmp_path, f"day,output\n{DAY},10\n")
+    check.add_event(read_event(listed_event(9, slug="acme/gone")))
+    assert told(check) == []
+    assert check.counts()["events_left_out_of_the_invoice"] == 1
 
 
 @pytest.mark.parametrize(
@@ -84,6 +92,9 @@ def test_rows_outside_of_the_window_are_counted_and_left_out(tmp_path: Path) -> 
         ("day,output\n2026-11-18,٣\n", None, "whole number"),
         ('day,output\n"2026-11-18,1\n', None, "no CSV file"),
         ("day,output\n2026-11-18\n", None, "whole number"),
+        ("day,output\n2026-11-18,1,234\n", None, "row 2: more cells"),
+        ("day,output,output\n2026-11-18,1,2\n", None, "output is there twice"),
+        ("day,In,Out\n", "day=day,output=In,output=Out", "output is given twice"),
     ],
 )
 def test_invoice_that_cannot_be_read_is_named(tmp_path: Path, text: str, columns: str | None, message: str) -> None:

@@ -97,6 +97,16 @@ def test_event_without_a_journal_is_wrong_only_if_all_machines_are_there() -> No
     assert told(check_of(line(1), events=[0, 1, 2], is_complete=True)) == [("not in a journal", key(2))]
 
 
+def test_calls_that_are_kept_for_longer_do_not_make_older_events_wrong() -> None:
+    """Of the time before the oldest committed call the journals forget what was committed."""
+    kept = [line(5), line(0, "rejected"), line(1, "open", ended_at_ms=0, tokens=None)]
+    assert told(check_of(*kept, events=[3, 5, 6], is_complete=True)) == [
+        ("rejected by control", key(0)),
+        ("not in a journal", key(6)),
+    ]
+    assert told(check_of(line(4, "open", ended_at_ms=0, tokens=None), events=[1], is_complete=True)) == []
+
+
 def test_call_that_moved_while_the_journals_were_read_counts_once() -> None:
     calls = read_calls([line(0, "journal"), line(0, "shipped"), line(0, "open", tokens=None)])
     assert [call.kept for call in calls.values()] == ["shipped"]
