@@ -42,7 +42,7 @@ class ManagementClient:
                 break
             await asyncio.sleep(float(answer.get("retry_after", 1)))
         message = _message(status, answer)
-        if status >= 500:
+        if status >= 500 or status == 429:
             raise AwayError(message)
         raise RefusedError(message, status, str(answer.get("code", "")))
 
