@@ -29,8 +29,8 @@ class Directory(Protocol):
 
     def read(self, name: str) -> str | None: ...
 
-    def write(self, name: str, text: str) -> None:
-        """Does nothing if the file has this text already."""
+    def write(self, name: str, text: str) -> bool:
+        """Does nothing if the file has this text already. Whether it had another one."""
         ...
 
     def remove(self, name: str) -> None: ...
@@ -38,10 +38,11 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run wrote."""
+    """What a run wrote. `changed`: files that were there and said something else."""
 
     statements: int
     unpriced_calls: int
+    changed: int = 0
 
 
 def file_name(entity: str, asked: StatementRequest) -> str:
@@ -60,20 +61,20 @@ async def write_all(
     """
     _check_same_month(directory.read(_INDEX), asked)
     rows: list[tuple[Any, ...]] = [_HEADERS]
-    count = unpriced = 0
+    count = unpriced = changed = 0
     async for page in report_pages(client, _PAGE_ITEMS, **asked.query()):
         is_final = asked.is_final(page["window"])
         directory.remove(_INDEX)
         for item in page["items"]:
             made = Statement(item["external_entity_id"], asked.month, item["lines"], is_final)
             name = file_name(made.entity, asked)
-            directory.write(name, statement_text(made, asked.form))
+            changed += directory.write(name, statement_text(made, asked.form))
             rows += _rows(made, name)
             unpriced += made.unpriced_calls
         count += len(page["items"])
         tell(count)
     directory.write(_INDEX, csv_text(rows))
-    return Written(count, unpriced)
+    return Written(count, unpriced, changed)
 
 
 def _rows(made: Statement, name: str) -> list[tuple[Any, ...]]:

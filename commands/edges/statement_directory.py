@@ -21,14 +21,16 @@ class StatementDirectory:
         found = self._bytes(name)
         return None if found is None else found.decode(errors="replace")
 
-    def write(self, name: str, text: str) -> None:
-        """Replace the file, unless it has this text."""
-        if self._bytes(name) == text.encode():
-            return
+    def write(self, name: str, text: str) -> bool:
+        """Replace the file, unless it has this text. Whether it had another one."""
+        before = self._bytes(name)
+        if before == text.encode():
+            return False
         try:
             replace_file(self._path / name, text)
         except OSError as error:
             raise self._failed(name, error) from None
+        return before is not None
 
     def remove(self, name: str) -> None:
         try:

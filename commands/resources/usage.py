@@ -1,5 +1,6 @@
 """`tollgate usage`: daily limits, usage reports and statements (docs/reference/command-line.md#usage-and-prices)."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ def statement(connection: Connection, month: str, entity: str | None, of_all: bo
     if of_all == (entity is not None):
         raise click.UsageError("either --entity or --all is needed")
     if entity is not None:
+        if connection.as_json and given["output"] is not None:
+            raise click.UsageError("--json prints the report and writes no statement: leave out --output")
         _state_one(connection, asked, entity, given["output"])
     elif given["output"] is None:
         raise click.UsageError("--all needs --output: a directory")
@@ -107,6 +110,8 @@ def _state_one(connection: Connection, asked: StatementRequest, entity: str, out
         click.echo(json_text(answer))
         return
     _write(statement_text(made, asked.form), output)
+    if not lines:
+        click.echo(f"{entity!r} has no calls in {asked.month}. Is it the external id of a group?", err=True)
     _warn(made.unpriced_calls)
 
 
@@ -122,7 +127,9 @@ def _state_all(connection: Connection, asked: StatementRequest, output: Path) ->
 
     written = connection.run(write)
     if connection.as_json:
-        click.echo(json_text({"statements": written.statements, "unpriced_calls": written.unpriced_calls}))
+        click.echo(json_text(asdict(written)))
+    if written.changed:
+        click.echo(f"{written.changed} of them replaced others: drafts, or prices were changed since.", err=True)
     _warn(written.unpriced_calls)
 
 

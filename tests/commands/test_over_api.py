@@ -236,3 +236,13 @@ def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.Monk
     assert asked == ["Delete endpoint acme/chat?", "Delete key tg_x\N{REPLACEMENT CHARACTER}[8m?"]
     assert not [call for call in api.asked if call[0] == "DELETE"]
     done("endpoints", "delete", "acme/chat", "--yes")
+
+
+def test_statement_of_an_entity_without_calls_says_so(api: FakeApi) -> None:
+    """A misspelt entity must not pass for one that owes nothing."""
+    window = {"start_time": "2026-10-01T00:00:00.000Z", "end_time": "2026-11-01T00:00:00.000Z"}
+    api.answers["GET /v1/gateway/usage_report"] = {**page(), "window": window}
+    words = ("usage", "statement", "--month", "2026-10", "--entity", "costumer-1")
+    assert "'costumer-1' has no calls in 2026-10" in run(*words).stderr
+    refused = run(*words, "--json", "--output", "x.html")
+    assert (refused.exit_code, "leave out --output" in refused.stderr) == (2, True)

@@ -75,6 +75,16 @@ async def test_a_run_that_was_cut_off_has_no_index_and_the_next_one_completes_it
     assert (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat().st_ino == kept.st_ino, "written again"
 
 
+async def test_statements_that_say_something_else_than_before_are_counted(
+    directory: StatementDirectory, tmp_path: Path
+) -> None:
+    """They may have been sent already; a price was changed since."""
+    await write_all(api(), NOVEMBER, directory, lambda _: None)
+    (tmp_path / "made/here" / file_name("a", NOVEMBER)).write_text("of the old price")
+    assert (await write_all(api(), NOVEMBER, directory, lambda _: None)).changed == 1
+    assert (await write_all(api(), NOVEMBER, directory, lambda _: None)).changed == 0
+
+
 async def test_nothing_is_written_before_the_month_is_final_or_over_another_month(
     directory: StatementDirectory, tmp_path: Path
 ) -> None:
