@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from control.edges.sql.billing.price_rows import list_prices
 from control.edges.sql.events.rows import delete_events_before
+from control.resources.billing import usage_report
 from control.resources.times import time_text
 from policy.billing import Tokens
 from policy.prices import DAY_MS, date_text
@@ -94,6 +96,29 @@ def added_up(listed: list[Json], by: str) -> dict[tuple[str, ...], Json]:
 
 def sums_by_name(items: list[Json], by: str) -> dict[tuple[str, ...], Json]:
     return {tuple(item[name] for name in NAMES[by]): {key: item[key] for key in SUMS} for item in items}
+
+
+async def test_many_prices_are_read_a_few_at_a_time(
+    sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand at once would hold up other workspaces' requests."""
+    plane, asked = sqlite_plane, []
+
+    async def listed(conn: Any, workspace_id: str, slug: None, after: Any, limit: int) -> Any:
+        asked.append(limit)
+        return await list_prices(conn, workspace_id, slug, after, limit)
+
+    monkeypatch.setattr(usage_report, "list_prices", listed)
+    monkeypatch.setattr(usage_report, "PRICES_AT_ONCE", 2)
+    day_ms = (await clock_ms(plane.store) // DAY_MS - 5) * DAY_MS
+    for slug, ago in (("acme/a", 9), ("acme/a", 0), ("acme/b", 1), ("acme/b", -1), ("acme/c", 3)):
+        await price(plane, slug, day_ms - ago * DAY_MS)
+    await take(plane, *((day_ms + 5, slug, "e", "tg_a", tokens(1, 1, 0)) for slug in ("acme/a", "acme/b", "acme/c")))
+    items = await report(plane, day_ms, "slug", end=time_text(day_ms + DAY_MS), lines="true")
+    assert [item["lines"][0]["price"]["valid_from"] for item in items] == [
+        date_text(day_ms - ago * DAY_MS) for ago in (0, 1, 3)
+    ]
+    assert asked == [2, 2, 2]
 
 
 async def test_an_item_has_the_documented_form(plane: ControlPlane, first_day_ms: int) -> None:
