@@ -149,7 +149,7 @@ class Forwarder:
         self._state.save(replace(progress, forwarded=forwarded, in_doubt_since_s=doubt_s), taken)
         first = refused[0]
         raise RefusedEventError(
-            f"the receiver refuses event {first.event.key} ({first.event.entity}, {first.event.timestamp}):"
+            f"the receiver refuses event {first.event.key} ({first.event.entity!r}, {first.event.timestamp}):"
             f" {first.reason}.\nMend it there, or give --dead-letter FILE to put such events aside"
         )
 

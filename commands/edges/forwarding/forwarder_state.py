@@ -102,7 +102,7 @@ def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
         raise StateError(
             f"{path}: the state cannot be read or written ({error}). Check the file and its disk"
         ) from None
@@ -149,9 +149,15 @@ def _create(database: sqlite3.Connection, purpose: Mapping[str, Any], progress: 
 
 
 def _load(database: sqlite3.Connection) -> tuple[dict[str, Any], Progress]:
-    purpose, progress = database.execute("SELECT purpose, progress FROM forwarder").fetchone()
-    kept = json.loads(progress)
-    return json.loads(purpose), Progress(**{**kept, "position": Position(*kept["position"])})
+    """Raises sqlite3.DatabaseError, also if what is stored is no progress: SQLite notices few damages itself."""
+    try:
+        purpose, progress = database.execute("SELECT purpose, progress FROM forwarder").fetchone()
+        kept = json.loads(progress)
+        loaded = Progress(**{**kept, "position": Position(*kept["position"])})
+        epoch_s(loaded.position.timestamp)
+        return json.loads(purpose), loaded
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise sqlite3.DatabaseError(f"it is damaged: {error}") from None
 
 
 def _check_purpose(path: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

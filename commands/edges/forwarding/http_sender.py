@@ -12,7 +12,7 @@ from contextlib import suppress
 import aiohttp
 
 from commands.forward.answers import Answer
-from commands.forward.receiver import ReceiverAwayError
+from commands.forward.receiver import ReceiverAwayError, ReceiverError
 
 TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -43,6 +43,8 @@ class HttpSender:
             not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
             why = str(error) or type(error).__name__
             raise ReceiverAwayError(f"the receiver does not answer ({why})", is_in_doubt=not not_sent) from None
+        except UnicodeError:
+            raise ReceiverError(f"{self._url}: there can be no host of this name. Check --receiver-url") from None
 
     async def close(self) -> None:
         await self._session.close()

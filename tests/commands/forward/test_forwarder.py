@@ -1,7 +1,9 @@
 """Each event is delivered once: over crashes at every step, outages, restored databases and refusals."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,9 +157,10 @@ async def test_events_that_a_restored_database_shows_again_are_not_delivered_aga
 
 
 async def test_refused_event_stops_the_forwarder_and_names_it(tmp_path: Path) -> None:
-    client = ListedEvents([listed_event(0), listed_event(1, entity="unknown"), listed_event(2)])
-    receiver = Remembering(refuses={"unknown"})
-    with pytest.raises(RefusedEventError, match=r"unknown.*400 no"):
+    """An entity may have any name, such as one that would change a terminal."""
+    client = ListedEvents([listed_event(0), listed_event(1, entity="un\x1b[31mknown"), listed_event(2)])
+    receiver = Remembering(refuses={"un\x1b[31mknown"})
+    with pytest.raises(RefusedEventError, match=r"'un\\x1b\[31mknown'.*400 no"):
         await Scene(tmp_path, client, lambda: receiver).run()
 
 
@@ -239,6 +242,22 @@ def test_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="cannot be read"), opened(path, {}, START):
         pass
     assert path.read_text().startswith("not a database")
+
+
+@pytest.mark.parametrize("damage", ["NULL", "'{'", "'[]'", "x'ff'", "replace(progress, '2026-', '202V-')"])
+def test_state_with_damaged_content_is_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "state"
+    with opened(path, {}, START):
+        pass
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = replace(sql, 'NOT', '')")
+        database.execute("PRAGMA writable_schema = RESET")
+        database.execute(f"UPDATE forwarder SET progress = {damage}")
+        database.commit()
+    with pytest.raises(StateError, match="damaged"), opened(path, {}, START):
+        pass
+    with pytest.raises(StateError, match="damaged"):
+        read_progress(path)
 
 
 def test_state_forgets_keys_of_old_calls(tmp_path: Path) -> None:

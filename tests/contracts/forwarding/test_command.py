@@ -145,11 +145,12 @@ async def test_followed_events_are_in_the_file_and_the_status_tells_the_lag(sett
         (("--to", "jsonl"), "--output"),
         (("--to", "cloudevents"), "--receiver-url"),
         (("--to", "cloudevents", "--receiver-url", "http://billing.example.com/"), "use https"),
-        (("--to", "openmeter", "--receiver-url", "ftp://x"), "--receiver-url"),
+        (("--to", "cloudevents", "--receiver-url", "ftp://x"), "--receiver-url"),
         (("--to", "stripe", "--customer", "cus_1", "--meter", "a=output"), "{external_entity_id}"),
         (("--to", "stripe", "--customer", "{external_entity_id}"), "--meter"),
         (("--to", "stripe", "--customer", "{external_entity_id}", "--meter", "a=tokens"), "uncached_input"),
         (("--to", "jsonl", "--output", "x", "--start", "yesterday"), "ISO 8601"),
+        (("--to", "openmeter"), "OPENMETER_API_KEY has characters"),
     ],
 )
 def test_wrong_flags_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, told: str) -> None:
@@ -159,6 +160,7 @@ def test_wrong_flags_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     for name in ("STRIPE_API_KEY", "TOLLGATE_FORWARD_KEY", "TOLLGATE_API_KEY"):
         monkeypatch.setenv(name, "key")
+    monkeypatch.setenv("OPENMETER_API_KEY", "two\nlines")
     done = CliRunner().invoke(forward, [*words, "--state", str(tmp_path / "state")])
     assert done.exit_code == 2, done.output
     assert told in done.output

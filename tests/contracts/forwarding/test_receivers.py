@@ -196,6 +196,13 @@ async def test_wrong_key_or_path_stops_it_and_makes_no_dead_letter(tmp_path: Pat
     assert path.read_text() == ""
 
 
+async def test_name_that_no_host_can_have_stops_it() -> None:
+    sender = HttpSender("http://a..b", "key")
+    with pytest.raises(ReceiverError, match="--receiver-url"):
+        await sender.post("/", b"", "text/plain")
+    await sender.close()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("", 0), ("7", 7), ("99999999", 3600), ("-5", 0), ("soon", 0), ("٣", 0), ("1e9", 0)]
 )
