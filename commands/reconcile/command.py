@@ -120,6 +120,8 @@ class Comparison:
             return None
         endpoints = [endpoint async for endpoint in items_of(self.client, _ENDPOINTS)]
         models = models_of(endpoints, self.given["provider"])
+        if self.given["provider"] is not None and not models:
+            raise ManagementError(f"--provider: no endpoint has the provider {self.given['provider']!r} now")
         with opened_invoice(self.given["invoice"]) as rows:
             columns = Columns.of(self.given["columns"], rows.fieldnames or ())
             tolerance = Fraction(str(self.given["tolerance"])) / 100

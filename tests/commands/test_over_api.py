@@ -5,6 +5,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 from commands import connection
 from commands.connection import Connection
 from commands.edges.private_lines import PrivateLines
-from commands.errors import RefusedError
+from commands.errors import ManagementError, RefusedError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
 
@@ -35,7 +36,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     def run(self: Connection, work: Any) -> Any:
         try:
             return asyncio.run(work(fake))
-        except RefusedError as error:
+        except ManagementError as error:
             raise click.ClickException(str(error)) from None
 
     monkeypatch.setattr(connection.Connection, "run", run)
@@ -246,3 +247,14 @@ def test_statement_of_an_entity_without_calls_says_so(api: FakeApi) -> None:
     assert "'costumer-1' has no calls in 2026-10" in run(*words).stderr
     refused = run(*words, "--json", "--output", "x.html")
     assert (refused.exit_code, "leave out --output" in refused.stderr) == (2, True)
+
+
+def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, tmp_path: Path) -> None:
+    """With a misspelt provider every event would be left out."""
+    invoice = tmp_path / "invoice.csv"
+    invoice.write_text("day,output\n")
+    end = "2026-11-02T00:00:00.000Z"
+    api.answers["GET /v1/gateway/events"] = {**page(), "window": {"start_time": end, "end_time": end}}
+    words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
+    assert "no endpoint has the provider 'VENDOR_X'" in run(*words, "--provider", "VENDOR_X").stderr
+    assert "no differences" in done(*words, "--provider", "VENDOR_B")
