@@ -5,8 +5,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes text that begins so for a formula (OWASP, CSV injection)."""
+_FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""A spreadsheet takes text that begins so for a formula (OWASP, CSV injection). The last four are of full width."""
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -145,7 +145,7 @@ class Run:
         retry_for_s = given["retry_for"]
         if retry_for_s is None and not given["follow"]:
             retry_for_s = 600.0
-        dead_letters = None if given["dead_letter"] is None else LinesFile(given["dead_letter"])
+        dead_letters = None if given["dead_letter"] is None else LinesFile(given["dead_letter"], may_go=True)
         if dead_letters is not None:
             on_exit(dead_letters.close)
         return Options(

@@ -42,6 +42,9 @@ class State(Protocol):
 class DeadLetters(Protocol):
     """A file of refused events."""
 
+    @property
+    def length(self) -> int: ...
+
     def open(self, length: int | None) -> None: ...
 
     def append(self, values: Sequence[Any]) -> int: ...
@@ -89,9 +92,15 @@ class Forwarder:
         elif progress.mark is None:
             self._state.save(replace(progress, mark=0))
         if self._options.dead_letters is not None:
-            self._options.dead_letters.open(progress.dead_letter_bytes)
+            self._begin_dead_letters(self._options.dead_letters)
         if self._options.resends_in_doubt:
             self._state.note_doubt(None)
+
+    def _begin_dead_letters(self, letters: DeadLetters) -> None:
+        """Record the length before the first letter: one that is not recorded is cut off, and written again."""
+        letters.open(self._state.progress.dead_letter_bytes)
+        if letters.length != self._state.progress.dead_letter_bytes:
+            self._state.save(replace(self._state.progress, dead_letter_bytes=letters.length))
 
     async def _forward(self, batch: Batch) -> None:
         known = self._state.known([event.key for event in batch.events])

@@ -12,6 +12,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r")
 
 
 def test_formulas_become_text_and_numbers_stay() -> None:
+    assert csv_text([("\n=1", "＝1")]) == "\"'\n=1\",'＝1\n"
     assert csv_text([("=1+1", "+x", "-x", "@x", "\tx", -5, "a-b")]) == "'=1+1,'+x,'-x,'@x,'\tx,-5,a-b\n"
 
 

@@ -14,16 +14,22 @@ from commands.forward.receiver import ReceiverError, RefusedEvent, Written
 
 
 class LinesFile:
-    """A file of JSON lines that grows only. `length`: its durable length in bytes."""
+    """A file of JSON lines that grows only. `length`: its durable length in bytes.
 
-    def __init__(self, path: Path) -> None:
+    `may_go`: whoever dealt with the lines may take the file away, or empty it; then another begins.
+    """
+
+    def __init__(self, path: Path, may_go: bool = False) -> None:
         self._path = path
+        self._may_go = may_go
         self._fd = -1
         self.length = 0
 
     def open(self, length: int | None) -> None:
         """Go on after `length` bytes; None: the file must be empty or missing. Raises ReceiverError."""
         try:
+            if self._may_go and not (self._path.exists() and self._path.stat().st_size):
+                length = None
             flags = os.O_RDWR | os.O_CLOEXEC | (0 if length else os.O_CREAT)
             self._fd = os.open(self._path, flags, 0o600)
             size = os.fstat(self._fd).st_size
@@ -56,9 +62,11 @@ class LinesFile:
             os.close(self._fd)
         self._fd = -1
 
-    @staticmethod
-    def _remedy(length: int | None) -> str:
-        return "Put the file back, or begin another with --state, --output and --start" if length else "Check the path"
+    def _remedy(self, length: int | None) -> str:
+        if not length:
+            return "Check the path"
+        another = "take it away" if self._may_go else "begin another with --state, --output and --start"
+        return f"Put the file back, or {another}"
 
 
 class JsonlFile:

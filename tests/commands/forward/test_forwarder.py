@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,33 @@ async def test_refused_events_go_to_the_dead_letters_once(tmp_path: Path) -> Non
     assert {letter["reason"] for letter in lines(path)} == {"400 no"}
     progress = read_progress(scene.state_path)[1]
     assert (progress.forwarded, progress.dead_letters) == (4, 8)
+
+
+async def die_before_saving(scene: Scene) -> None:
+    """At the start, and then after a batch was delivered."""
+    for _ in range(4):
+        with suppress(DiedError):
+            await scene.run(Steps(dies_before=1))
+
+
+@pytest.mark.parametrize("fate", ["kept", "taken away", "emptied"])
+async def test_dead_letters_are_exact_when_it_dies_before_they_are_recorded(tmp_path: Path, fate: str) -> None:
+    """Also in another file, begun after somebody dealt with the first one."""
+    client, path = ListedEvents([listed_event(n, entity="unknown") for n in range(12)]), tmp_path / "dead.jsonl"
+    client.final = time_text(START_MS + 6)
+    scene = Scene(tmp_path, client, lambda: Remembering(refuses={"unknown"}))
+    scene.dead_letters = lambda: LinesFile(path, may_go=True)
+    await die_before_saving(scene)
+    await scene.run()
+    assert [letter["event"] for letter in lines(path)] == client.events[:6]
+    if fate == "taken away":
+        path.unlink()
+    elif fate == "emptied":
+        path.write_text("")
+    client.final = time_text(START_MS + 12)
+    await die_before_saving(scene)
+    await scene.run()
+    assert [letter["event"] for letter in lines(path)] == client.events[0 if fate == "kept" else 6 :]
 
 
 async def test_events_in_doubt_for_longer_than_the_receiver_remembers_are_not_sent_again(tmp_path: Path) -> None:
