@@ -91,10 +91,13 @@ def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterato
 
 
 def read_progress(path: Path) -> tuple[dict[str, Any], Progress]:
-    """What the forwarder with this state delivers, and how far it is; also while it runs. Raises StateError."""
+    """What the forwarder with this state delivers, and how far it is; also while it runs. Raises StateError.
+
+    Open for writing, because SQLite may have to undo the save of a forwarder that died.
+    """
     if not path.exists():
         raise StateError(f"{path}: there is no such state")
-    with _readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as found:
+    with _readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)) as found:
         return _load(found)
 
 

@@ -1,6 +1,7 @@
 """Each event is delivered once: over crashes at every step, outages, restored databases and refusals."""
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -285,6 +286,21 @@ def test_state_with_damaged_content_is_refused(tmp_path: Path, damage: str) -> N
         pass
     with pytest.raises(StateError, match="damaged"):
         read_progress(path)
+
+
+def test_status_is_told_after_a_death_in_the_middle_of_a_save(tmp_path: Path) -> None:
+    """SQLite must undo the save first, which it cannot on a file that is open for reading."""
+    path, torn = tmp_path / "state", tmp_path / "torn"
+    with opened(path, {}, START):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
+        database.execute("BEGIN")
+        database.execute("UPDATE forwarder SET progress = '{}'")
+        database.executemany("INSERT INTO delivered VALUES (?)", ((f"{number:020d}",) for number in range(2000)))
+        for suffix in ("", "-journal"):
+            shutil.copy(f"{path}{suffix}", f"{torn}{suffix}")
+    assert read_progress(torn)[1].position.timestamp == START
 
 
 def test_state_forgets_keys_of_old_calls(tmp_path: Path) -> None:
