@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from commands import connection
 from commands.connection import Connection
 from commands.edges.private_lines import PrivateLines
-from commands.errors import ManagementError, RefusedError
+from commands.errors import ManagementError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
 
