@@ -83,7 +83,8 @@ async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, An
         if old is None or record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
         owned = await workspace_rows.owned_prefixes(tx.conn, record.id)
-        tx.audit(old.id, Change("workspace.update", _place(record), _shown(old, owned), _shown(record, owned)))
+        if record != old:
+            tx.audit(old.id, Change("workspace.update", _place(record), _shown(old, owned), _shown(record, owned)))
         return _shown(record, owned)
 
     return await store.transact(work)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from control.edges.sql.billing import price_rows
 from control.edges.sql.billing.price_rows import Position
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.workspace_rows import owned_prefixes
+from control.edges.sql.workspace_rows import lock_workspace, owned_prefixes
 from control.resources.changes.records import Change
 from control.resources.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
 from policy.endpoints import EndpointRuleError, check_slug
@@ -26,14 +26,16 @@ async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
             check_slug(price.slug, await owned_prefixes(tx.conn, workspace_id))
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
+        await lock_workspace(tx, workspace_id)  # two writers of one price must each know what the other left
         position = (price.slug, price.valid_from_ms)
         old = await price_rows.find_price(tx.conn, workspace_id, position)
         if old is None and await price_rows.count_prices(tx.conn, workspace_id) >= MAX_PRICES:
             raise TooManyPricesError(MAX_PRICES)
         await price_rows.put_price(tx, workspace_id, price)
-        before = None if old is None else shown_price(old)
-        action = "price.create" if old is None else "price.update"
-        tx.audit(workspace_id, Change(action, _place(price), before, shown_price(price)))
+        if price != old:
+            before = None if old is None else shown_price(old)
+            action = "price.create" if old is None else "price.update"
+            tx.audit(workspace_id, Change(action, _place(price), before, shown_price(price)))
         return price
 
     return await store.transact(work)

@@ -44,7 +44,8 @@ async def rename_model(store: Store, workspace_id: str, model_id: str, name: str
     async def work(tx: WriteTx, model: ModelRecord) -> ModelSummary:
         record = replace(model, name=name)
         await model_rows.update_model(tx, record)
-        tx.audit(workspace_id, Change("model.update", _place(record), shown_model(model), shown_model(record)))
+        if record != model:
+            tx.audit(workspace_id, Change("model.update", _place(record), shown_model(model), shown_model(record)))
         return (await _summaries(tx.conn, [record]))[0]
 
     return await with_model_locked(store, workspace_id, model_id, work)

@@ -3,6 +3,7 @@
 See docs/reference/management-api.md#audit-trail.
 """
 
+import asyncio
 import itertools
 import json
 import re
@@ -27,6 +28,10 @@ G, M, T = "/v1/gateway", "/v1/models", "/v1/training_projects"
 _DEPLOYMENT = f"{M}/{{model_id}}/deployments"
 _JOB = f"{T}/{{training_project_id}}/jobs/{{training_job_id}}"
 SECRET_VALUE, HOOK_PATH, ENVIRONMENT_VALUE = "sk-the-upstreams-own", "wake/s3cret-of-the-hook", "hf-token-of-a-job"
+PRICE = {
+    **{"slug": "acme/priced", "valid_from": "2026-01-01", "currency": "EUR"},
+    **{"input_per_million": "1", "output_per_million": "2"},
+}
 
 CHANGE_NOTHING = {
     ("POST", "/v1/secrets/compare"),
@@ -167,8 +172,7 @@ async def walk_models(walk: Walk) -> None:
 
 
 async def walk_prices(walk: Walk) -> None:
-    price = {"slug": "acme/priced", "valid_from": "2026-01-01", "currency": "EUR"}
-    await walk("PUT", f"{G}/prices", {**price, "input_per_million": "1", "output_per_million": "2"})
+    await walk("PUT", f"{G}/prices", PRICE)
     await walk("DELETE", f"{G}/prices", query="?slug=acme/priced&valid_from=2026-01-01")
 
 
@@ -250,6 +254,26 @@ async def test_a_write_that_changes_nothing_is_not_in_the_trail(sqlite_plane: Co
     for _ in range(3):  # a launcher repeats its list
         (await sqlite_plane.put(f"{M}/{model}/deployments/{made['id']}/replicas", replicas)).ok()
     assert [event["action"] for event in await trail(sqlite_plane)].count("deployment.set_replicas") == 1
+
+
+async def test_the_same_value_again_is_not_in_the_trail(sqlite_plane: ControlPlane) -> None:
+    model = (await sqlite_plane.post(M, {"name": "mine"})).ok()["id"]
+    for _ in range(2):
+        (await sqlite_plane.patch(f"{M}/{model}", {"name": "ours"})).ok()
+        (await sqlite_plane.put(f"{G}/prices", PRICE)).ok()
+        await set_workspace(sqlite_plane.store, "workspace acme", tier="pro")
+    actions = [event["action"] for event in await trail(sqlite_plane)]
+    assert [actions.count(name) for name in ("model.update", "price.update", "workspace.update")] == [1, 0, 1]
+
+
+async def test_writers_of_one_price_know_what_the_other_left(plane: ControlPlane) -> None:
+    writes = (plane.put(f"{G}/prices", {**PRICE, "per_call": str(number)}) for number in range(1, 6))
+    for answer in await asyncio.gather(*writes):
+        answer.ok()
+    changes = [event for event in await trail(plane) if event["action"].startswith("price.")]
+    costs = [change["before"] and change["before"]["per_call"] for change in changes]
+    assert costs.count(None) == 1
+    assert len(set(costs)) == 5  # each began with what another one left
 
 
 async def test_the_command_line_is_an_actor(plane: ControlPlane) -> None:
