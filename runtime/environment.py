@@ -61,7 +61,7 @@ def number(kind: Callable[[str], Any], text: str, expected: str) -> Any:
 def http_url(text: str) -> str:
     """Without its last slash."""
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
         raise ValueError("expected an http(s)://host[:port] URL without credentials")
     return text.rstrip("/")
 

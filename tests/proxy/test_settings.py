@@ -100,6 +100,7 @@ def test_missing_required_setting_is_named(name: str) -> None:
         ("TOLLGATE_MAX_IN_FLIGHT", "0"),
         ("TOLLGATE_CONTROL_URL", "ftp://control"),
         ("TOLLGATE_CONTROL_URL", "http://user:hunter2@control"),
+        ("TOLLGATE_CONTROL_URL", "http://:hunter2@control"),
         ("TOLLGATE_REDIS_URL", "http://hunter2"),
         ("TOLLGATE_LIMITS_ON_REDIS_LOSS", "unlimited"),
         ("TOLLGATE_SECRET_KEY", "hunter2"),

@@ -63,12 +63,19 @@ async def look_at_database(url: str, secret_keys: Sequence[bytes]) -> DatabaseLo
                 async with engine.connect() as conn:
                     return await _look(conn, secret_keys)
     except (DatabaseUnavailableError, SQLAlchemyError) as error:
-        return DatabaseLook(str(error.__cause__ or error).partition("\n")[0])
+        return DatabaseLook(_reason_of(error), engine.dialect.name)
     except TimeoutError:
-        return DatabaseLook("no answer in time")
+        return DatabaseLook("no answer in time", engine.dialect.name)
     finally:
         with suppress(SQLAlchemyError, OSError):
             await engine.dispose()
+
+
+def _reason_of(error: BaseException) -> str:
+    """What the driver said first, in one line: SQLAlchemy and our own errors name their cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _reader(url: str) -> AsyncEngine:

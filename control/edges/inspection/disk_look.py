@@ -1,5 +1,6 @@
 """Whether a directory can be written, and how much room it has."""
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ def look_at_disk(directory: Path) -> DiskLook:
     try:
         while not path.exists():
             path = path.parent
+        if not path.is_dir():
+            return DiskLook(path, os.strerror(errno.ENOTDIR))
         room = os.statvfs(path)
     except OSError as error:
         return DiskLook(path, error.strerror or str(error))

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import click
 
-from control.operator.database_commands import data_option
+from control.operator.database_commands import DEFAULT_DATA
 
 
 @click.command()
-@data_option
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, readable=False, path_type=Path),  # a finding tells of what cannot be read
+    envvar="TOLLGATE_DATA",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="The data directory of `tollgate up`.",
+)
 @click.option("--database-url", envvar="TOLLGATE_DATABASE_URL", help="The database; without it, the one in --data.")
 @click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", help="The counters' Redis; without it, the one in --data.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

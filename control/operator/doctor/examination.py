@@ -18,6 +18,7 @@ from control.operator.doctor.machine_rules import disk_findings, ready_findings,
 from control.operator.doctor.server_rules import database_findings, redis_findings
 from policy.endpoints import Target
 from policy.hosts import EgressRules, Reach, platform_hosts
+from runtime.environment import http_url
 
 VENDORS = {
     "VENDOR_A": ("TOLLGATE_VENDOR_A_BASE_URL", "https://api.anthropic.com"),
@@ -30,13 +31,15 @@ VENDORS = {
 
 async def examine(installation: Installation) -> list[Finding]:
     """Run all checks. None raises for something that is wrong with the installation."""
+    if unreadable := list(installation.unreadable_directory()):
+        return unreadable
     findings = list(installation.directory_findings())
     environment = installation.environment()
     findings += installation.settings_findings(await proxy_settings_trouble(environment))
     redis, (database, told) = await asyncio.gather(_redis(installation), _database(installation))
     findings += [*redis, *told, *_disks(environment)]
     findings += await _upstreams(database, environment)
-    findings += await _processes(installation)
+    findings += await process_findings(installation)
     return findings
 
 
@@ -113,7 +116,7 @@ def _origin(target: Target, environment: Mapping[str, str]) -> Origin | None:
     return Origin.of(url, Reach.OPERATOR) if url else None
 
 
-async def _processes(installation: Installation) -> list[Finding]:
+async def process_findings(installation: Installation) -> list[Finding]:
     """The parts of the `up` of the data directory, or the control that the settings name."""
     record, url = installation.running(), installation.given.get("TOLLGATE_CONTROL_URL")
     if record is not None:
@@ -121,7 +124,11 @@ async def _processes(installation: Installation) -> list[Finding]:
         told = ready_findings(control, "control", record.control)
         return [*told, *ready_findings(proxy, "proxy", record.admin)]
     if url:
-        return list(ready_findings(await look_at_readyz(url.rstrip("/")), "control", url))
+        try:
+            control_url = http_url(url)
+        except ValueError:  # the settings' finding says so; the URL may hold a password
+            return []
+        return list(ready_findings(await look_at_readyz(control_url), "control", control_url))
     if not installation.database_url:
         text = f"no `tollgate up` serves {installation.directory.path}, or it is not ready yet"
         return [warning("running", text, "Start it, or name its directory with --data")]

@@ -33,10 +33,6 @@ class Installation:
     redis_url: str | None
 
     @property
-    def has_directory(self) -> bool:
-        return self.directory.path.is_dir()
-
-    @property
     def own_redis_socket(self) -> Path | None:
         """Of the Redis that `up` runs; None if another one is named."""
         return None if self.redis_url else self.directory.redis_socket()
@@ -70,17 +66,22 @@ class Installation:
         except DataDirectoryError:
             return None
 
-    def directory_findings(self) -> Iterator[Finding]:
-        """An unreadable directory, and a database without its key."""
+    def unreadable_directory(self) -> Iterator[Finding]:
+        """Nothing, or why the directory cannot be read: then no other check could say what is in it."""
         path = self.directory.path
-        if not self.has_directory:
-            if not self.database_url:
-                yield ok("data", f"{path} does not exist yet; `tollgate up` makes it")
-            return
         try:
-            next(iter(path.iterdir()), None)
+            if path.is_dir():
+                next(path.iterdir(), None)
+                self.directory.database.exists()
         except OSError as error:
             yield fault("data", f"{path} cannot be read ({error.strerror})", "Run this as the user of `tollgate up`")
+
+    def directory_findings(self) -> Iterator[Finding]:
+        """A database without its key."""
+        path = self.directory.path
+        if not path.is_dir():
+            if not self.database_url:
+                yield ok("data", f"{path} does not exist yet; `tollgate up` makes it")
             return
         key = self.given.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
         if self.directory.database.exists() and not key:

@@ -1,5 +1,7 @@
 """What is wrong with disks, upstreams and processes, by what was seen of them. No I/O."""
 
+import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from control.edges.inspection.disk_look import DiskLook
@@ -11,6 +13,8 @@ from policy.hosts import Reach
 _MIB = 1 << 20
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 2048 * _MIB, 256 * _MIB
 _TOO_FEW_FILES = 1000
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+_ROOM_REMEDY = "Make room: without space calls are refused. Never delete journals"
 _EXPIRES_DAYS = 14.0
 _USERS_SHOWN = 3
 
@@ -19,11 +23,12 @@ def disk_findings(look: DiskLook, holds: str) -> Iterator[Finding]:
     """`holds`: what the directory holds, such as "journal"."""
     where = f"{holds}: {look.path}"
     if look.trouble:
-        yield fault("disk", f"{where} cannot be written ({look.trouble})", "Run as its owner, or mend the disk")
+        remedy = _ROOM_REMEDY if look.trouble in _FULL else "Run as its owner, or mend the disk"
+        yield fault("disk", f"{where} cannot be written ({look.trouble})", remedy)
         return
     room = f"{look.free_bytes / 1e9:.1f} GB free"
     if look.free_bytes < _TOO_LITTLE_BYTES:
-        yield fault("disk", f"{where}: {room}", "Make room: without space calls are refused. Never delete journals")
+        yield fault("disk", f"{where}: {room}", _ROOM_REMEDY)
     elif look.free_bytes < _LITTLE_BYTES:
         yield warning("disk", f"{where}: {room}", "Make room, or lower TOLLGATE_SHIPPED_MAX_BYTES")
     else:
@@ -48,6 +53,10 @@ def upstream_findings(looks: Mapping[Origin, UpstreamLook], users: Mapping[Origi
 
 
 def _remedy(look: UpstreamLook) -> str:
+    if "has expired" in look.trouble or "not yet valid" in look.trouble:
+        return "Tell whoever runs it, unless this machine's clock is wrong"
+    if "mismatch" in look.trouble:
+        return "Another server answers under this name: look at the URL, its DNS, and links of TOLLGATE_EGRESS_ALLOW"
     if "certificate" in look.trouble:
         return "If it is a private authority's, name that in TOLLGATE_EGRESS_CA_FILE"
     if "dialled" in look.trouble:

@@ -78,8 +78,7 @@ def clock_findings(ahead_s: float, whose: str) -> Iterator[Finding]:
 def database_findings(look: DatabaseLook) -> Iterator[Finding]:
     check = "database"
     if look.trouble:
-        remedy = "Start it, or mend TOLLGATE_DATABASE_URL, the network, or the password. Calls go on without it"
-        yield fault(check, f"unusable: {look.trouble}", remedy)
+        yield fault(check, f"unusable: {look.trouble}", f"{_remedy(look)}. Calls go on without it")
         return
     if look.schema != look.latest_schema:
         yield _schema(look)
@@ -93,6 +92,12 @@ def database_findings(look: DatabaseLook) -> Iterator[Finding]:
     if look.unreadable_secrets:
         text = f"{look.unreadable_secrets} of the newest secrets cannot be opened"
         yield fault("secrets", text, "Put the key that sealed them into TOLLGATE_SECRET_KEY, behind the first one")
+
+
+def _remedy(look: DatabaseLook) -> str:
+    if look.kind == "sqlite":
+        return "Run this as its owner, mend the disk, or restore a backup (docs/operating.md#backup-and-restore)"
+    return "Start it, or mend TOLLGATE_DATABASE_URL, the network, or the password"
 
 
 def _schema(look: DatabaseLook) -> Finding:

@@ -110,6 +110,21 @@ def test_disk_is_judged(look: DiskLook, level: Level) -> None:
     assert worst(list(disk_findings(look, "journal"))) is level
 
 
+def test_remedy_is_that_of_the_trouble() -> None:
+    origin = Origin.of("https://vendor.example", Reach.OPERATOR)
+
+    def of_certificate(reason: str) -> str:
+        look = UpstreamLook(f"its certificate is refused: {reason}")
+        return next(upstream_findings({origin: look}, {origin: ["acme/a"]})).remedy
+
+    assert "Make room" in next(disk_findings(DiskLook(Path("/j"), "No space left on device"), "journal")).remedy
+    assert "restore a backup" in next(database_findings(DatabaseLook("file is not a database", "sqlite"))).remedy
+    assert "the password" in next(database_findings(DatabaseLook("refused", "postgresql"))).remedy
+    assert "clock" in of_certificate("certificate has expired")
+    assert "DNS" in of_certificate("Hostname mismatch, certificate is not valid for 'vendor.example'.")
+    assert "TOLLGATE_EGRESS_CA_FILE" in of_certificate("unable to get local issuer certificate")
+
+
 def test_vendor_that_is_away_is_a_fault_and_a_customers_server_a_warning() -> None:
     vendor, customer = (
         Origin.of(f"https://{name}.example/secret-path", reach)
