@@ -19,7 +19,7 @@ from control.settings import Settings
 from control.stopping import done_unless
 from control.time_slices import defer_full_collections
 from runtime.http_server import FrontRunner
-from runtime.log_lines import log_to_stderr
+from runtime.log_lines import log_to_stderr, log_uncaught
 from runtime.private_files import UMASK
 from runtime.setting_names import warnings_of
 
@@ -50,6 +50,7 @@ def main(data: Path | None, **flags: Any) -> None:
     try:
         settings = Settings.from_environ(_environ_with(data, flags))
         log_to_stderr(settings.log_level, _QUIET)
+        log_uncaught()
         for warning in warnings_of(os.environ):
             log.warning("%s", warning)
         app = build(settings)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from proxy.edges.journal.supervisor.journal_dump import NoJournalError, dumped_calls
-from proxy.edges.policy.supervisor.replica import ReplicaInUseError
+from proxy.edges.policy.supervisor.replica import ReplicaInUseError, ReplicaUnusableError
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.edges.process.supervisor.worker_processes import PortInUseError
@@ -24,6 +24,7 @@ from proxy.inspection import Tiered, endpoint_lines, key_lines, overview
 from proxy.settings import Settings, journal_directory, replica_settings, settings_from
 from proxy.supervisor.app import Bind, Supervisor
 from runtime.environment import SettingsError
+from runtime.log_lines import log_uncaught
 from runtime.private_files import UMASK, WrongOwnerError
 from runtime.setting_names import warnings_of
 
@@ -60,9 +61,10 @@ def main(context: click.Context, /, **given: Any) -> None:
         return
     try:
         settings = settings_from(environ)
+        log_uncaught()
         with log_off_the_loop(settings.log_level):
             asyncio.run(_supervise(settings, bind, environ))
-    except (SettingsError, PortInUseError, ReplicaInUseError, WrongOwnerError) as error:
+    except (SettingsError, PortInUseError, ReplicaInUseError, ReplicaUnusableError, WrongOwnerError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Iterable
 
 from runtime.log_schema import log_line
@@ -19,6 +20,25 @@ def log_to_stderr(level: str, quiet: Iterable[str] = ()) -> None:
     logging.basicConfig(level=level, handlers=[out])
     for name in quiet:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_uncaught() -> None:
+    """From now on, write what nothing catches as log lines too: exceptions of threads and finalizers, and warnings.
+
+    Straight to standard error: the handlers may be closed by then.
+    """
+    sys.excepthook = lambda _kind, error, _trace: _write_uncaught("The process ends by an uncaught exception", error)
+    threading.excepthook = lambda found: _write_uncaught("A thread ended by an uncaught exception", found.exc_value)
+    sys.unraisablehook = lambda found: _write_uncaught(found.err_msg or "An exception was ignored", found.exc_value)
+    logging.captureWarnings(True)
+
+
+def _write_uncaught(message: str, error: BaseException | None) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        return
+    trace = (type(error), error, error.__traceback__) if error is not None else None
+    record = logging.LogRecord("runtime.log_lines", logging.ERROR, "", 0, f"{message} ({error!r})", (), trace)
+    sys.stderr.write(log_line(record) + "\n")
 
 
 class OutageLog:

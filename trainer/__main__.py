@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from runtime.environment import SettingsError
-from runtime.log_lines import log_to_stderr
+from runtime.log_lines import log_to_stderr, log_uncaught
 from runtime.private_files import UMASK
 from runtime.setting_names import warnings_of
 from trainer.app import UnusableBackendError, run
@@ -47,6 +47,7 @@ def main(ready_file: Path | None, **flags: Any) -> None:
     except SettingsError as error:
         _fail(str(error))
     log_to_stderr(settings.log_level)
+    log_uncaught()
     for warning in warnings_of(os.environ):
         log.warning("%s", warning)
     try:

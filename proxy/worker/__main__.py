@@ -15,6 +15,7 @@ import uvloop
 from proxy.edges.process.log_writer import log_off_the_loop
 from proxy.settings import settings_from
 from proxy.worker.app import WorkerLaunch, serve
+from runtime.log_lines import log_uncaught
 
 
 def main(arguments: list[str]) -> None:
@@ -25,6 +26,7 @@ def main(arguments: list[str]) -> None:
     channel = socket.socket(fileno=int(channel_fd))
     launch = WorkerLaunch(incarnation, listener, channel)
     settings = settings_from(os.environ)
+    log_uncaught()
     with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, launch))
 

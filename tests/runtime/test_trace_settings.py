@@ -34,6 +34,10 @@ def test_the_defaults_are_the_sdks() -> None:
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "grpc://collector:4317"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", 'a=1,x-key="hunter2"'),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
         ("OTEL_BSP_SCHEDULE_DELAY", "0"),
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2049"),
@@ -43,6 +47,12 @@ def test_a_bad_value_ends_the_start_with_its_name(name: str, value: str) -> None
     with pytest.raises(SettingsError, match=f"^{name}: expected") as refused:
         read(ON | {name: value})
     assert value not in str(refused.value).partition("expected")[0]
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["authorization=Bearer%20x", "a=1, b=2,", "x-key=Basic dTpw==", "api-key="])
+def test_usual_headers_are_accepted(value: str) -> None:
+    assert read(ON | {"OTEL_EXPORTER_OTLP_HEADERS": value, "OTEL_EXPORTER_OTLP_ENDPOINT": "https://c.example/otlp"})
 
 
 _LOADED = """

@@ -5,6 +5,7 @@ statements never reach a log or a message: they hold digests and ciphertext.
 """
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SQLITE_BUSY_TIMEOUT_MS = 5_000
 _RETRYABLE_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_DAMAGED_FILE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _AWAY_SQLSTATE_CLASSES = ("08", "53", "57", "58", "25006", "3D000", "28")
 
 
@@ -130,6 +132,8 @@ def _broken_rule(error: IntegrityError) -> Exception:
 def is_away(error: DBAPIError) -> bool:
     """Whether the database is at fault, not the statement."""
     if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+        return True
+    if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _DAMAGED_FILE:  # the rest of the code says in what part
         return True
     return _is_away_sqlstate(getattr(error.orig, "sqlstate", None))
 

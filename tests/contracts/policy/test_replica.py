@@ -19,7 +19,7 @@ from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.directory import BoundedCache, SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
-from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError
+from proxy.edges.policy.supervisor.replica import PolicyReplica, ReplicaInUseError, ReplicaUnusableError
 from proxy.exchange import KeyHolder, PolicyUnavailableError
 from proxy.supervisor.refresher import ReplicaUnwritableError, ReplicaVersion
 
@@ -214,6 +214,12 @@ def test_replica_files_are_readable_by_their_owner_only(world: World) -> None:
 def test_second_writer_is_refused(world: World) -> None:
     with pytest.raises(ReplicaInUseError, match=r"replica\.db"):
         PolicyReplica(world.path)
+
+
+def test_replica_that_cannot_be_made_is_refused_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReplicaUnusableError, match=r"file/replica\.db: .*TOLLGATE_REPLICA_PATH"):
+        PolicyReplica(tmp_path / "file" / "replica.db")
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 400])

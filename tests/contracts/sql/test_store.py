@@ -190,6 +190,15 @@ async def test_tables_modules_match_the_migrated_schema(store: Store) -> None:
         assert await conn.run_sync(differences) == []
 
 
+async def test_damaged_sqlite_file_is_an_outage_with_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "control.db").write_bytes(b"no database" * 1000)
+    store = Store.at(f"sqlite+aiosqlite:///{tmp_path / 'control.db'}")
+    with pytest.raises(DatabaseUnavailableError) as damaged:
+        await migrate(store.engine)
+    assert damaged.value.reason == "file is not a database"
+    await store.close()
+
+
 async def test_store_recovers_after_a_postgresql_outage(
     postgres: PostgresServer, private_postgres: PostgresServer
 ) -> None:

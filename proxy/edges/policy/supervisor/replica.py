@@ -42,13 +42,23 @@ class ReplicaInUseError(Exception):
         super().__init__(f"{path}: {self.__doc__}")
 
 
+class ReplicaUnusableError(Exception):
+    """the replica of policy cannot be written here; check TOLLGATE_REPLICA_PATH and who owns its directory."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: {error.strerror}: {self.__doc__}")
+
+
 class PolicyReplica:
     """The replica's writer. Not thread-safe: the refresher calls it from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
-        self._lock_fd = _lock(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock_fd = _lock(path)
+        except OSError as error:
+            raise ReplicaUnusableError(path, error) from error
         self.stamp = ReplicaStamp(stamp_path(path), writable=True)
         self.stamp.confirm(0.0)
         self._conn, self._version = _open_or_create(path)
