@@ -15,7 +15,7 @@ from control.edges.sql.database_url import DatabaseUrlError
 from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
 from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
-from control.operator.doctor.server_rules import database_findings, redis_findings
+from control.operator.doctor.server_rules import OWN_REDIS, database_findings, redis_findings
 from policy.endpoints import Target
 from policy.hosts import EgressRules, Reach, platform_hosts
 from runtime.environment import http_url
@@ -50,7 +50,7 @@ async def _redis(installation: Installation) -> list[Finding]:
         look = await look_at_redis(installation.redis_url or "")
         found += redis_findings(look, "redis", "TOLLGATE_REDIS_URL")
     elif socket.exists() and installation.running() is not None:
-        found += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", "--data")
+        found += redis_findings(await look_at_redis(f"unix://{socket}"), "redis", OWN_REDIS)
     else:
         try:
             found.append(ok("redis", f"`tollgate up` will run {choose(installation.directory.path, given)}"))

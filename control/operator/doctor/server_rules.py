@@ -7,6 +7,8 @@ from control.edges.inspection.database_look import DatabaseLook
 from control.edges.inspection.redis_look import RedisLook
 from control.operator.doctor.findings import Finding, fault, ok, warning
 
+OWN_REDIS = "--data"
+"""In the place of a setting: the Redis that `tollgate up` runs."""
 _OLDEST, _NEWEST_TESTED = (6, 2), 8
 _FULL = 0.9
 _SKEW_WARNING_S, _SKEW_FAULT_S = 1.0, 30.0
@@ -17,8 +19,10 @@ _EVICTION_REMEDY = "Set maxmemory-policy noeviction: any other deletes counters,
 def redis_findings(look: RedisLook, check: str, setting: str) -> Iterator[Finding]:
     """`setting`: the one that names this Redis."""
     if look.trouble:
-        remedy = f"Start Redis, or mend {setting}, the network, or the password. Calls with limits are 503 without it"
-        yield fault(check, f"unusable: {look.trouble}", remedy)
+        remedy = f"Start Redis, or mend {setting}, the network, or the password"
+        if setting == OWN_REDIS:
+            remedy = "`tollgate up` restarts it when it has died; redis.log in the data directory says why"
+        yield fault(check, f"unusable: {look.trouble}", f"{remedy}. Calls with limits are 503 without it")
         return
     if not look.info:
         text = "its user may not run INFO: version, persistence and memory are not checked"

@@ -14,7 +14,7 @@ from control.edges.inspection.upstream_look import Origin, UpstreamLook
 from control.operator.doctor.examination import VENDORS
 from control.operator.doctor.findings import Finding, Level, as_json, as_lines, fault, is_healthy, ok, warning
 from control.operator.doctor.machine_rules import disk_findings, ready_findings, upstream_findings
-from control.operator.doctor.server_rules import database_findings, redis_findings
+from control.operator.doctor.server_rules import OWN_REDIS, database_findings, redis_findings
 from policy.hosts import Reach
 from proxy.settings import settings_from
 
@@ -119,6 +119,8 @@ def test_remedy_is_that_of_the_trouble() -> None:
 
     assert "Make room" in next(disk_findings(DiskLook(Path("/j"), "No space left on device"), "journal")).remedy
     assert "restore a backup" in next(database_findings(DatabaseLook("file is not a database", "sqlite"))).remedy
+    for setting, remedy in ((OWN_REDIS, "redis.log"), ("TOLLGATE_REDIS_URL", "mend TOLLGATE_REDIS_URL")):
+        assert remedy in next(redis_findings(RedisLook("no answer", {}), "redis", setting)).remedy
     assert "the password" in next(database_findings(DatabaseLook("refused", "postgresql"))).remedy
     assert "clock" in of_certificate("certificate has expired")
     assert "DNS" in of_certificate("Hostname mismatch, certificate is not valid for 'vendor.example'.")
