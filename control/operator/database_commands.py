@@ -188,7 +188,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except _operator_errors() as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    """Why a database is away is for the operator, not for callers of the API."""
+    from control.resources.errors import DatabaseUnavailableError
+
+    if isinstance(error, DatabaseUnavailableError) and error.reason:
+        return f"the database cannot be reached: {error.reason}. `tollgate doctor` says what to mend"
+    return str(error)
 
 
 def _operator_errors() -> tuple[type[Exception], ...]:

@@ -36,6 +36,14 @@ def run_and_parse(*arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def test_a_database_that_cannot_be_used_is_told_with_its_cause(data: Path) -> None:
+    data.mkdir(mode=0o700)
+    (data / "control.db").write_bytes(b"no database" * 1000)
+    (data / "secret.key").touch()
+    result = run("workspace", "list", "--data", str(data))
+    assert (result.exit_code, "file is not a database" in result.output) == (1, True)
+
+
 def test_a_workspace_is_created_changed_and_listed(data: Path) -> None:
     where = ("--data", str(data))
     (made,) = run_and_parse("workspace", "create", "acme", "--prefix", "acme", "acme-labs", *where)
