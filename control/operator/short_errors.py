@@ -1,4 +1,4 @@
-"""How `tollgate` tells that a command failed: in at most three lines, and without a traceback for a full disk."""
+"""How `tollgate` tells that a command failed: in three lines at most, and full disks without a traceback."""
 
 import errno
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import click
 from commands.wrong_use import WrongUseError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class ShortErrors(click.Group):
@@ -33,6 +34,8 @@ def _short() -> Iterator[None]:
     except click.UsageError as error:
         raise WrongUseError(error.format_message(), error.ctx) from None
     except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise click.ClickException(f"cannot write: {error.strerror}") from None
+        if error.errno in _FULL:
+            raise click.ClickException(f"cannot write: {error.strerror}") from None
+        if error.errno in _FORBIDDEN and error.filename:
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+        raise

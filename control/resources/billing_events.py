@@ -49,6 +49,11 @@ class EventReader:
             await self.clock.record(self.store, moment, holdback_ms // NOTE_SHARE_OF_HOLDBACK)
         return replace(asked, end_ms=max(asked.start_ms, min(asked.end_ms, moment.now_ms - holdback_ms)))
 
+    async def look_at_clock(self) -> None:
+        """Read the clock for the sake of `clock.behind_s` alone. Nobody may have asked for events for long."""
+        async with self.store.read() as conn:
+            await self.clock.read(conn)
+
     async def next_page(self, window: Window, after: EventPosition, limit: int) -> EventPage:
         """The page that follows `after` in a window that was served before."""
         return await self._page(window, after, limit)

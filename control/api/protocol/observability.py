@@ -61,6 +61,7 @@ async def metrics(request: web.Request) -> web.Response:
         raise ProblemError(
             403, "MISSING_SCOPE", "This API key may not export metrics; use a WORKSPACE_EXPORT_METRICS key"
         )
+    await dependencies.events.look_at_clock()
     dependencies.metrics.show_training(*await read_state(dependencies.store))
     text, content_type = dependencies.metrics.text(request.headers.get("Accept", ""))
     return web.Response(body=text, headers={"Content-Type": content_type})

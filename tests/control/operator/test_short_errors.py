@@ -1,4 +1,4 @@
-"""How `tollgate` ends when something fails that is nobody's refusal: a full disk, Ctrl-C at its start, a locale."""
+"""How `tollgate` ends when something fails that is nobody's refusal: a disk, Ctrl-C at its start, a locale."""
 
 import errno
 import io
@@ -17,18 +17,26 @@ from control.operator.entry import main
 from control.operator.short_errors import ShortErrors
 
 
-@pytest.mark.parametrize(("number", "told"), [(errno.ENOSPC, "No space left on device"), (errno.EBADF, "")])
-def test_a_full_disk_is_told_and_other_faults_are_raised(number: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "cannot write: No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/up.json"), "/data/up.json: Permission denied"),
+        (PermissionError(errno.EACCES, "of no file"), ""),
+        (OSError(errno.EBADF, os.strerror(errno.EBADF)), ""),
+    ],
+)
+def test_full_disks_and_foreign_files_are_told_and_other_faults_are_raised(error: OSError, told: str) -> None:
     @click.group(cls=ShortErrors)
     def group() -> None:
         """A command line."""
 
     @group.command()
     def write() -> None:
-        raise OSError(number, os.strerror(number))
+        raise error
 
     ended = CliRunner().invoke(group, ["write"])
-    assert ended.stderr == (f"Error: cannot write: {told}\n" if told else "")
+    assert ended.stderr == (f"Error: {told}\n" if told else "")
     assert isinstance(ended.exception, SystemExit if told else OSError)
 
 

@@ -106,7 +106,7 @@ class QueueCommands:
 
     def report(self, error: Exception) -> None:
         """Log what is wrong with Redis: when it begins, and every `LOG_INTERVAL_S`."""
-        trouble = f"{type(error).__name__}: {error}".partition("\n")[0]
+        trouble = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
         is_new = not self._trouble
         self._trouble = trouble
         if is_new or time.monotonic() - self._logged_at >= LOG_INTERVAL_S:

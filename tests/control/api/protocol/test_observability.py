@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
+from sqlalchemy import text
 
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
+from control.edges.sql.events.clock import database_ms
 from control.resources.workspaces import create_workspace, create_workspace_key
 from control.throttle import Allowance, Throttle
 from policy.credentials import KeyKind, prefix_of
@@ -35,6 +38,17 @@ async def test_metrics_count_every_answer_by_route(sqlite_plane: ControlPlane) -
         assert f"tollgate_control_requests_total{{{labels}}} 1.0" in text
     assert "mdl_none" not in text
     assert "made/up" not in text
+
+
+async def test_metrics_tell_of_a_clock_set_back_though_nobody_reads_events(sqlite_plane: ControlPlane) -> None:
+    made = await create_workspace_key(sqlite_plane.store, WORKSPACE, KeyKind.WORKSPACE_EXPORT_METRICS)
+    hour_ms = 3_600_000
+    for ahead_ms, expected in ((hour_ms, "3[0-9]{3}"), (-hour_ms, "0")):
+        async with sqlite_plane.store.write() as tx:
+            latest_ms = await database_ms(tx.conn) + ahead_ms
+            await tx.conn.execute(text("UPDATE event_clock SET latest_ms = :ms"), {"ms": latest_ms})
+        shown = (await sqlite_plane.get("/metrics", key=made["api_key"])).ok()
+        assert re.search(rf"^tollgate_event_clock_behind_seconds {expected}\.", shown, re.MULTILINE)
 
 
 async def test_metrics_require_a_metrics_key(sqlite_plane: ControlPlane) -> None:
