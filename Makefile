@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # The product's dependencies, the tests' own, and Ray, which is as large as all others together (none: RAY_LOCK=).
 RAY_LOCK ?= requirements-ray.lock
 LOCKS ?= requirements.lock requirements-dev.lock $(RAY_LOCK)
+# What an installation without tests needs: the product's packages, and setuptools. `make … LOCKS='$(PRODUCT_LOCKS)'`.
+PRODUCT_LOCKS := requirements.lock deploy/release/requirements.lock
 # Benchmarks need an interpreter built with optimisations, as the image's is (see bench/NOTES.md). Debian's is; without
 # one, they run on the interpreter of .venv.
 BENCH_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo $(BIN)/python)
@@ -17,8 +19,8 @@ BENCH_STAMP := $(BENCH_VENV)/.installed
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
 CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
 
-# One more than the smallest machine of CI has cores: journeys wait most of the time.
-TEST_PROCESSES ?= 3
+# Twice the cores of the smallest machine of CI: journeys wait most of the time.
+TEST_PROCESSES ?= 4
 # Set in many containers. Without bytecode each of the hundreds of processes that the tests start compiles our sources.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -49,11 +51,11 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, paths and c
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(CHECK_PYTHON)
+	$(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
 
-CHECK_PYTHON = $(BIN)/pytest -q tests/test_architecture.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py
-check-python: $(STAMP)  ## the part of `make check` that can differ on another Python: the installation, and the tests
-	$(CHECK_PYTHON)
+check-python: $(STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
+	$(BIN)/python -W error -m tests.every_module
+	$(BIN)/tollgate demo
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder

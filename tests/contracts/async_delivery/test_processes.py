@@ -87,7 +87,9 @@ class Verifier:
         await exchange.send(script.head(200, {"content-length": "0"}))
 
 
-@pytest.mark.parametrize("is_json", [True, False], ids=["JSON", "text"])
+@pytest.mark.parametrize(
+    "is_json", [pytest.param(True, id="JSON"), pytest.param(False, id="text", marks=pytest.mark.soak)]
+)
 async def test_a_result_of_100_mb_takes_no_memory(world: World, is_json: bool) -> None:
     verifier = Verifier()
     async with process(world.place) as worker:

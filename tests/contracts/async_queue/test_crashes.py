@@ -371,7 +371,9 @@ def check(ledger: Ledger) -> None:
     assert not ledger.wrong_answers
 
 
-@pytest.mark.parametrize("loses", [False, True], ids=["killed", "loses its last writes"])
+@pytest.mark.parametrize(
+    "loses", [pytest.param(False, id="killed", marks=pytest.mark.soak), pytest.param(True, id="loses its last writes")]
+)
 async def test_nothing_accepted_is_lost_when_redis_crashes_under_load(server: RedisServer, loses: bool) -> None:
     check(await crash_under_load(server, 2, loses))
 

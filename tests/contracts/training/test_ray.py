@@ -202,6 +202,7 @@ async def test_started_job_is_observed_at_once_with_its_hosts(stage: Stage, jobs
     assert [node.host.rpartition("-")[0] for node in report.nodes] == [HEAD, SECOND]
 
 
+@pytest.mark.soak
 async def test_two_nodes_talk_and_complete_the_job(stage: Stage, jobs: Jobs) -> None:
     report = await in_phase(stage.backend, jobs.talking, Phase.ENDED)
 

@@ -28,7 +28,7 @@ async def chaos(directory: Path, plan: Plan) -> None:
 
 @pytest.mark.timeout(300)
 async def test_every_request_ends_once_when_processes_are_killed(tmp_path: Path) -> None:
-    await chaos(tmp_path, Plan(30, seed()))
+    await chaos(tmp_path, Plan(15, seed()))
 
 
 @pytest.mark.soak

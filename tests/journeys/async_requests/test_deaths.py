@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from tests.journeys.async_requests.conftest import MakeScene
 from tests.journeys.async_requests.scene import AsyncScene
 from tests.journeys.product import kill
@@ -11,6 +13,7 @@ from tests.journeys.product import kill
 ASYNC_WORKER = "proxy.async_worker"
 
 
+@pytest.mark.soak
 async def test_killed_async_worker_gives_its_work_back_within_ten_seconds(scene: AsyncScene) -> None:
     id = await scene.submit({"wait": True, "answer": "late"}, hook=True)
     await scene.until_running(1)

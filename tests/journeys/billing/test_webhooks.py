@@ -216,7 +216,7 @@ def another_control(product: Product) -> Iterator[None]:
         ended(process)
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.soak), "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, str]]:
     """The settings for a database, and those that both processes must share."""
     shared = {
@@ -232,6 +232,7 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, st
             yield shared | {"TOLLGATE_DATABASE_URL": await server.create_database("hooks")}
 
 
+@pytest.mark.soak
 async def test_every_event_is_delivered_when_control_is_killed(
     tmp_path: Path, upstream: ScriptedUpstream, database: dict[str, str]
 ) -> None:

@@ -176,7 +176,7 @@ async def readyz_is(stage: Stage, ready: int) -> bool:
     return await health(stage, "/readyz") == ready
 
 
-@pytest.fixture(params=["stopped", "killed"])
+@pytest.fixture(params=[pytest.param("stopped", marks=pytest.mark.soak), "killed"])
 def away(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -250,7 +250,9 @@ async def _three_answered(load: Load) -> bool:
     return {(await load.call()).status for _ in range(3)} == {200}
 
 
-@pytest.mark.parametrize(("callers", "stopped_s"), [(40, 3 * TIMEOUT_S), (60, 8 * TIMEOUT_S)])
+@pytest.mark.parametrize(
+    ("callers", "stopped_s"), [pytest.param(40, 3 * TIMEOUT_S, marks=pytest.mark.soak), (60, 8 * TIMEOUT_S)]
+)
 async def test_refused_calls_consume_no_limit_while_redis_is_stopped(
     closed: Stage, callers: int, stopped_s: float
 ) -> None:

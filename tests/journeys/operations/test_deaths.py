@@ -129,6 +129,7 @@ async def test_sigterm_waits_for_an_open_stream(killable_stage: Stage) -> None:
     assert event["tokens"]["outputTokens"] == 10
 
 
+@pytest.mark.soak
 async def test_drain_is_cut_off_at_its_timeout(killable_stage: Stage) -> None:
     stage = killable_stage
     stage.product.stop()
@@ -145,6 +146,7 @@ async def test_drain_is_cut_off_at_its_timeout(killable_stage: Stage) -> None:
         assert await asyncio.to_thread(stage.product.ended, 15) == 0
 
 
+@pytest.mark.soak
 async def test_sigint_to_the_process_group_stops_in_order(killable_stage: Stage) -> None:
     """A terminal sends SIGINT to the whole group: Redis and control must not stop before the proxy has drained."""
     stage = killable_stage

@@ -257,6 +257,7 @@ async def without_control(rig: Rig) -> AsyncIterator[None]:
         killer.cancel()
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 async def test_events_survive_an_hour_without_control(tmp_path: Path) -> None:
     clock = SteppedClock(tmp_path)
@@ -273,6 +274,7 @@ async def test_events_survive_an_hour_without_control(tmp_path: Path) -> None:
         assert "control takes events again" in log_of(rig)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 async def test_clock_stepped_back_loses_and_duplicates_no_event(tmp_path: Path) -> None:
     back_s = 20

@@ -196,9 +196,9 @@ async def test_many_cold_calls_wake_one_replica(launched: LaunchedModel) -> None
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("crash", "ended with status 3"),
+        pytest.param("crash", "ended with status 3", marks=pytest.mark.soak),
         ("killed", "was killed (signal 9); possibly out of memory"),
-        ("memory", "ended with status 1"),
+        pytest.param("memory", "ended with status 1", marks=pytest.mark.soak),
     ],
 )
 async def test_crash_in_mid_request_is_a_502_and_the_next_call_is_answered(
