@@ -1,7 +1,7 @@
 """`deploy/check [--work DIR] [--fresh]`: builds the image and runs compose.yaml's services without a Docker daemon.
 
-Needs root, debootstrap and Debian's package registry; takes about six minutes, the second time four. Exit status 1 if a
-step fails. See docs/deploying.md#without-a-docker-daemon.
+Needs root, debootstrap and package registries; takes about ten minutes, the second time five. Exit status 1 if a step
+fails. See docs/deploying.md#without-a-docker-daemon and docs/decisions/0044-images-are-checked-without-a-daemon.md.
 """
 
 import argparse
