@@ -292,10 +292,10 @@ def test_an_address_that_cannot_be_bound_is_reported_without_a_traceback(tmp_pat
     ("environment", "says"),
     [
         ({"TOLLGATE_INTERNAL_TOKEN": ""}, "TOLLGATE_INTERNAL_TOKEN"),
-        ({"TOLLGATE_INTERNAL_TOKEN": "short"}, "TOLLGATE_INTERNAL_TOKEN"),
-        ({"TOLLGATE_SECRET_KEY": "bm90IGEga2V5"}, "TOLLGATE_SECRET_KEY"),
-        ({"TOLLGATE_EGRESS_ALLOW": "nonsense"}, "nonsense"),
-        ({"TOLLGATE_EVENT_HOLDBACK_S": "-5"}, "TOLLGATE_EVENT_HOLDBACK_S"),
+        pytest.param({"TOLLGATE_INTERNAL_TOKEN": "short"}, "TOLLGATE_INTERNAL_TOKEN", marks=pytest.mark.soak),
+        pytest.param({"TOLLGATE_SECRET_KEY": "bm90IGEga2V5"}, "TOLLGATE_SECRET_KEY", marks=pytest.mark.soak),
+        pytest.param({"TOLLGATE_EGRESS_ALLOW": "nonsense"}, "nonsense", marks=pytest.mark.soak),
+        pytest.param({"TOLLGATE_EVENT_HOLDBACK_S": "-5"}, "TOLLGATE_EVENT_HOLDBACK_S", marks=pytest.mark.soak),
         ({"TOLLGATE_DATABASE_URL": "mysql://x"}, "TOLLGATE_DATABASE_URL"),
     ],
 )

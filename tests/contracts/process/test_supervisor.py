@@ -172,6 +172,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield world
 
 
+@pytest.mark.soak
 async def test_call_is_answered_billed_and_counted(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)
@@ -216,6 +217,7 @@ async def test_unknown_keys_do_not_wait_for_each_other(world: World) -> None:
             assert (await world.proxy.call(make_key(number)))[0] == 403
 
 
+@pytest.mark.soak
 async def test_flood_of_unknown_keys_causes_few_refreshes_and_blocks_no_new_key(world: World) -> None:
     await world.proxy.start(workers=2)
     asked, began = len(world.control.requests), time.monotonic()
@@ -359,6 +361,7 @@ async def is_degraded(proxy: Proxy, text: str) -> bool:
     return any(check.startswith(text) for check in degraded)
 
 
+@pytest.mark.soak
 async def test_killed_worker_is_replaced_and_loses_no_queued_connection(world: World) -> None:
     proxy = world.proxy
     await proxy.start()
@@ -393,6 +396,7 @@ async def test_worker_with_a_blocked_loop_is_not_ready(world: World) -> None:
     await world.proxy.until_ready()
 
 
+@pytest.mark.soak
 async def test_no_worker_outlives_the_supervisor(world: World) -> None:
     proxy = world.proxy
     await proxy.start(workers=2)

@@ -28,6 +28,7 @@ from trainer.edges.ray import RayBackend
 from trainer.settings import Settings
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),  # how Ray's client calls aiohttp,
     pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning"),  # and leaves its connection
@@ -202,7 +203,6 @@ async def test_started_job_is_observed_at_once_with_its_hosts(stage: Stage, jobs
     assert [node.host.rpartition("-")[0] for node in report.nodes] == [HEAD, SECOND]
 
 
-@pytest.mark.soak
 async def test_two_nodes_talk_and_complete_the_job(stage: Stage, jobs: Jobs) -> None:
     report = await in_phase(stage.backend, jobs.talking, Phase.ENDED)
 

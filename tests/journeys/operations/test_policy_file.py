@@ -103,6 +103,7 @@ async def test_apply_goes_on_after_a_kill_and_then_has_nothing_to_do(acme: Tenan
     assert (await acme.run("plan", str(exported)))[0] == 0
 
 
+@pytest.mark.soak
 async def test_apply_refuses_drift_and_other_owners_and_prunes_what_is_its_own(acme: Tenant, tmp_path: Path) -> None:
     file = acme.policy(tmp_path / "policy.yaml", customers=2)
     await acme.did("apply", file)

@@ -188,6 +188,7 @@ def test_invalid_setting_stops_up_before_it_serves(product: Product) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("plane", ["control", "proxy"])
 def test_each_plane_runs_from_its_own_command(product: Product, plane: str) -> None:
     shown = product.run(plane, "--help")
