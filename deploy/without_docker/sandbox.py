@@ -87,6 +87,7 @@ class Sandbox:
         return f"{bind}\nmount -o remount,bind,ro {target}" if mount.read_only else bind
 
     def as_user(self) -> list[str]:
+        """A change of user clears the death signal of `--kill-child`, so it is set again."""
         uid, _, gid = self.user.partition(":")
         dropped = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if self.drops_capabilities else []
         return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--pdeathsig=KILL", *dropped]
