@@ -1,4 +1,4 @@
-"""A child process that cannot outlive its parent, and network probes for starting it.
+"""A child process that cannot outlive its parent, and socket probes for starting it.
 
 Children stay in the parent's process group. On Linux the kernel kills a child when its parent dies (PR_SET_PDEATHSIG),
 so even `kill -9` of the parent leaves no process and no open port behind.
@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-
-import aiohttp
 
 _PR_SET_PDEATHSIG = 1
 _PORTS_TO_TRY = range(20_000, 30_000)
@@ -107,16 +105,6 @@ def free_ports(host: str, count: int, excluded: Collection[int] = ()) -> list[in
     if len(free) < count:
         raise OSError(f"no {count} free ports between {_PORTS_TO_TRY.start} and {_PORTS_TO_TRY.stop - 1}")
     return free
-
-
-async def answers_ok(url: str) -> bool:
-    """Whether a GET returns 200 within a second."""
-    try:
-        timeout = aiohttp.ClientTimeout(total=1)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False
 
 
 async def accepts(host: str, port: int) -> bool:

@@ -1,5 +1,6 @@
 """Rules for all tests: journeys run first, and with TOLLGATE_NO_SKIPS=1, as in CI, a skipped test fails."""
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,14 @@ settings.load_profile("tollgate")
 ROOT = Path(__file__).parent
 WAITING = ("journeys", "contracts", "control")
 """The folders whose tests wait for other processes, the longest waits first."""
+
+gc.disable()  # while tests are collected: what that builds stays, and to look for garbage in it takes seconds
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but only of the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,13 +76,13 @@ CLIENT_EDGES = ("launcher.edges.", "commands.edges.", "trainer.edges.", "trainer
 EDGES = ("proxy.edges.", "control.edges.", *CLIENT_EDGES, "runtime.")
 PROXY_EDGES = ("proxy.edges.", "control.edges.")
 PROXY_ROOTS = (
-    "proxy.__main__",
+    "proxy.command",
     "proxy.worker.",
     "proxy.async_worker.app",
     "proxy.async_worker.__main__",
     "proxy.supervisor.app",
 )
-CONTROL_ROOTS = ("control.__main__", "control.app", "control.operator.cli", "control.operator.stack", "control.demo.")
+CONTROL_ROOTS = ("control.command", "control.app", "control.operator.cli", "control.operator.stack", "control.demo.")
 LAUNCHER_ROOTS = ("launcher.app", "launcher.command")
 TRAINER_ROOTS = ("trainer.app", "trainer.__main__")
 ROOTS = PROXY_ROOTS + CONTROL_ROOTS + LAUNCHER_ROOTS + TRAINER_ROOTS
@@ -309,7 +309,7 @@ def workers_import_no_supervisor(sources: Sources) -> list[str]:
     return [
         module.at(line, f"{target} runs in the supervisor; {module.name} does not")
         for module in sources.values()
-        if "supervisor" not in module.name.split(".") and module.name != "proxy.__main__"
+        if "supervisor" not in module.name.split(".") and module.name != "proxy.command"
         for line, target in internal_imports(module, sources)
         if "supervisor" in target.split(".")
     ]

@@ -24,6 +24,8 @@ FAILURE_PAUSE_S = 5.0
 OBSERVE_S = 10.0
 """A backend that does not answer for so long is away."""
 ACTIONS_END_S = 5.0
+FIRST_ANSWER_S = 10.0
+"""Control may be starting at the same time: no word of its absence before this, until it has answered once."""
 CLOSE_S = 10.0
 """How long the last reports and output may take once the backend is closed."""
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class SyncLoop:
         self._wanted: WantedState | None = None
         self._known: dict[str, WantedJob] = {}
         self._control_outage, self._backend_outage = OutageLog(log), OutageLog(log)
+        self._silent_until = clock() + FIRST_ANSWER_S
         self._is_open = self._is_stopping = False
         self._told: Mapping[str, JobReport] = {}
         self.has_synced = asyncio.Event()
@@ -126,11 +129,12 @@ class SyncLoop:
         try:
             wanted = await self._control.sync(report)
         except ControlAwayError as error:
-            self._begin(
-                self._control_outage,
-                f"Control is away: {error}. Jobs go on; none starts, and their output waits here."
-                " Check TOLLGATE_CONTROL_URL and the control plane",
-            )
+            if self.has_synced.is_set() or self._clock() >= self._silent_until:
+                self._begin(
+                    self._control_outage,
+                    f"Control is away: {error}. Jobs go on; none starts, and their output waits here."
+                    " Check TOLLGATE_CONTROL_URL and the control plane",
+                )
             return None
         except AnotherTrainerError:
             self.has_synced.set()

@@ -62,6 +62,7 @@ async def cold_start(scene: Scene) -> list[str]:
 
     await until(active, f"the deployment is {await _status(scene)}")
     lines = await _until_logged(scene)
+    scene.product.stop_launcher()
     return [*seen, *(f"log: {line['message']}" for line in lines)]
 
 

@@ -34,6 +34,7 @@ class Product:
         self.proxy = self.control = self.admin = ""
         self._process: Process | None = None
         self._launcher: Process | None = None
+        self._launcher_is_stopping = False
         ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
         self._environment = {**ours, **_SETTINGS, **settings}
 
@@ -64,11 +65,22 @@ class Product:
             raise ProductError("`tollgate launcher` did not become ready")
         return line
 
+    def stop_launcher(self) -> None:
+        """Send the launcher SIGTERM, once: at the second one it would not drain. It drains beside what follows."""
+        if self._launcher is not None and not self._launcher_is_stopping:
+            self._launcher.terminate()
+            self._launcher_is_stopping = True
+
     async def stop(self) -> int:
-        """Send SIGTERM, to the launcher first; returns the exit status, 0 if all ended well."""
-        if self._launcher is not None and await _terminated(self._launcher):
+        """Wait for the launcher, then send SIGTERM; returns the exit status, 0 if all ended well."""
+        self.stop_launcher()
+        if self._launcher is not None and await self._launcher.wait():
             raise ProductError(f"`tollgate launcher` ended with {self._launcher.returncode}")
-        return 0 if self._process is None else await _terminated(self._process)
+        if self._process is None:
+            return 0
+        if self._process.returncode is None:
+            self._process.terminate()
+        return await self._process.wait()
 
     async def command(self, *arguments: str) -> Any:
         """Run a `tollgate` command on the same data directory; returns the JSON it prints."""
@@ -86,13 +98,6 @@ class Product:
         return await asyncio.create_subprocess_exec(
             *(*TOLLGATE, *arguments), env=environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
         )
-
-
-async def _terminated(process: Process) -> int:
-    """Its exit status, after a SIGTERM if it still runs."""
-    if process.returncode is None:
-        process.terminate()
-    return await process.wait()
 
 
 class ManagementClient:

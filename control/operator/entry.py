@@ -8,7 +8,10 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from control.operator.cli import main as run
+    from runtime.imports import without_collections
+
+    with without_collections():
+        from control.operator.cli import main as run
 
     signal.signal(signal.SIGINT, handler)
     run()

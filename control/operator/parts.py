@@ -36,8 +36,8 @@ class Part:
     is_ready: Callable[[], Awaitable[bool]]
     stop: Callable[[Child], Awaitable[None]]
     grace_s: float
-    is_awaited_last: bool = False
-    """The parts after it start without waiting until it is ready."""
+    is_needed_first: bool = False
+    """The parts after it start once it is ready."""
 
 
 class PartRunner:

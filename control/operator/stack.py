@@ -1,7 +1,7 @@
 """`tollgate up`: runs the whole product on one machine, as child processes with one data directory.
 
-Starts Redis, control, trainer and proxy in this order and stops them in reverse; the proxy drains first. A child that
-dies before `ready` ends `up`; one that dies later is restarted. Serves no request itself.
+Starts Redis, then control, trainer and proxy at the same time. Stops them in reverse; the proxy drains first. A child
+that dies before `ready` ends `up`; one that dies later is restarted. Serves no request itself.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from control.edges.process.up_record import UpRecord
 from control.operator.parts import PYTHON_MODULE, TERMINAL_SIGNALS, Part, PartRunner, Say, StackError, terminate
 from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
-from runtime.child_process import Launch, accepts, answers_ok, can_bind, free_ports
+from runtime.child_process import Launch, accepts, can_bind, free_ports
+from runtime.http_probe import answers_ok
 from runtime.setting_names import is_unknown, warnings_of
 
 PORT_PATIENCE_S = 1.0
@@ -116,15 +117,17 @@ async def up(options: Options, say: Say, announce: Say) -> None:
 
 
 async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say) -> None:
-    """Start all parts in order and wait until they are ready. `part_runners` gets each as it begins."""
+    """Start all parts and wait until they are ready. `part_runners` gets each as it begins."""
+    waiting: list[PartRunner] = []
     for part in parts:
         part_runners.append(PartRunner(part, say))
         await part_runners[-1].begin()
-        if not part.is_awaited_last:
+        if part.is_needed_first:
             await part_runners[-1].until_ready()
-    for part, runner in zip(parts, part_runners, strict=True):
-        if part.is_awaited_last:
-            await runner.until_ready()
+        else:
+            waiting.append(part_runners[-1])
+    for runner in waiting:
+        await runner.until_ready()
 
 
 def _ready_line(options: Options) -> str:
@@ -179,7 +182,7 @@ def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], sa
 
 
 def _redis_part(redis: EmbeddedRedis, environment: dict[str, str], lock: int) -> Part:
-    return Part("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0)
+    return Part("redis", redis.launch(environment, lock), redis.is_ready, redis.stop, 10.0, is_needed_first=True)
 
 
 def _control_part(options: Options, environment: dict[str, str], lock: int) -> Part:

@@ -27,7 +27,7 @@ def training_settings(data: Path, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def trainer_parts(data: Path, environment: Mapping[str, str], lock: int) -> list[Part]:
-    """The part, unless training is off. It is not waited for until the other parts are ready."""
+    """The part, unless training is off."""
     if Environment(environment).text("TOLLGATE_TRAINING_BACKEND", "local") == "off":
         return []
     ready_file = data / READY_FILE
@@ -39,7 +39,7 @@ def trainer_parts(data: Path, environment: Mapping[str, str], lock: int) -> list
         return ready_file.exists()
 
     launch = Launch(argv, own, (lock,), TERMINAL_SIGNALS)
-    return [Part("trainer", launch, is_ready, terminate, _grace_s(environment), is_awaited_last=True)]
+    return [Part("trainer", launch, is_ready, terminate, _grace_s(environment))]
 
 
 def _grace_s(environment: Mapping[str, str]) -> float:

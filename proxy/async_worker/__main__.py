@@ -12,10 +12,13 @@ import sys
 
 import uvloop
 
-from proxy.async_worker.app import serve
-from proxy.edges.process.log_writer import log_off_the_loop
-from proxy.settings import settings_from
+from runtime.imports import without_collections
 from runtime.log_lines import log_uncaught
+
+with without_collections():
+    from proxy.async_worker.app import serve
+    from proxy.edges.process.log_writer import log_off_the_loop
+    from proxy.settings import settings_from
 
 
 def main(arguments: list[str]) -> None:

@@ -12,10 +12,13 @@ import sys
 
 import uvloop
 
-from proxy.edges.process.log_writer import log_off_the_loop
-from proxy.settings import settings_from
-from proxy.worker.app import WorkerLaunch, serve
+from runtime.imports import without_collections
 from runtime.log_lines import log_uncaught
+
+with without_collections():
+    from proxy.edges.process.log_writer import log_off_the_loop
+    from proxy.settings import settings_from
+    from proxy.worker.app import WorkerLaunch, serve
 
 
 def main(arguments: list[str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from control.__main__ import main as control
+from control.command import main as control
 from control.settings import DEFAULT_PORT
 from control.settings import Settings as ControlSettings
 from deploy.without_docker.compose import services
-from proxy.__main__ import main as proxy
+from proxy.command import main as proxy
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
 

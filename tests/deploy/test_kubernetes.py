@@ -5,9 +5,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from control.__main__ import main as control
+from control.command import main as control
 from control.settings import Settings as ControlSettings
-from proxy.__main__ import main as proxy
+from proxy.command import main as proxy
 from proxy.settings import Settings as ProxySettings
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES

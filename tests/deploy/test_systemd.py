@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from control.__main__ import main as control
+from control.command import main as control
 from control.operator.cli import tollgate
-from proxy.__main__ import main as proxy
+from proxy.command import main as proxy
 from runtime.setting_names import NAMES
 from trainer.__main__ import main as trainer
 

@@ -15,7 +15,7 @@ from policy.groups import Enforcement, Group
 from policy.limits.limit import Limit, LimitType, SlugLimits, Unit
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
-from proxy.__main__ import main
+from proxy.command import main
 from proxy.edges.policy.supervisor.replica import PolicyReplica
 from proxy.supervisor.refresher import ReplicaVersion
 

@@ -10,7 +10,7 @@ from tests.fakes.training_backend import STOPPED_WITH_THE_PRODUCT
 from tests.trainer.world import TURNS, World
 from trainer.backend import OutputChunk
 from trainer.control import ControlRefusedError
-from trainer.sync_loop import CLOSE_S, SyncLoop
+from trainer.sync_loop import CLOSE_S, FIRST_ANSWER_S, SyncLoop
 
 WHOLE = NodeResources(millicpu=4000, memory_mib=1024)
 
@@ -227,6 +227,17 @@ async def test_jobs_go_on_while_control_is_away_and_nothing_starts(
     await world.until_ended("j", "later")
     assert world.control.log_of("j") == ["before", "during"]
     assert world.control.lines_at_end["j"] == 2
+
+
+async def test_control_that_starts_with_the_trainer_is_not_said_to_be_away(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.control.away = "connection refused"
+    await world.rounds(2)
+    assert not caplog.text
+    world.now_s += FIRST_ANSWER_S
+    await world.rounds(2)
+    assert caplog.text.count("Control is away") == 1
 
 
 async def test_nothing_is_lost_or_started_while_the_backend_is_away(

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,29 @@ async def test_a_part_that_dies_before_it_is_ready_is_reported() -> None:
     with pytest.raises(StackError, match="thing ended with status 3 before it was ready"):
         await runner.start()
     await runner.stop()
+
+
+async def test_parts_start_together_once_what_they_need_first_is_ready() -> None:
+    """None of the last two is ready before the other has begun."""
+    began: list[str] = []
+
+    def named(name: str, needs: int, is_needed_first: bool = False) -> Part:
+        async def is_ready() -> bool:
+            return len(began) >= needs
+
+        return replace(part(SLEEPS), name=name, is_ready=is_ready, is_needed_first=is_needed_first)
+
+    def say(line: str) -> None:
+        if line.startswith("starting "):
+            began.append(line.removeprefix("starting "))
+
+    runners: list[PartRunner] = []
+    try:
+        async with asyncio.timeout(10):
+            await stack._start([named("redis", 1, True), named("control", 3), named("proxy", 3)], runners, say)
+    finally:
+        await asyncio.gather(*(runner.stop() for runner in runners))
+    assert began == ["redis", "control", "proxy"]
 
 
 async def test_a_part_that_is_never_ready_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

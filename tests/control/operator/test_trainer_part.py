@@ -15,7 +15,7 @@ async def test_the_trainer_is_ready_once_it_says_so(tmp_path: Path) -> None:
     assert not await part.is_ready()
     (tmp_path / READY_FILE).touch()
     assert await part.is_ready()
-    assert part.is_awaited_last
+    assert not part.is_needed_first
 
 
 def test_the_trainer_gets_no_secret_of_the_other_parts(tmp_path: Path) -> None:

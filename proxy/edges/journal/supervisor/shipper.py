@@ -248,7 +248,8 @@ class Shipper:
         await self._collect_replays()
         for name, reader in self._readers.items():
             if reader.dead and name not in self._settled and name not in self._replays and self._replaying.due:
-                self._replays[name] = asyncio.create_task(self._replay_all_of(reader))
+                replay = self._replays[name] = asyncio.create_task(self._replay_all_of(reader))
+                replay.add_done_callback(lambda _: self._wake.set())
 
     async def _collect_replays(self) -> None:
         for name, task in list(self._replays.items()):

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from proxy.__main__ import main
+from proxy.command import main
 from proxy.edges.journal.supervisor.delivery import REJECTED_NAME
 from proxy.edges.journal.supervisor.journal_dump import dumped_calls
 from proxy.edges.journal.supervisor.journal_reader import JournalReader

@@ -104,6 +104,22 @@ async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path)
     assert names(tmp_path) == []
 
 
+async def test_drain_does_not_wait_for_the_next_interval_when_a_dead_workers_calls_are_settled(tmp_path: Path) -> None:
+    counters = FakeCounters()
+    shipper = Shipper(tmp_path, FakeIngest(), counters, ShipperOptions(poll_interval_s=1000))
+    shipper.start(lambda: {"w1"}, all_settled)
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    write_calls(journal, *range(3))
+    kill(journal)
+    counters.away = True
+    draining = asyncio.create_task(shipper.drain(10))
+    await asyncio.sleep(0.2)  # every round that the drain asks for has ended
+    counters.away = False
+    assert await draining
+    assert len(counters.applied) == 3
+    assert names(tmp_path) == []
+
+
 async def test_events_wait_and_are_counted_while_control_is_unreachable(tmp_path: Path) -> None:
     ingest = FakeIngest()
     ingest.away = True
