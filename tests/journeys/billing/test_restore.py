@@ -220,12 +220,15 @@ def create_workspaces(running: Planes, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [(0, 2, 12), pytest.param((0, 1, 2, 12), marks=pytest.mark.soak)], ids=["quick", "long"]
+    "rounds", [(2, 12), pytest.param((0, 1, 2, 12), marks=pytest.mark.soak)], ids=["quick", "long"]
 )
 async def test_running_proxy_reloads_all_policy_after_a_restore(
     separate_planes: Stage, tmp_path: Path, rounds: tuple[int, ...]
 ) -> None:
-    """The restored database may be behind the proxy's revision, at it, or past it with different changes."""
+    """The restored database may be behind the proxy's revision, at it, or past it with different changes.
+
+    Behind it, it is in the test before too.
+    """
     running: Any = separate_planes.product
     database = running.data / "control.db"
     for written_since in rounds:
