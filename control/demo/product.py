@@ -68,8 +68,8 @@ class Product:
     def stop_launcher(self) -> None:
         """Send the launcher SIGTERM, once: at the second one it would not drain. It drains beside what follows."""
         if self._launcher is not None and not self._launcher_is_stopping:
-            self._launcher.terminate()
             self._launcher_is_stopping = True
+            _terminate(self._launcher)
 
     async def stop(self) -> int:
         """Wait for the launcher, then send SIGTERM; returns the exit status, 0 if all ended well."""
@@ -78,8 +78,7 @@ class Product:
             raise ProductError(f"`tollgate launcher` ended with {self._launcher.returncode}")
         if self._process is None:
             return 0
-        if self._process.returncode is None:
-            self._process.terminate()
+        _terminate(self._process)
         return await self._process.wait()
 
     async def command(self, *arguments: str) -> Any:
@@ -98,6 +97,12 @@ class Product:
         return await asyncio.create_subprocess_exec(
             *(*TOLLGATE, *arguments), env=environment, stdout=PIPE, stderr=stderr, preexec_fn=tie_to_parent()
         )
+
+
+def _terminate(process: Process) -> None:
+    """Send SIGTERM if it still runs."""
+    if process.returncode is None:
+        process.terminate()
 
 
 class ManagementClient:

@@ -7,14 +7,13 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from policy.credentials import KeyKind
-from runtime.imports import without_collections
 
 if TYPE_CHECKING:  # commands import what they need when they run, so `tollgate --help` is fast
     from control.edges.sql.store import Store
@@ -37,24 +36,16 @@ data_option = click.option(
 
 def changes_the_database(command: F) -> F:
     """The options of a command that works on the database: its URL, or the data directory of the embedded one."""
-
-    @wraps(command)
-    def run_command(*args: Any, **given: Any) -> Any:
-        with without_collections():
-            import control.operator.bootstrap  # noqa: F401 (what the command imports itself, faster)
-        return command(*args, **given)
-
     url_help = "The database; without it, the embedded one in --data."
-    redis_option = click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", hidden=True)
-    database_option = click.option("--database-url", envvar="TOLLGATE_DATABASE_URL", help=url_help)
-    return cast(F, data_option(database_option(redis_option(run_command))))
+    command = click.option("--redis-url", envvar="TOLLGATE_REDIS_URL", hidden=True)(command)
+    return data_option(click.option("--database-url", envvar="TOLLGATE_DATABASE_URL", help=url_help)(command))
 
 
 def _known_tier(_context: click.Context, _option: click.Parameter, tier: str | None) -> str | None:
     """Refuse an unknown tier: a workspace with a mistyped tier would get the lowest limits."""
+    from control.resources import workspaces
+
     if tier is not None:
-        with without_collections():
-            from control.resources import workspaces
         try:
             workspaces.check_tier_is_known(tier, os.environ)
         except workspaces.WorkspaceError as error:

@@ -41,7 +41,7 @@ class Part:
 
 
 class PartRunner:
-    """Runs one part from `start` until `stop`, and restarts it if it dies."""
+    """Runs one part from `begin` until `stop`, and restarts it if it dies once it was ready."""
 
     def __init__(self, part: Part, say: Say) -> None:
         self._part = part
@@ -52,11 +52,6 @@ class PartRunner:
         self._spawning = asyncio.Lock()
         self._is_stopping = asyncio.Event()
 
-    async def start(self) -> None:
-        """Start the part and wait until it is ready."""
-        await self.begin()
-        await self.until_ready()
-
     async def begin(self) -> None:
         """Start the part."""
         self._say(f"starting {self._part.name}")
@@ -64,14 +59,17 @@ class PartRunner:
         self.child = await Child.start(self._part.launch)
 
     async def until_ready(self) -> None:
-        """Wait until the part is ready. Raises StackError if it dies first or takes too long."""
-        name, child = self._part.name, self.child
+        """Wait until the part is ready. Raises StackError if it dies first or takes too long from now on.
+
+        What it needs may have been ready only a moment ago.
+        """
+        name, child, waits_from = self._part.name, self.child, time.monotonic()
         assert child is not None, "not begun"
         died = asyncio.create_task(child.wait())
         while not await self._part.is_ready():
             if died.done():
                 raise StackError(f"{name} {_how_it_ended(died.result())} before it was ready; see its output above")
-            if time.monotonic() - self._began > START_TIMEOUT_S:
+            if time.monotonic() - waits_from > START_TIMEOUT_S:
                 raise StackError(f"{name} is not ready after {START_TIMEOUT_S:.0f} s")
             await asyncio.wait({died}, timeout=_POLL_S)
         self._say(f"{name} is ready (pid {child.pid}, {time.monotonic() - self._began:.1f} s)")

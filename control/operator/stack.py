@@ -118,15 +118,16 @@ async def up(options: Options, say: Say, announce: Say) -> None:
 
 async def _start(parts: Sequence[Part], part_runners: list[PartRunner], say: Say) -> None:
     """Start all parts and wait until they are ready. `part_runners` gets each as it begins."""
-    waiting: list[PartRunner] = []
+    begun: list[PartRunner] = []
     for part in parts:
-        part_runners.append(PartRunner(part, say))
-        await part_runners[-1].begin()
+        runner = PartRunner(part, say)
+        part_runners.append(runner)
+        await runner.begin()
         if part.is_needed_first:
-            await part_runners[-1].until_ready()
+            await runner.until_ready()
         else:
-            waiting.append(part_runners[-1])
-    for runner in waiting:
+            begun.append(runner)
+    for runner in begun:
         await runner.until_ready()
 
 

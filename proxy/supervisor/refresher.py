@@ -25,8 +25,8 @@ most a quarter of the time, however slow it is."""
 OUTAGE_S = 1.0
 """How long after a failed refresh unknown keys are answered without asking control again."""
 FIRST_RETRY_S = 0.5
-START_RETRY_S, START_RETRIES = 0.2, 20
-"""Until the first success, so many retries follow fast: control may be starting at the same time."""
+START_RETRY_S, LONGEST_START_RETRY_S = 0.1, 1.0
+"""Until control has answered once, pauses grow by the first, up to the second: it may be starting at the same time."""
 _JITTER = 0.1
 
 Given = ParamSpec("Given")
@@ -103,7 +103,7 @@ class Refresher:
         self._on_demand_at_s = float("-inf")
         self._last_duration_s = 0.0
         self._failures = 0
-        self._start_retries = START_RETRIES
+        self._has_refreshed = False
         self._failed_at_s = float("-inf")
 
     async def run(self) -> None:
@@ -166,13 +166,10 @@ class Refresher:
             await self._follow()
         except (ControlUnreachableError, ReplicaUnwritableError) as error:
             self.trouble = f"policy is not refreshed, the last good one serves: {error}"
-            if self._start_retries:
-                self._start_retries -= 1
-            else:
-                self._failures += 1
+            self._failures += 1
             self._failed_at_s = time.monotonic()
             return False
-        self._failures = self._start_retries = 0
+        self._failures, self._has_refreshed = 0, True
         self.trouble = ""
         self._failed_at_s = float("-inf")
         self._replica.confirm(started_s)
@@ -216,9 +213,12 @@ class Refresher:
         """Time to the next refresh. Jitter is subtracted, so the interval is never exceeded; shorter after failures."""
         chance = random.random()  # noqa: S311 (spreads load, keeps no secret)
         regular_s: float = self._interval_s * (1 - _JITTER * chance)
-        if not self.trouble:
+        if not self._failures:
             return regular_s
-        retry_s = FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 10) if self._failures else START_RETRY_S
+        if self._has_refreshed:
+            retry_s = FIRST_RETRY_S * 2.0 ** min(self._failures - 1, 10)
+        else:
+            retry_s = min(START_RETRY_S * self._failures, LONGEST_START_RETRY_S)
         return min(regular_s, retry_s * (1 - chance / 2))
 
 

@@ -21,7 +21,7 @@ import policy
 import proxy
 from proxy.dialects.stream_readers import StreamFormat
 
-SHORT, LONG = 2_000, 20_000
+SHORT, LONG = 4_000, 40_000
 GROWTH = 4 * LONG / SHORT
 """Four times the time per byte for the longer text; quadratic time would take ten times."""
 FLOOR_S = 0.001

@@ -40,48 +40,71 @@ def part(script: str, ready: bool = True, grace_s: float = 5.0) -> Part:
     return Part("thing", Launch([sys.executable, "-c", script], dict(os.environ)), is_ready, stop, grace_s)
 
 
+async def started(runner: PartRunner) -> None:
+    await runner.begin()
+    await runner.until_ready()
+
+
 async def test_a_part_that_dies_before_it_is_ready_is_reported() -> None:
     runner = PartRunner(part("raise SystemExit(3)", ready=False), Lines().append)
     with pytest.raises(StackError, match="thing ended with status 3 before it was ready"):
-        await runner.start()
+        await started(runner)
     await runner.stop()
 
 
 async def test_parts_start_together_once_what_they_need_first_is_ready() -> None:
-    """None of the last two is ready before the other has begun."""
-    began: list[str] = []
+    """None of the last two is ready before the other has begun, and the first needs a second look."""
+    lines = Lines()
+    looks = iter((False, True))
 
-    def named(name: str, needs: int, is_needed_first: bool = False) -> Part:
-        async def is_ready() -> bool:
-            return len(began) >= needs
+    async def second_look() -> bool:
+        return next(looks)
 
-        return replace(part(SLEEPS), name=name, is_ready=is_ready, is_needed_first=is_needed_first)
+    async def both_begun() -> bool:
+        return {"starting control", "starting proxy"} <= set(lines)
 
-    def say(line: str) -> None:
-        if line.startswith("starting "):
-            began.append(line.removeprefix("starting "))
-
+    wanted = [replace(part(SLEEPS), name="redis", is_ready=second_look, is_needed_first=True)]
+    wanted += [replace(part(SLEEPS), name=name, is_ready=both_begun) for name in ("control", "proxy")]
     runners: list[PartRunner] = []
     try:
         async with asyncio.timeout(10):
-            await stack._start([named("redis", 1, True), named("control", 3), named("proxy", 3)], runners, say)
+            await stack._start(wanted, runners, lines.append)
     finally:
         await asyncio.gather(*(runner.stop() for runner in runners))
-    assert began == ["redis", "control", "proxy"]
+    steps = [" ".join(line.split()[:3]) for line in lines if "stopping" not in line]
+    assert steps == [
+        *("starting redis", "redis is ready", "starting control", "starting proxy"),
+        *("control is ready", "proxy is ready"),
+    ]
+
+
+async def test_a_part_has_its_whole_time_after_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a proxy beside a control that migrates a large database."""
+    monkeypatch.setattr(parts, "START_TIMEOUT_S", 5.0)
+    looks = iter((False, True))
+
+    async def second_look() -> bool:
+        return next(looks)
+
+    runner = PartRunner(replace(part(SLEEPS), is_ready=second_look), Lines().append)
+    await runner.begin()
+    runner._began -= 60.0
+    await runner.until_ready()
+    await runner.stop()
 
 
 async def test_a_part_that_is_never_ready_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "START_TIMEOUT_S", 0.2)
     runner = PartRunner(part(SLEEPS, ready=False), Lines().append)
     with pytest.raises(StackError, match="not ready after"):
-        await runner.start()
+        await started(runner)
     await runner.stop()
 
 
 async def test_a_dead_part_is_restarted_until_stopped() -> None:
     progress = Lines()
     runner = PartRunner(part(SLEEPS), progress.append)
-    await runner.start()
+    await started(runner)
     first = runner.child
     assert first is not None
     first.kill()
@@ -98,7 +121,7 @@ async def test_a_dead_part_is_restarted_until_stopped() -> None:
 async def test_a_part_that_dies_after_stop_restarting_is_not_restarted() -> None:
     progress = Lines()
     runner = PartRunner(part(SLEEPS), progress.append)
-    await runner.start()
+    await started(runner)
     runner.stop_restarting()
     assert runner.child is not None
     runner.child.kill()
@@ -110,7 +133,7 @@ async def test_a_part_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     progress = Lines()
     runner = PartRunner(part(IGNORES_SIGTERM, grace_s=0.3), progress.append)
-    await runner.start()
+    await started(runner)
     async with asyncio.timeout(10):
         while not (tmp_path / "deaf").exists():
             await asyncio.sleep(0.01)

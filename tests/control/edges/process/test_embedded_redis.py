@@ -177,7 +177,8 @@ async def serving(directory: DataDirectory, server: RedisServer) -> AsyncIterato
     runner = PartRunner(
         Part("redis", embedded.launch(dict(os.environ), lock), embedded.is_ready, embedded.stop, 10.0), lambda _: None
     )
-    await runner.start()
+    await runner.begin()
+    await runner.until_ready()
     client = redis.asyncio.Redis.from_url(embedded.url, decode_responses=True)
     try:
         yield client
@@ -217,7 +218,8 @@ async def test_it_keeps_what_it_was_told_over_a_kill_and_a_stop(binary: RedisSer
     part = Part("redis", server.launch(dict(os.environ), lock), server.is_ready, server.stop, 10.0)
     for expected in (1, 2):
         runner = PartRunner(part, lambda _: None)
-        await runner.start()
+        await runner.begin()
+        await runner.until_ready()
         client = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
         assert await client.incr("count") == expected
         assert await setting(client, "port") == "0"
