@@ -3,9 +3,13 @@
 import logging
 import sys
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from runtime.log_schema import log_line
+
+START_S = 10.0
+"""How long parts of the product that start at the same time are silent about each other."""
 
 
 class _JsonFormatter(logging.Formatter):
@@ -42,21 +46,27 @@ def _write_uncaught(message: str, error: BaseException | None) -> None:
 
 
 class OutageLog:
-    """Logs an outage when it begins, when its cause changes and when it ends, instead of once per failed try."""
+    """Logs an outage when it begins, when its cause changes and when it ends, instead of once per failed try.
 
-    def __init__(self, log: logging.Logger) -> None:
+    `silent_s`: what is away from the start may be starting too, so that is logged if it lasts so long.
+    """
+
+    def __init__(self, log: logging.Logger, silent_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._clock = clock
+        self._silent_until = clock() + silent_s
         self.cause = ""
         """The message of the current outage; "" if there is none."""
 
     def begins(self, message: str) -> None:
         """Call this on every failure. `message`: cause, consequence, remedy."""
-        if message != self.cause:
+        if message != self.cause and self._clock() >= self._silent_until:
             self.cause = message
             self._log.warning("%s", message)
 
     def ends(self, message: str) -> None:
         """Call this on every success."""
+        self._silent_until = float("-inf")
         if self.cause:
             self.cause = ""
             self._log.info("%s", message)

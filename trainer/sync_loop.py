@@ -11,7 +11,7 @@ from policy.training.reports import BackendReport, JobReport, WantedJob, WantedS
 from policy.training.resources import Host
 from policy.training.statuses import ENDED, Phase, Wanted
 from runtime.background import cancelled, is_set_within
-from runtime.log_lines import OutageLog
+from runtime.log_lines import START_S, OutageLog
 from trainer.backend import Backend, BackendAwayError
 from trainer.control import AnotherTrainerError, Control, ControlAwayError
 from trainer.job_actions import JobActions
@@ -24,8 +24,6 @@ FAILURE_PAUSE_S = 5.0
 OBSERVE_S = 10.0
 """A backend that does not answer for so long is away."""
 ACTIONS_END_S = 5.0
-FIRST_ANSWER_S = 10.0
-"""Control may be starting at the same time: no word of its absence before this, until it has answered once."""
 CLOSE_S = 10.0
 """How long the last reports and output may take once the backend is closed."""
 log = logging.getLogger(__name__)
@@ -52,8 +50,8 @@ class SyncLoop:
         self._shippings: dict[str, tuple[Shipping, asyncio.Task[None]]] = {}
         self._wanted: WantedState | None = None
         self._known: dict[str, WantedJob] = {}
-        self._control_outage, self._backend_outage = OutageLog(log), OutageLog(log)
-        self._silent_until = clock() + FIRST_ANSWER_S
+        self._control_outage = OutageLog(log, START_S, clock)
+        self._backend_outage, self._rivalry = OutageLog(log), OutageLog(log)
         self._is_open = self._is_stopping = False
         self._told: Mapping[str, JobReport] = {}
         self.has_synced = asyncio.Event()
@@ -129,20 +127,19 @@ class SyncLoop:
         try:
             wanted = await self._control.sync(report)
         except ControlAwayError as error:
-            if self.has_synced.is_set() or self._clock() >= self._silent_until:
-                self._begin(
-                    self._control_outage,
-                    f"Control is away: {error}. Jobs go on; none starts, and their output waits here."
-                    " Check TOLLGATE_CONTROL_URL and the control plane",
-                )
-            return None
-        except AnotherTrainerError:
-            self.has_synced.set()
             self._begin(
                 self._control_outage,
-                "Another trainer reports to this control plane; this one waits until it ends. Run one trainer",
+                f"Control is away: {error}. Jobs go on; none starts, and their output waits here."
+                " Check TOLLGATE_CONTROL_URL and the control plane",
             )
             return None
+        except AnotherTrainerError:
+            wanted = None
+            self._rivalry.begins(
+                "Another trainer reports to this control plane; this one waits until it ends. Run one trainer"
+            )
+        else:
+            self._rivalry.ends("The other trainer has ended; this one reports")
         self.has_synced.set()
         self._control_outage.ends("Control answers this trainer again")
         return wanted

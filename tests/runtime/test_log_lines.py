@@ -1,8 +1,13 @@
-"""What nothing catches is a log line, like everything else that a process writes."""
+"""What nothing catches is a log line, like everything else that a process writes. An outage is two."""
 
 import json
+import logging
 import subprocess
 import sys
+
+import pytest
+
+from runtime.log_lines import OutageLog
 
 _PROGRAM = """
 import logging, threading, warnings
@@ -31,3 +36,34 @@ def test_what_nothing_catches_is_a_log_line() -> None:
         assert text in line["message"]
         assert {"time", "level", "logger", "process"} <= line.keys()
     assert ["trace" in line for line in lines] == [False, True, True, True]
+
+
+def test_an_outage_is_told_when_it_begins_changes_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    outage = OutageLog(logging.getLogger("test"))
+    for message in ("no route", "no route", "refused"):
+        outage.begins(message)
+    for _ in range(2):
+        outage.ends("back")
+    assert caplog.messages == ["no route", "refused", "back"]
+
+
+def test_an_outage_from_the_start_is_told_if_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now_s = 100.0
+    outage = OutageLog(logging.getLogger("test"), silent_s=10.0, clock=lambda: now_s)
+    outage.begins("refused")
+    assert not caplog.messages
+    now_s = 110.0
+    outage.begins("refused")
+    outage.ends("back")
+    assert caplog.messages == ["refused", "back"]
+
+
+def test_a_start_that_succeeds_is_not_told_and_ends_the_silence(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    outage = OutageLog(logging.getLogger("test"), silent_s=10.0, clock=lambda: 100.0)
+    outage.begins("refused")
+    outage.ends("back")
+    outage.begins("refused again")
+    assert caplog.messages == ["refused again"]

@@ -6,11 +6,12 @@ from policy.training.job_spec import SPOT
 from policy.training.reports import CheckpointFile, CheckpointReport, WantedTerminal
 from policy.training.resources import NodeResources
 from policy.training.statuses import FULL, Outcome, Phase
+from runtime.log_lines import START_S
 from tests.fakes.training_backend import STOPPED_WITH_THE_PRODUCT
 from tests.trainer.world import TURNS, World
 from trainer.backend import OutputChunk
 from trainer.control import ControlRefusedError
-from trainer.sync_loop import CLOSE_S, FIRST_ANSWER_S, SyncLoop
+from trainer.sync_loop import CLOSE_S, SyncLoop
 
 WHOLE = NodeResources(millicpu=4000, memory_mib=1024)
 
@@ -235,7 +236,7 @@ async def test_control_that_starts_with_the_trainer_is_not_said_to_be_away(
     world.control.away = "connection refused"
     await world.rounds(2)
     assert not caplog.text
-    world.now_s += FIRST_ANSWER_S
+    world.now_s += START_S
     await world.rounds(2)
     assert caplog.text.count("Control is away") == 1
 
@@ -266,6 +267,7 @@ async def test_a_backend_that_is_away_at_the_start_is_opened_later(world: World)
 
 
 async def test_a_second_trainer_waits_and_does_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     world.control.other_trainer = True
     world.control.create("j", "echo hello")
     await world.rounds(5)
@@ -274,6 +276,7 @@ async def test_a_second_trainer_waits_and_does_nothing(world: World, caplog: pyt
     assert caplog.text.count("Another trainer") == 1
     world.control.other_trainer = False
     await world.until_ended("j")
+    assert caplog.text.count("The other trainer has ended") == 1
 
 
 async def test_a_lost_answer_to_a_claim_lets_the_job_wait_again(world: World) -> None:

@@ -26,6 +26,7 @@ from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.exchange import CountersUnavailableError
+from runtime.log_lines import START_S, OutageLog
 
 SettledThrough = Callable[[str], Awaitable[int]]
 """Asks a living incarnation up to which number all its settlements are in Redis. 0 when it does not answer."""
@@ -76,10 +77,8 @@ class _Retry:
         self.failures += 1
         self._not_before = time.monotonic() + ceiling * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not secrecy)
 
-    def succeeded(self) -> bool:
-        """Reset the backoff. Return whether there had been a failure."""
-        had, self.failures, self._not_before = self.failures > 0, 0, 0.0
-        return had
+    def succeeded(self) -> None:
+        self.failures, self._not_before = 0, 0.0
 
 
 class Shipper:
@@ -103,6 +102,7 @@ class Shipper:
         self._posting, self._replaying, self._saving_position, self._settled_poll = (
             _Retry(self._options) for _ in range(4)
         )
+        self._outage = OutageLog(log, START_S)
         self._reserve = DiskReserve(directory / RESERVE_NAME, RESERVE_BYTES)
         self._live_incarnations: Callable[[], Collection[str]] = tuple
         self._worker_settled: SettledThrough = _unknown
@@ -318,16 +318,15 @@ class Shipper:
         try:
             await delivering
         except IngestUnavailableError as error:
-            if not self._posting.failures:
-                log.warning(
-                    "Event shipping paused: control does not take events (%s). Events wait in the journal. Check that"
-                    " control is reachable and that TOLLGATE_INTERNAL_TOKEN is the same there.",
-                    error,
-                )
+            self._outage.begins(
+                self._outage.cause
+                or f"Event shipping paused: control does not take events ({error}). Events wait in the journal. Check"
+                " that control is reachable and that TOLLGATE_INTERNAL_TOKEN is the same there."
+            )
             self._posting.failed()
             return False
-        if self._posting.succeeded():
-            log.warning("Event shipping resumed: control takes events again.")
+        self._posting.succeeded()
+        self._outage.ends("Event shipping resumed: control takes events again.")
         return True
 
     async def _save_or_remove(self) -> None:

@@ -135,6 +135,27 @@ async def test_events_wait_and_are_counted_while_control_is_unreachable(tmp_path
     assert await shipper.drain(10)
 
 
+async def test_pause_is_told_unless_control_is_still_starting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    ingest = FakeIngest()
+    ingest.away = True
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
+    shipper.start(lambda: {"w1"}, all_settled)
+    write_calls(journal, 1)
+    await eventually(lambda: shipper.pending == 1)
+    ingest.away = False
+    await eventually(lambda: shipper.pending == 0)
+    assert "Event shipping" not in caplog.text
+    ingest.away = True
+    write_calls(journal, 2)
+    await eventually(lambda: caplog.text.count("Event shipping paused") == 1)
+    ingest.away = False
+    await eventually(lambda: caplog.text.count("Event shipping resumed") == 1)
+    journal.stop()
+    assert await shipper.drain(10)
+
+
 async def test_pending_is_zero_only_after_a_round_found_no_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
