@@ -4,6 +4,7 @@ Records what it receives. Signatures are checked with the library that receivers
 """
 
 import datetime
+import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,11 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclass
 class ResultReceiver:
-    """Its host name leads to 127.0.0.1 by `link`, which the product trusts like `ca_file`."""
+    """Its host name leads to 127.0.0.1 by `link`, which the product trusts like `ca_file`. Has its port from now on."""
 
     directory: Path
-    port: int
     messages: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
 
     @property
     def url(self) -> str:
@@ -34,7 +35,7 @@ class ResultReceiver:
 
     @property
     def link(self) -> str:
-        return f"{HOST}=127.0.0.1:{self.port}"
+        return f"{HOST}=127.0.0.1:{self._listener.getsockname()[1]}"
 
     @property
     def ca_file(self) -> Path:
@@ -52,10 +53,14 @@ class ResultReceiver:
         await self._runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.directory / "demo-receiver.pem")
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context).start()
+        await web.SockSite(self._runner, self._listener, ssl_context=context).start()
 
     async def stop(self) -> None:
         await self._runner.cleanup()
+
+    def close(self) -> None:
+        """Give the port back, whether or not it was started."""
+        self._listener.close()
 
     async def _receive(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}

@@ -15,7 +15,6 @@ from control.demo.result_receiver import ResultReceiver
 from control.demo.scene import Scene, Step, StepFailedError
 from control.demo.steps import STEPS
 from control.demo.upstream import ScriptedUpstream
-from runtime.child_process import free_ports
 
 Print = Callable[[str], None]
 _FAILURES = (StepFailedError, ProductError, RefusedError, aiohttp.ClientError, OSError, KeyError, TimeoutError)
@@ -25,7 +24,7 @@ async def run_demo(out: Print, *, keep: bool) -> int:
     """Run the demo; returns the exit status, 0 if every step held."""
     began = time.monotonic()
     data = Path(tempfile.mkdtemp(prefix="tollgate-demo-"))
-    receiver = ResultReceiver(data, free_ports("127.0.0.1", 1)[0])
+    receiver = ResultReceiver(data)
     receiver.make_certificates()
     settings = {
         "TOLLGATE_EGRESS_ALLOW": f"127.0.0.0/8,{receiver.link}",  # the demo's upstreams are on this machine
@@ -67,6 +66,7 @@ async def _run_step(number: int, step: Step, scene: Scene, out: Print) -> None:
 
 
 async def _clean_up(scene: Scene) -> None:
+    scene.receiver.close()
     if scene.desk is not None:
         await scene.desk.close()
     await scene.product.stop()
