@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from runtime.redis_url import RedisUrl
+
 Parsed = TypeVar("Parsed")
-REDIS_SCHEMES = ("unix", "redis", "rediss")
 MIN_TOKEN_CHARS = 16
 
 
@@ -67,8 +68,7 @@ def http_url(text: str) -> str:
 
 
 def redis_url(text: str) -> str:
-    if urlsplit(text).scheme not in REDIS_SCHEMES:
-        raise ValueError(f"expected a URL of one of the schemes {', '.join(REDIS_SCHEMES)}")
+    RedisUrl.parse(text)
     return text
 
 

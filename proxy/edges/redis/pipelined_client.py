@@ -18,8 +18,8 @@ from typing import Any
 
 import hiredis
 
-from proxy.edges.redis.address import RedisAddress
 from proxy.edges.redis.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
+from runtime.redis_url import RedisAddress
 
 _log = logging.getLogger(__name__)
 _SOCKETS_READ_S = 0.001
@@ -44,6 +44,7 @@ class RedisClient:
 
     def __init__(self, address: RedisAddress, options: RedisClientOptions = RedisClientOptions()) -> None:
         self._address = address
+        self._tls = address.tls.context() if address.tls else None
         self._options = options
         self._before_flush: Callable[[], None] | None = None
         self._on_recovered: Callable[[], None] | None = None
@@ -287,7 +288,7 @@ class RedisClient:
         if address.path:
             await self._loop.create_unix_connection(lambda: connection, address.path)
         else:
-            await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=address.tls)
+            await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=self._tls)
 
     async def _handshake(self, connection: RedisConnection) -> str | None:
         """Log in, select the database, ping. Returns the error code (such as NOAUTH) if Redis refuses."""

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from proxy.accounting.reservations import Taken
-from proxy.edges.redis.address import RedisAddress, RedisUrlError
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
@@ -121,16 +120,3 @@ async def test_client_connects_over_tls_if_certificate_and_host_match(server: Tc
         assert not await works(f"redis://{login}localhost:{port}")
     async with tls_front(server.unix, ca, "elsewhere.example") as port:
         assert not await works(f"rediss://{login}localhost:{port}?ssl_ca_certs={ca.ca_file}")
-
-
-@pytest.mark.parametrize(
-    "url", ["http://host", "redis+cluster://h:1", "redis://host:port", "unix:///s?db=x", "nonsense"]
-)
-def test_invalid_url_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(RedisUrlError) as raised:
-        RedisAddress.parse(url)
-    assert url not in str(raised.value)
-
-
-def test_address_repr_contains_no_password() -> None:
-    assert PASSWORD not in repr(RedisAddress.parse(f"redis://user:{IN_URL}@host"))

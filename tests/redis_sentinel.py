@@ -1,0 +1,128 @@
+"""A private Redis with two replicas and three sentinels for tests: real servers, removed when the test ends.
+
+The sentinels replace a primary that has been silent for half a second.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from tests.ports import HOST, own_port
+from tests.redis_cluster import wait_for
+from tests.redis_server import RedisServer
+
+SERVICE = "gateway"
+_QUORUM = 2
+_SENTINEL = f"""
+sentinel monitor {SERVICE} {HOST} {{primary}} {_QUORUM}
+sentinel down-after-milliseconds {SERVICE} 500
+sentinel failover-timeout {SERVICE} 3000
+"""
+
+
+@dataclass
+class SentinelSet:
+    """`servers` by port: the primary and its replicas, as they were started. `sentinels` by port."""
+
+    servers: dict[int, RedisServer]
+    sentinels: dict[int, RedisServer]
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self.sentinels)
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{self.hosts}/{SERVICE}"
+
+    @property
+    def primary_port(self) -> int:
+        """As a living sentinel says."""
+        with _client(next(sentinel for sentinel in self.sentinels.values() if sentinel.runs)) as sentinel:
+            return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    @property
+    def primary(self) -> RedisServer:
+        return self.servers[self.primary_port]
+
+    def wait_for_new_primary(self, old_port: int) -> RedisServer:
+        """Until every living sentinel names another one, which accepts writes."""
+        wait_for(lambda: self.primary_port != old_port, "the sentinels replace nobody")
+        wait_for(lambda: _role(self.primary) == b"master", "the new primary is still a replica")
+        return self.primary
+
+    def fail_over(self) -> RedisServer:
+        """As an operator asks for it. Returns the new primary."""
+        old_port = self.primary_port
+        with _client(next(iter(self.sentinels.values()))) as sentinel:
+            sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        return self.wait_for_new_primary(old_port)
+
+
+@contextmanager
+def running_sentinels(options: Sequence[str] = (), password: str = "") -> Iterator[SentinelSet]:
+    """`options`: further options of the three servers. `password`: their default user's, and each other's."""
+    with ExitStack() as stack:
+        primary = own_port()
+        servers = {primary: _started(stack, primary, options, password)}
+        for _ in range(2):
+            port = own_port()
+            servers[port] = _started(stack, port, [*options, "--replicaof", HOST, str(primary)], password)
+        wait_for(lambda: _replicas(servers[primary]) == 2, "the replicas do not connect")
+        sentinels = {}
+        for _ in range(3):
+            port = own_port()
+            sentinels[port] = _started_sentinel(stack, port, primary, password)
+        wait_for(lambda: all(_is_informed(one) for one in sentinels.values()), "the sentinels do not find each other")
+        yield SentinelSet(servers, sentinels)
+
+
+def _started(stack: ExitStack, port: int, options: Sequence[str], password: str) -> RedisServer:
+    login = ["--requirepass", password, "--masterauth", password] if password else []
+    tls = "--tls-replication" in options
+    listens = ["--tls-port" if tls else "--port", str(port), "--bind", HOST, "--repl-diskless-sync-delay", "0"]
+    server = RedisServer(_folder(stack), [*listens, *login, *options], password=password)
+    server.start()
+    stack.callback(server.kill)
+    return server
+
+
+def _started_sentinel(stack: ExitStack, port: int, primary: int, password: str) -> RedisServer:
+    folder = _folder(stack)
+    login = f"sentinel auth-pass {SERVICE} {password}\n" if password else ""
+    sentinel = RedisServer(folder, ["--sentinel", "--port", str(port), "--bind", HOST])
+    sentinel.configuration = folder / "sentinel.conf"
+    sentinel.configuration.write_text(_SENTINEL.format(primary=primary) + login, "utf-8")
+    sentinel.start()
+    stack.callback(sentinel.kill)
+    return sentinel
+
+
+def _folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-redis-")))
+
+
+def _client(server: RedisServer) -> "redis.Redis":
+    return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
+
+
+def _role(server: RedisServer) -> bytes:
+    with _client(server) as client:
+        role: bytes = client.execute_command("ROLE")[0]
+        return role
+
+
+def _replicas(server: RedisServer) -> int:
+    with _client(server) as client:
+        return len(client.execute_command("ROLE")[2])
+
+
+def _is_informed(sentinel: RedisServer) -> bool:
+    """Whether it knows the two others and the two replicas."""
+    with _client(sentinel) as client:
+        primary = client.sentinel_master(SERVICE)
+        return int(primary["num-other-sentinels"]) == 2 and int(primary["num-slaves"]) == 2
