@@ -38,7 +38,7 @@ from proxy.edges.process.supervisor.worker_processes import (
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.overview import RedisQueueOverview
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.replicas.supervisor.control_reports import ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices

@@ -15,7 +15,9 @@ from policy.limits.effective import Plan
 from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
-from proxy.edges.redis.connection import NEVER, RedisCommand, encode_argument
+from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
+from proxy.edges.redis.nodes.node import Node
+from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_template
 
 HARD_REFUSAL_MAX_MS = 1000
@@ -23,10 +25,12 @@ SOFT_REFUSAL_MAX_MS = 100
 
 
 class Take(RedisCommand):
-    """One call of take.lua. What it took is returned even if the reply is late. `number`: see `pending_takes.py`."""
+    """One call of take.lua. What it took is returned even if the reply is late. `node`: the server that it was sent to.
+    `number`: see `pending_takes.py`."""
 
-    __slots__ = ("number",)
+    __slots__ = ("node", "number")
 
+    node: Node
     number: int
 
     def on_late_reply(self, reply: Any) -> None:
@@ -84,11 +88,12 @@ class CompiledPlan:
     """A plan encoded for Redis, the requests that wait for the flush, and the last refusal while it is repeated."""
 
     __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_single_head", "_thresholds",
-                 "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "template",
-                 "waiting")  # fmt: skip
+                 "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
+                 "template", "waiting")  # fmt: skip
 
     def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
         self.plan = plan
+        self.slot = slot_of(plan.key.encode())
         self.template = template
         self.is_tier = is_tier
         self.waiting: list[AdmissionRequest] = []

@@ -21,8 +21,11 @@ from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import AdmissionBatch, AdmissionRequest, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.local_limits import LocalLimits
+from proxy.edges.redis.nodes.node import Node
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.slots import slot_of
+from proxy.edges.redis.nodes.topology import nodes_of
 from proxy.edges.redis.pending_takes import PendingTakes
-from proxy.edges.redis.pipelined_client import RedisClient, RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.edges.redis.worker_roster import WorkerRoster
@@ -67,16 +70,16 @@ class RedisCounters:
         self._incarnation = incarnation
         self._on_round_trip = self._options.on_round_trip
         self._lease_ms = lease_ms(self._options.request_timeout_s)
-        self._client = RedisClient(RedisUrl.parse(redis_url).login, self._options.client)
-        self._client.hook(self._flush, self._redis_is_back)
+        self._nodes = nodes_of(RedisUrl.parse(redis_url), self._options.client)
+        self._nodes.hook(self._flush, self._redis_is_back)
         scripts = self._options.scripts
-        self._settlements = SettlementSender(self._client, scripts.settle, self._lease_ms)
-        self._takes = PendingTakes(self._client, scripts.revoke, incarnation, self._give_back_in_redis)
+        self._settlements = SettlementSender(self._nodes, scripts.settle, self._lease_ms)
+        self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans: dict[int, CompiledPlan] = {}
         self._plans_with_requests: list[CompiledPlan] = []
         self._soft_refusals: dict[str, list[CompiledPlan]] = {}
-        self._roster = WorkerRoster(self._client, incarnation, self._options.roster_interval_s)
+        self._roster = WorkerRoster(self._nodes, incarnation, self._options.roster_interval_s)
         self._local = self._local_limits() if self._options.on_loss == "local" else None
         self._logged_error = ""
         self._number = 0
@@ -90,20 +93,20 @@ class RedisCounters:
     async def start(self) -> None:
         """Connect. Returns within a second, connected or not."""
         self._loop = asyncio.get_running_loop()
-        await self._client.start()
+        await self._nodes.start()
         if self._local is not None:
             await self._roster.start()
 
     async def close(self) -> None:
         """Send the settlements, for at most `CLOSE_TIMEOUT_S`, and disconnect."""
-        await self._settlements.close(CLOSE_TIMEOUT_S if self._client.connected else 0.0)
+        await self._settlements.close(CLOSE_TIMEOUT_S if self.available else 0.0)
         await self._roster.close()
-        await self._client.close()
+        await self._nodes.close()
 
     @property
     def available(self) -> bool:
-        """Whether Redis replies, as far as is known."""
-        return self._client.available and self._client.connected
+        """Whether Redis replies, as far as is known: of a cluster at least one node."""
+        return self._nodes.any_serves
 
     @property
     def decides(self) -> bool:
@@ -138,7 +141,7 @@ class RedisCounters:
         request = AdmissionRequest(compiled, estimate_tokens, self._loop.create_future(), self._on_reply)
         if not compiled.waiting:
             self._plans_with_requests.append(compiled)
-            self._client.schedule_flush()
+            self._nodes.schedule_flush()
         compiled.waiting.append(request)
         try:
             return await request.answer
@@ -210,21 +213,23 @@ class RedisCounters:
         plans, self._plans_with_requests = self._plans_with_requests, []
         if not plans:
             return
-        deadline_ms = self._takes.deadline_ms(time.monotonic() + self._options.client.deadline_s)
+        deadline_s = time.monotonic() + self._options.client.deadline_s
         for compiled in plans:
             requests, compiled.waiting = compiled.waiting, []
+            node = self._nodes.of(compiled.slot)
+            deadline_ms = node.clock.at_most(deadline_s)
             if len(requests) >= BATCH_FROM:
                 requests = [request for request in requests if not request.answer.done()]
             if len(requests) >= BATCH_FROM:
                 batch = AdmissionBatch(requests, self._on_batch_reply)
-                batch.encoded = compiled.encode_batch(requests, self._takes.stamp(batch, deadline_ms))
-                self._client.enqueue(batch)
+                batch.encoded = compiled.encode_batch(requests, self._takes.stamp(batch, node, deadline_ms))
+                node.client.enqueue(batch)
                 continue
             for request in requests:
                 if not request.answer.done():
-                    stamp = self._takes.stamp(request, deadline_ms)
+                    stamp = self._takes.stamp(request, node, deadline_ms)
                     request.encoded = compiled.encode_request(request.estimate, stamp)
-                    self._client.enqueue(request)
+                    node.client.enqueue(request)
 
     def _on_reply(self, request: AdmissionRequest, reply: Any) -> None:
         """The reply to one request. None if there is none in time."""
@@ -258,10 +263,10 @@ class RedisCounters:
 
     def _on_answer(self, take: Take, redis_ms: int) -> None:
         """The script's answer, in time or late. A slow one is too imprecise to learn Redis' clock from."""
-        self._takes.answered(take.number)
+        self._takes.answered(take)
         elapsed_s = self._loop.time() - take.sent_at
         if elapsed_s <= self._options.client.deadline_s:
-            self._takes.learn_clock(redis_ms, take.sent_at)
+            take.node.clock.learn(redis_ms, take.sent_at)
         if self._on_round_trip is not None:
             self._on_round_trip(elapsed_s)
 
@@ -269,12 +274,12 @@ class RedisCounters:
         """The take refused itself as late. If a caller still waits, the estimate of Redis' clock was wrong: send the
         take again, without a deadline."""
         if not all(request.answer.done() for request in requests):
-            self._send_again(take, requests, with_text=False)
+            self._send_again(take, requests, take.node, with_text=False)
 
-    def _send_again(self, take: Take, requests: list[AdmissionRequest], *, with_text: bool) -> None:
+    def _send_again(self, take: Take, requests: list[AdmissionRequest], node: Node, *, with_text: bool) -> None:
         """Send a take that has not run under a new number, because later takes may have been sent meanwhile."""
-        take.encoded = requests[0].compiled.encode_batch(requests, self._takes.stamp(take), with_text=with_text)
-        self._client.enqueue(take)
+        take.encoded = requests[0].compiled.encode_batch(requests, self._takes.stamp(take, node), with_text=with_text)
+        node.client.enqueue(take)
 
     def _refused(self, compiled: CompiledPlan, reply: list[int], sent_at: float) -> LimitHit:
         """Read a refusal, and cache it (see `CompiledPlan.cache_refusal`)."""
@@ -298,24 +303,30 @@ class RedisCounters:
 
     def _on_failure(self, take: Take, requests: list[AdmissionRequest], reply: Any) -> None:
         """Redis replied with an error, or not in time."""
-        compiled = requests[0].compiled
-        if isinstance(reply, hiredis.ReplyError):
-            error = str(reply).split(" ", 1)[0]
-            if error == "NOSCRIPT":
-                self._send_again(take, requests, with_text=True)
-                return
-            if error != self._logged_error:  # once per cause, not once per call
-                self._logged_error = error
-                _log.error(
-                    "Redis refuses the counters' script (%s); applying TOLLGATE_LIMITS_ON_REDIS_LOSS=%s. Check the "
-                    "permissions of the Redis user, and that the server is no replica and has memory left.",
-                    reply, self._options.on_loss,
-                )  # fmt: skip
-            if error == "READONLY":
-                self._client.reconnect()
+        if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, requests, str(reply)):
+            return
         for request in requests:
             if not request.answer.done():
-                self._decide_without_redis(compiled.plan, request)
+                self._decide_without_redis(request.compiled.plan, request)
+
+    def _sent_elsewhere(self, take: Take, requests: list[AdmissionRequest], error: str) -> bool:
+        """Whether the take was sent again at once: with its script, or to another server. It has not run."""
+        if error.startswith("NOSCRIPT"):
+            self._send_again(take, requests, take.node, with_text=True)
+            return True
+        node = self._nodes.redirected(requests[0].compiled.slot, error)
+        if node is not None:  # with its script: ASKING holds for one command, so a NOSCRIPT could not be answered
+            self._send_again(take, requests, node, with_text=True)
+            return True
+        code = error.split(" ", 1)[0]
+        if code != self._logged_error:  # once per cause, not once per call
+            self._logged_error = code
+            _log.error(
+                "Redis refuses the counters' script (%s); applying TOLLGATE_LIMITS_ON_REDIS_LOSS=%s. Check the "
+                "permissions of the Redis user, and that the server is no replica and has memory left.",
+                error, self._options.on_loss,
+            )  # fmt: skip
+        return False
 
     def _decide_without_redis(self, plan: Plan, request: AdmissionRequest) -> None:
         if self._local is None:
@@ -351,7 +362,7 @@ class RedisCounters:
     def _redis_is_back(self) -> None:
         """After a loss. A fail-over may have lost counts, and the lost connection may have had takes in flight."""
         if self._local is not None:
-            self._local.redis_is_back()
+            self._local.redis_is_back(lambda key: self._nodes.of(slot_of(key.encode())).serves)
         if self.local_decisions:
             _log.warning("Redis is back and decides again; %d requests were decided without it.", self.local_decisions)
             self.local_decisions = 0

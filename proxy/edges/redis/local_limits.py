@@ -96,9 +96,9 @@ class LocalLimits:
             here = settlement._replace(reservation=reservation._replace(local=False), number=self._number)
             settle(counters, "local", (here,), self._clock_ms())
 
-    def redis_is_back(self) -> None:
-        """Redis counts again. The next loss starts from the histories as they are then."""
-        self._hashes.clear()
+    def redis_is_back(self, counts: Callable[[str], bool]) -> None:
+        """Redis counts again, for these keys. The next loss starts from the histories as they are then."""
+        self._hashes = {key: counters for key, counters in self._hashes.items() if not counts(key)}
         self._drop_idle()
 
     def _history(self, plan: Plan) -> _History:

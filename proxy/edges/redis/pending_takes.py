@@ -15,9 +15,9 @@ import hiredis
 from policy.limits.settlement import Reservation
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from proxy.edges.redis.admission_requests import AdmissionRequest, Take
-from proxy.edges.redis.clock import RedisClock
-from proxy.edges.redis.connection import RedisCommand, encode
-from proxy.edges.redis.pipelined_client import RedisClient
+from proxy.edges.redis.nodes.connection import RedisCommand, encode
+from proxy.edges.redis.nodes.node import Node, Nodes
+from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import Script, stamp_bytes, takes_field
 
 _log = logging.getLogger(__name__)
@@ -29,13 +29,15 @@ class _LostTake(NamedTuple):
 
 
 class _Revocation(RedisCommand):
-    """One call of revoke.lua. It is sent again after each reconnect until it is answered, however late."""
+    """One call of revoke.lua, for the takes of a key up to a number. It is sent again after each reconnect until it is
+    answered, however late."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "through")
 
-    def __init__(self, encoded: bytes, key: str, on_reply: "Callable[[_Revocation, Any], None]") -> None:
+    def __init__(self, encoded: bytes, key: str, through: int, on_reply: "Callable[[_Revocation, Any], None]") -> None:
         super().__init__(encoded, on_reply)
         self.key = key
+        self.through = through
 
     def on_late_reply(self, reply: Any) -> None:
         self.on_reply(self, reply)
@@ -45,50 +47,52 @@ class PendingTakes:
     """The unanswered takes of one worker. `give_back`: called with each reservation that no call will use."""
 
     def __init__(
-        self, client: RedisClient, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
+        self, nodes: Nodes, script: Script, incarnation: str, give_back: Callable[[Reservation], None]
     ) -> None:
-        self._client = client
+        self._nodes = nodes
         self._script = script
         self._field = takes_field(incarnation)
         self._give_back = give_back
-        self._clock = RedisClock()
         self._number = 0
-        self._answered_through = 0
         self._lost: dict[str, list[_LostTake]] = {}
 
-    def deadline_ms(self, local_s: float) -> int:
-        """The deadline in Redis' time for a local deadline: never earlier, so it has passed here when Redis refuses."""
-        return self._clock.at_most(local_s)
+    def stamp(self, take: Take, node: Node, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
+        """Number a take, in the order of sending. The numbers rise over all servers, so that they rise for a key that
+        moves to another one.
 
-    def stamp(self, take: Take, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
-        """Number a take, in the order of sending."""
+        `deadline_ms`: by the server's clock; never earlier than ours, so it has passed here when Redis refuses.
+        """
+        take.node = node
         self._number = take.number = self._number + 1
-        return stamp_bytes(self._number, self._answered_through, deadline_ms)
+        return stamp_bytes(self._number, node.answered_through, deadline_ms)
 
-    def answered(self, number: int) -> None:
-        """A take was answered, in time or late. Replies come in order: all takes before it were answered or lost."""
+    def answered(self, take: Take) -> None:
+        """A take was answered, in time or late. A server replies in order: all earlier takes that it got were answered
+        or lost."""
         if not self._lost:
-            self._answered_through = number
-
-    def learn_clock(self, redis_ms: int, sent_at_s: float) -> None:
-        self._clock.learn(redis_ms, sent_at_s)
+            take.node.answered_through = take.number
 
     def connection_lost(self, number: int, requests: Sequence[AdmissionRequest]) -> None:
         """The connection was lost before this take was answered."""
         self._lost.setdefault(requests[0].compiled.plan.key, []).append(_LostTake(number, requests))
 
     def redis_is_back(self) -> None:
-        """Revoke the lost takes. To be called when a new connection stands; calling it more often does no harm."""
-        self._clock.forget()
+        """Revoke the lost takes. To be called when a new connection stands, or a key has another server. Calling it
+        more often does no harm."""
         for key, lost in self._lost.items():
-            through = b"%d" % lost[-1].number
-            encoded = encode(b"EVAL", self._script.text, b"1", key.encode(), self._field, through)
-            self._client.enqueue(_Revocation(encoded, key, self._revoked))
+            name, through = key.encode(), lost[-1].number
+            encoded = encode(b"EVAL", self._script.text, b"1", name, self._field, b"%d" % through)
+            self._nodes.of(slot_of(name)).client.enqueue(_Revocation(encoded, key, through, self._revoked))
 
     def _revoked(self, revocation: _Revocation, reply: Any) -> None:
         if reply is None:
             return  # the reply may still come late; otherwise the next reconnect sends the revocation again
-        lost = self._lost.pop(revocation.key, [])
+        if isinstance(reply, hiredis.ReplyError):
+            node = self._nodes.redirected(slot_of(revocation.key.encode()), str(reply))
+            if node is not None:
+                node.client.enqueue(revocation)
+                return
+        lost = self._taken_out(revocation)
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
             _log.error(
@@ -101,3 +105,11 @@ class PendingTakes:
             at_ms, admitted = ran.get(number, (0, 0))
             for request in requests[:admitted]:
                 self._give_back(request.compiled.reservation(at_ms, request.estimate))
+
+    def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:
+        """The lost takes that it answers for. Later ones wait for the next revocation."""
+        lost = self._lost.pop(revocation.key, [])
+        later = [take for take in lost if take.number > revocation.through]
+        if later:
+            self._lost[revocation.key] = later
+        return lost[: len(lost) - len(later)]

@@ -15,7 +15,7 @@ from policy.limits.counter_layout import KIND_NUMBER, MARKER_PREFIX, TAKES_SUFFI
 from policy.limits.effective import Bound
 from policy.limits.settlement import Settlement
 from policy.limits.take_numbers import TakeStamp
-from proxy.edges.redis.connection import encode_argument
+from proxy.edges.redis.nodes.connection import encode_argument
 
 _WITHOUT_REDIS, _GIVEN_BACK = 1, 2
 _CLOCK = "redis.call('TIME')"

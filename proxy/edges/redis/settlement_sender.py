@@ -16,8 +16,9 @@ from typing import Any
 import hiredis
 
 from policy.limits.settlement import Settlement
-from proxy.edges.redis.connection import NEVER, RedisCommand, encode
-from proxy.edges.redis.pipelined_client import RedisClient
+from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode
+from proxy.edges.redis.nodes.node import Node, Nodes, ask
+from proxy.edges.redis.nodes.slots import slot_of
 from proxy.edges.redis.scripts import SETTLE_VALUES_MAX, Script, SettleTemplate, settle_arguments, settle_values
 from proxy.exchange import CountersUnavailableError
 
@@ -29,10 +30,12 @@ _QUEUES_KEPT = 10_000
 class _Queue:
     """The unconfirmed settlements of one key and incarnation, oldest first."""
 
-    __slots__ = ("awaits_retry", "buckets", "in_flight", "incarnation", "key", "settlements", "template", "waiters")
+    __slots__ = ("awaits_retry", "buckets", "in_flight", "incarnation", "key", "settlements", "slot",
+                 "template", "waiters")  # fmt: skip
 
     def __init__(self, key: str, incarnation: str) -> None:
         self.key = key
+        self.slot = slot_of(key.encode())
         self.incarnation = incarnation
         self.settlements: list[Settlement] = []
         self.in_flight = False
@@ -52,7 +55,9 @@ class _Queue:
 class _Batch(RedisCommand):
     """One EVALSHA or EVAL of settle.lua: the first `count` settlements of a queue."""
 
-    __slots__ = ("count", "queue")
+    __slots__ = ("count", "node", "queue")
+
+    node: Node
 
     def __init__(self, encoded: bytes, queue: _Queue, count: int, on_reply: "Callable[[_Batch, Any], None]") -> None:
         self.encoded = encoded
@@ -65,15 +70,14 @@ class _Batch(RedisCommand):
 class SettlementSender:
     """Queues settlements synchronously, and keeps each until Redis has confirmed it."""
 
-    def __init__(self, client: RedisClient, script: Script, lease_ms: int) -> None:
-        self._client = client
+    def __init__(self, nodes: Nodes, script: Script, lease_ms: int) -> None:
+        self._nodes = nodes
         self._script = script
         self._lease_ms = lease_ms
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._sweep_at = _QUEUES_KEPT
         self.ready: list[_Queue] = []
         """The queues that `send_ready` will send from."""
-        self._script_loaded = False  # send EVAL first: a NOSCRIPT retry could be overtaken by later commands
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._logged_error = ""
@@ -101,7 +105,7 @@ class SettlementSender:
         queue.settlements.append(settlement)
         if len(queue.settlements) == 1:
             self.ready.append(queue)
-            self._client.schedule_flush()
+            self._nodes.schedule_flush()
 
     def send_ready(self) -> None:
         """Enqueue this tick's batches at the client, just before it writes."""
@@ -126,7 +130,7 @@ class SettlementSender:
 
     async def _replay_batch(self, key: str, arguments: list[bytes]) -> None:
         for command, script in ((b"EVALSHA", self._script.sha), (b"EVAL", self._script.text)):
-            reply = await self._client.execute(command, script, b"1", key.encode(), *arguments)
+            reply = await ask(self._nodes, key.encode(), command, script, b"1", key.encode(), *arguments)
             if isinstance(reply, int):
                 return
             if not _is_noscript(reply):
@@ -167,43 +171,60 @@ class SettlementSender:
                 self._send(queue)
 
     def _send(self, queue: _Queue) -> None:
+        """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
+        overtaken by later commands."""
         batch = queue.settlements if len(queue.settlements) == 1 else _first_batch(queue.settlements)
-        buckets = batch[0].reservation.buckets
-        if not self._script_loaded or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
-            encoded = self._encode_any(queue, batch)
+        node, buckets = self._nodes.of(queue.slot), batch[0].reservation.buckets
+        if not node.has_settle or (len(batch) > 1 and any(one.reservation.buckets != buckets for one in batch)):
+            encoded = self._encode_any(queue, batch, with_text=not node.has_settle)
         else:
             if queue.template is None or queue.buckets != buckets:
                 queue.buckets = buckets
                 queue.template = SettleTemplate(self._script, queue.key, queue.incarnation, buckets, self._lease_ms)
             encoded = queue.template.encode_batch(batch)
         queue.in_flight = True
-        self._client.enqueue(_Batch(encoded, queue, len(batch), self._on_reply))
+        self._send_to(node, _Batch(encoded, queue, len(batch), self._on_reply))
 
-    def _encode_any(self, queue: _Queue, batch: list[Settlement]) -> bytes:
+    def _send_to(self, node: Node, batch: _Batch) -> None:
+        batch.node = node
+        node.client.enqueue(batch)
+
+    def _encode_any(self, queue: _Queue, batch: list[Settlement], *, with_text: bool) -> bytes:
         """The command for a batch whose settlements have different buckets, or that has to bring the script."""
-        script = (b"EVALSHA", self._script.sha) if self._script_loaded else (b"EVAL", self._script.text)
+        script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
         return encode(*script, b"1", queue.key.encode(), *settle_arguments(batch, queue.incarnation, self._lease_ms))
 
     def _on_reply(self, batch: _Batch, reply: Any) -> None:
         queue = batch.queue
         queue.in_flight = False
         if isinstance(reply, int):
-            self._script_loaded, self._logged_error = True, ""
+            batch.node.has_settle, self._logged_error = True, ""
             del queue.settlements[: batch.count]
             if queue.settlements:  # send them with the flush, together with what this tick still adds
                 self.ready.append(queue)
-                self._client.schedule_flush()
+                self._nodes.schedule_flush()
             elif queue.waiters:
                 queue.wake_waiters()
-        elif _is_noscript(reply):
-            self._script_loaded = False
-            self._send(queue)
-        else:
-            if isinstance(reply, hiredis.ReplyError):
-                self._log_once(str(reply))
+        elif not (isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(batch, str(reply))):
             queue.awaits_retry = True
             if self._timer is None and not self._closed:
                 self._timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
+
+    def _sent_elsewhere(self, batch: _Batch, error: str) -> bool:
+        """Whether the batch was sent again at once: with its script, or to another server."""
+        if error.startswith("NOSCRIPT"):
+            batch.node.has_settle = False
+            self._send(batch.queue)
+            return True
+        node = self._nodes.redirected(batch.queue.slot, error)
+        if node is None:
+            self._log_once(error)
+            return False
+        # With its script: ASKING holds for one command, so a NOSCRIPT could not be answered.
+        batch.encoded = self._encode_any(batch.queue, batch.queue.settlements[: batch.count], with_text=True)
+        batch.queue.in_flight = True
+        self._send_to(node, batch)
+        return True
 
     def _log_once(self, error: str) -> None:
         """Log an error once per cause, not once per attempt."""

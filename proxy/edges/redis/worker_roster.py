@@ -8,7 +8,7 @@ See docs/reference/limits.md#redis-loss.
 import asyncio
 from dataclasses import dataclass
 
-from proxy.edges.redis.pipelined_client import RedisClient
+from proxy.edges.redis.nodes.node import Nodes, ask
 
 _KEY = b"tg:workers"
 _NEVER_S = 10**9
@@ -39,9 +39,9 @@ class WorkerRoster:
     `share` is None until the other workers have read this worker's entry: until then their shares are too large.
     """
 
-    def __init__(self, client: RedisClient, incarnation: str, interval_s: float) -> None:
+    def __init__(self, nodes: Nodes, incarnation: str, interval_s: float) -> None:
         self.share: Share | None = None
-        self._client = client
+        self._nodes = nodes
         self._incarnation = incarnation.encode()
         self._interval_s = interval_s
         self._expires_after_s = max(1, round(3 * interval_s))
@@ -58,7 +58,7 @@ class WorkerRoster:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self._client.execute(b"ZREM", _KEY, self._incarnation)
+            await ask(self._nodes, _KEY, b"ZREM", _KEY, self._incarnation)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -77,7 +77,8 @@ class WorkerRoster:
             self._trusted_from = now + self._expires_after_s
         is_trusted = now >= self._trusted_from
         expires_after_s = b"%d" % (self._expires_after_s if is_trusted else _NEVER_S)
-        workers = await self._client.execute(b"EVAL", _RENEW, b"1", _KEY, self._incarnation, expires_after_s)
+        renewal = (b"EVAL", _RENEW, b"1", _KEY, self._incarnation, expires_after_s)
+        workers = await ask(self._nodes, _KEY, *renewal)
         if not isinstance(workers, list) or self._incarnation not in workers:
             return
         self._refreshed_at = now

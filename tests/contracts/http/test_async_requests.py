@@ -23,7 +23,7 @@ from proxy.edges.http.limits import HttpLimits
 from proxy.edges.redis.async_queue.client import QueueClient
 from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.upstream.receiver_urls import ReceiverUrls
 from proxy.pipeline import PipelineDependencies

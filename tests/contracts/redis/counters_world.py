@@ -17,7 +17,7 @@ from policy.limits.settlement import Settlement
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from tests.fakes.counters import FakeCounters
 

@@ -13,7 +13,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
 PER_SECOND, PER_MINUTE = 60, 100
@@ -32,7 +32,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     )  # it is exactness that is tested, however busy the machine
     counters = RedisCounters(url, name, options=patient)
     await counters.start()
-    while await counters._client.execute(b"GET", b"go") is None:
+    while await counters._nodes.of(0).client.execute(b"GET", b"go") is None:
         await asyncio.sleep(0.005)
     plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
     end = loop.time() + seconds

@@ -11,7 +11,7 @@ import redis
 
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple
 from tests.fakes.throwaway_ca import ThrowawayCa
@@ -82,7 +82,7 @@ async def test_failed_login_means_no_counters_and_logs_no_password(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         assert not await works(f"redis://{login}127.0.0.1:{server.port}")
-    assert caplog.text.count("Redis login failed") == 1, "once per cause, not once per try"
+    assert caplog.text.count("Redis refuses the login") == 1, "once per cause, not once per try"
     assert "wrong" not in caplog.text
     assert PASSWORD not in caplog.text
 

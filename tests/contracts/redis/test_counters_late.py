@@ -16,7 +16,7 @@ from policy.limits.tiers import Tier, tier_plan
 from policy.limits.windows import DAY_MS
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPD, RPM, START_MS, TPM, group, plan_of, simple
@@ -99,8 +99,8 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
 
 
 def all_settled(counters: RedisCounters) -> bool:
-    connection = counters._client._connection
-    has_heard_all = connection is not None and not connection.pending and not counters._client._queue
+    connection = counters._nodes.of(0).client._connection
+    has_heard_all = connection is not None and not connection.pending and not counters._nodes.of(0).client._queue
     return has_heard_all and counters.available and counters.pending_settlements == 0 and not counters._takes._lost
 
 

@@ -14,7 +14,7 @@ from policy.limits.settlement import Settlement
 from policy.limits.tiers import Tier, tier_plan
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.worker_roster import Share
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import simple

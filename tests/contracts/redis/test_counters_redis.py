@@ -13,7 +13,7 @@ from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis.admission_requests import AdmissionRequest
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
-from proxy.edges.redis.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.exchange import CountersUnavailableError
 from tests.contracts.redis.counters_world import RPM, TPM, group, plan_of, simple
 from tests.redis_server import RedisServer, private_redis
@@ -213,13 +213,13 @@ async def test_stall_fails_only_the_commands_in_flight(server: RedisServer) -> N
     server.pause()
     for _ in range(3):  # two at a time, which are not merged: the breaker counts calls
         waiting = asyncio.ensure_future(outcomes(counters, plan, 2))
-        while (timer := counters._client._deadline_timer) is None:
+        while (timer := counters._nodes.of(0).client._deadline_timer) is None:
             await asyncio.sleep(0)
         assert not waiting.done()  # each has a deadline of its own, whatever else is owed
         assert timer.when() - time.monotonic() <= options.client.deadline_s + 0.001  # uvloop rounds to milliseconds
         assert set(await waiting) == {CountersUnavailableError}
     assert not counters.available
-    assert counters._client.connected
+    assert counters._nodes.of(0).client.connected
     server.resume()
     await eventually(lambda: counters.available)
     await eventually(lambda: counters.pending_settlements == 0)
@@ -261,7 +261,7 @@ async def test_connection_that_owes_a_reply_too_long_is_closed(server: RedisServ
     await counters.start()
     server.pause()
     assert await outcomes(counters, simple(rpm=5), 1) == [CountersUnavailableError]
-    await eventually(lambda: not counters._client.connected)
+    await eventually(lambda: not counters._nodes.of(0).client.connected)
     server.resume()
     await eventually(lambda: counters.available)
     await take(counters, simple(rpm=5))
@@ -320,7 +320,7 @@ async def test_batch_sent_several_times_counts_once(server: RedisServer, counter
             counters.settle(
                 Settlement(reservation=taken.reservations[0], number=counters.next_number(plan.key), actual_tokens=30)
             )
-        await eventually(lambda: counters._client._failures > 0)
+        await eventually(lambda: counters._nodes.of(0).client._failures > 0)
         server.resume()
         await eventually(lambda: counters.pending_settlements == 0)
         admissions = [await take(counters, plan, 100) for _ in range(5)]

@@ -12,8 +12,9 @@ from policy.limits.settlement import Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from proxy.accounting.reservations import LimitHit
 from proxy.edges.redis.admission_requests import AdmissionRequest, CompiledPlan, TakeTemplate
-from proxy.edges.redis.connection import RedisCommand, encode
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
+from proxy.edges.redis.nodes.connection import RedisCommand, encode
+from proxy.edges.redis.nodes.node import Node
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import Script, SettleTemplate, settle_arguments, stamp_bytes, take_arguments
 
@@ -95,11 +96,16 @@ async def test_number_of_compiled_plans_is_bounded() -> None:
         assert len(counters._plans) <= PLANS_KEPT
 
 
-class CollectingClient:
-    """Sends nothing."""
+class OneNode:
+    """Nodes by shape. Sends nothing."""
 
     def __init__(self) -> None:
         self.commands: list[RedisCommand] = []
+        self.client = self
+        self.node = Node(self)  # type: ignore[arg-type]  # a client by shape
+
+    def of(self, slot: int) -> Node:
+        return self.node
 
     def enqueue(self, command: RedisCommand) -> None:
         self.commands.append(command)
@@ -107,17 +113,36 @@ class CollectingClient:
 
 def test_answered_number_stays_while_a_take_is_lost() -> None:
     """Redis forgets takes up to the answered number, so it must not pass a lost take before that is revoked."""
-    client = CollectingClient()
-    takes = PendingTakes(client, SCRIPT, "worker", print)  # type: ignore[arg-type]  # a client by shape
+    nodes = OneNode()
+    takes = PendingTakes(nodes, SCRIPT, "worker", print)  # type: ignore[arg-type]  # nodes by shape
     plan = compiled()
     requests = [AdmissionRequest(plan, 5, None, print) for _ in range(4)]  # type: ignore[arg-type]  # nobody waits
     for request in requests[:2]:
-        takes.stamp(request)
+        takes.stamp(request, nodes.node)
     takes.connection_lost(1, requests[:1])
-    takes.answered(2)
-    assert takes.stamp(requests[2]) == stamp_bytes(3, 0, NO_DEADLINE_MS)
+    takes.answered(requests[1])
+    assert takes.stamp(requests[2], nodes.node) == stamp_bytes(3, 0, NO_DEADLINE_MS)
     takes.redis_is_back()
-    [revocation] = client.commands
+    [revocation] = nodes.commands
     revocation.on_reply(revocation, [])
-    takes.answered(3)
-    assert takes.stamp(requests[3]) == stamp_bytes(4, 3, NO_DEADLINE_MS)
+    takes.answered(requests[2])
+    assert takes.stamp(requests[3], nodes.node) == stamp_bytes(4, 3, NO_DEADLINE_MS)
+
+
+def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
+    """While it was under way, the connection to another server of the key may have been lost too."""
+    nodes = OneNode()
+    given_back: list[Reservation] = []
+    takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)  # type: ignore[arg-type]  # nodes by shape
+    requests = [AdmissionRequest(compiled(), 5, None, print) for _ in range(2)]  # type: ignore[arg-type]
+    for request in requests:
+        takes.stamp(request, nodes.node)
+    takes.connection_lost(1, requests[:1])
+    takes.redis_is_back()
+    takes.connection_lost(2, requests[1:])
+    [first] = nodes.commands
+    first.on_reply(first, [1000, 1, 1])
+    takes.redis_is_back()
+    [_, second] = nodes.commands
+    second.on_reply(second, [2000, 2, 1])
+    assert [reservation.admitted_at_ms for reservation in given_back] == [1000, 2000]

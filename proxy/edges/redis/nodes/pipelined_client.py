@@ -2,7 +2,7 @@
 
 Every command is answered or failed within its deadline, also while there is no connection. Several failures in a row
 open a circuit breaker: commands then fail at once until Redis has answered everything or a new connection stands.
-One server only: no Cluster, no Sentinel.
+One server only, whichever its `Server` opens a connection to.
 
 See docs/reference/limits.md#redis-client.
 """
@@ -14,12 +14,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import hiredis
-
-from proxy.edges.redis.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
-from runtime.redis_url import RedisAddress
+from proxy.edges.redis.nodes.connection import NEVER, AwaitedCommand, RedisCommand, RedisConnection, encode
+from proxy.edges.redis.nodes.dialing import LoginRefusedError
 
 _log = logging.getLogger(__name__)
 _SOCKETS_READ_S = 0.001
@@ -39,15 +37,24 @@ class RedisClientOptions:
     backoff_max_s: float = 0.5
 
 
-class RedisClient:
-    """The client of one worker. Its user adds commands with `enqueue`, or in a `before_flush` hook."""
+class Server(Protocol):
+    """The server of a client. `name`: in log lines, at the beginning of a sentence."""
 
-    def __init__(self, address: RedisAddress, options: RedisClientOptions = RedisClientOptions()) -> None:
-        self._address = address
-        self._tls = address.tls.context() if address.tls else None
+    name: str
+
+    async def open(self, on_idle: Callable[[], None]) -> RedisConnection:
+        """A connection that is logged in. `on_idle`: see `RedisConnection`. Raises OSError and `LoginRefusedError`."""
+
+
+class RedisClient:
+    """The client of one server. Its user adds commands with `enqueue`, or in a `before_flush` hook."""
+
+    def __init__(self, server: Server, options: RedisClientOptions = RedisClientOptions()) -> None:
+        self._server = server
         self._options = options
         self._before_flush: Callable[[], None] | None = None
         self._on_recovered: Callable[[], None] | None = None
+        self._on_trouble: Callable[[], None] | None = None
         self._queue: list[RedisCommand] = []
         self._connection: RedisConnection | None = None
         self._flush_scheduled = False
@@ -58,11 +65,17 @@ class RedisClient:
         self._connect_task: asyncio.Task[None] | None = None
         self._logged_error = ""
 
-    def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
+    def hook(
+        self,
+        before_flush: Callable[[], None] | None = None,
+        on_recovered: Callable[[], None] | None = None,
+        on_trouble: Callable[[], None] | None = None,
+    ) -> None:
         """`before_flush`: called once per flush, to enqueue more. `on_recovered`: Redis answers again after a loss; it
-        may be another server, or have lost data."""
+        may be another server, or have lost data. `on_trouble`: there is no connection, or the breaker has opened."""
         self._before_flush = before_flush
         self._on_recovered = on_recovered
+        self._on_trouble = on_trouble
 
     @property
     def available(self) -> bool:
@@ -73,14 +86,18 @@ class RedisClient:
     def connected(self) -> bool:
         return self._connection is not None
 
-    async def start(self) -> None:
-        """Start connecting. Returns when a connection stands, at the latest after one connect timeout."""
+    def open(self) -> "asyncio.Future[None]":
+        """Start connecting. The result is done when a connection stands."""
         self._loop = asyncio.get_running_loop()
         connected = self._loop.create_future()
         self._connect_task = self._loop.create_task(self._keep_connected(connected))
+        return connected
+
+    async def start(self) -> None:
+        """Start connecting. Returns when a connection stands, at the latest after one connect timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.connect_timeout_s):
-                await connected
+                await self.open()
 
     async def close(self) -> None:
         """Disconnect and fail the commands that are still queued."""
@@ -138,7 +155,8 @@ class RedisClient:
             new, self._queue = self._queue, []
         for command in new:
             command.sent_at = now
-            command.expires_at = expires_at
+            if command.expires_at == NEVER:  # a redirected command keeps its deadline
+                command.expires_at = expires_at
         if self._connection is not None:
             self._connection.send(new)
 
@@ -202,19 +220,24 @@ class RedisClient:
         if self._failures >= self._options.failures_to_open and not self._breaker_open:
             self._breaker_open = True
             _log.warning(
-                "Redis does not reply within %d ms; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does. Check the "
+                "%s does not reply within %d ms; TOLLGATE_LIMITS_ON_REDIS_LOSS applies until it does. Check the "
                 "network and the load of Redis' machine and of this one, or raise TOLLGATE_REDIS_TIMEOUT_S.",
-                round(1000 * self._options.deadline_s),
+                self._server.name, round(1000 * self._options.deadline_s),
             )  # fmt: skip
+            self._report_trouble()
 
     def _on_idle(self) -> None:
         """Redis has answered every command."""
         self._failures = 0
         if self._breaker_open:
             self._breaker_open = False
-            _log.info("Redis replies again.")
+            _log.info("%s replies again.", self._server.name)
             if self._on_recovered is not None:
                 self._on_recovered()
+
+    def _report_trouble(self) -> None:
+        if self._on_trouble is not None:
+            self._on_trouble()
 
     async def _keep_connected(self, connected: "asyncio.Future[None]") -> None:
         backoff_s = self._options.backoff_min_s
@@ -231,6 +254,7 @@ class RedisClient:
                     self._on_disconnected(connection)
                 if self._loop.time() - since > self._options.stall_s:
                     backoff_s = self._options.backoff_min_s
+            self._report_trouble()
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
             backoff_s = min(2 * backoff_s, self._options.backoff_max_s)
 
@@ -252,26 +276,19 @@ class RedisClient:
 
     async def _connect(self) -> RedisConnection | None:
         """A connection that is logged in. None if Redis is unreachable or refuses the login."""
-        connection = RedisConnection(self._on_idle)
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
-                await self._dial(connection)
-                error_code = await self._handshake(connection)
+                connection = await self._server.open(self._on_idle)
         except OSError as error:  # refused, no such socket, TLS, timed out
-            connection.abort()
             self._log_once(
-                f"Redis is unreachable ({error or type(error).__name__}); TOLLGATE_LIMITS_ON_REDIS_LOSS applies. Check "
-                "the Redis server, the network and TOLLGATE_REDIS_URL."
+                f"{self._server.name} is unreachable ({error or type(error).__name__}); TOLLGATE_LIMITS_ON_REDIS_LOSS "
+                "applies. Check the Redis server, the network and TOLLGATE_REDIS_URL."
             )
             return None
-        except asyncio.CancelledError:
-            connection.abort()
-            raise
-        if error_code is not None:
-            connection.abort()
+        except LoginRefusedError as error:
             self._log_once(
-                f"Redis login failed ({error_code}); TOLLGATE_LIMITS_ON_REDIS_LOSS applies. Check TOLLGATE_REDIS_URL "
-                "and the ACL user's permissions."
+                f"{self._server.name} refuses the login ({error}); TOLLGATE_LIMITS_ON_REDIS_LOSS applies. Check "
+                "TOLLGATE_REDIS_URL and the ACL user's permissions."
             )
             return None
         self._logged_error = ""
@@ -282,29 +299,3 @@ class RedisClient:
         if text != self._logged_error:
             self._logged_error = text
             _log.error("%s", text)
-
-    async def _dial(self, connection: RedisConnection) -> None:
-        address = self._address
-        if address.path:
-            await self._loop.create_unix_connection(lambda: connection, address.path)
-        else:
-            await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=self._tls)
-
-    async def _handshake(self, connection: RedisConnection) -> str | None:
-        """Log in, select the database, ping. Returns the error code (such as NOAUTH) if Redis refuses."""
-        commands = [*self._address.handshake(), ("PING",)]
-        sent = [
-            AwaitedCommand(encode(*(part.encode() for part in command)), self._loop.create_future())
-            for command in commands
-        ]
-        connection.send(sent)
-        while not all(command.reply.done() for command in sent):
-            next_reply = next(command.reply for command in sent if not command.reply.done())
-            waited: list[asyncio.Future[Any]] = [next_reply, connection.lost]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if connection.lost.done():
-                raise ConnectionError
-        for reply in (command.reply.result() for command in sent):
-            if isinstance(reply, hiredis.ReplyError):
-                return str(reply).split(" ", 1)[0]
-        return None

@@ -1,0 +1,68 @@
+"""One server that holds counters, what the counters have learnt of it, and what they need of all servers together."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import hiredis
+
+from proxy.edges.redis.nodes.clock import RedisClock
+from proxy.edges.redis.nodes.pipelined_client import RedisClient
+from proxy.edges.redis.nodes.slots import slot_of
+
+
+class Node:
+    """`clock`: the server's. `answered_through`: the highest number of a take that it has answered.
+
+    `has_settle`: it has loaded settle.lua, as far as is known.
+    """
+
+    __slots__ = ("answered_through", "client", "clock", "has_settle")
+
+    def __init__(self, client: RedisClient) -> None:
+        self.client = client
+        self.clock = RedisClock()
+        self.answered_through = 0
+        self.has_settle = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it replies, as far as is known."""
+        return self.client.available and self.client.connected
+
+
+class Nodes(Protocol):
+    """All servers of one URL."""
+
+    def hook(self, before_flush: Callable[[], None], on_recovered: Callable[[], None]) -> None:
+        """`before_flush`: called once per flush, to enqueue more. `on_recovered`: a server replies again after a loss,
+        or a key has moved to another server; what was stored there may be lost."""
+
+    async def start(self) -> None:
+        """Connect. Returns within a second, connected or not."""
+
+    async def close(self) -> None: ...
+
+    def schedule_flush(self) -> None:
+        """Flush in this tick of the event loop."""
+
+    def of(self, slot: int) -> Node:
+        """The server of a slot, as far as is known."""
+
+    def redirected(self, slot: int, error: str) -> Node | None:
+        """Where the error reply to a command sends it: the caller enqueues it there at once, before anything else.
+        None if the error is another one."""
+
+    @property
+    def any_serves(self) -> bool:
+        """Whether at least one server replies."""
+
+
+async def ask(nodes: Nodes, key: bytes, *command: bytes) -> Any:
+    """The reply to a command for `key`, which may be a `hiredis.ReplyError`. None if there is none in time."""
+    slot = slot_of(key)
+    reply = await nodes.of(slot).client.execute(*command)
+    if isinstance(reply, hiredis.ReplyError):
+        node = nodes.redirected(slot, str(reply))
+        if node is not None:
+            return await node.client.execute(*command)
+    return reply

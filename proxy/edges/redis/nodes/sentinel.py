@@ -1,0 +1,94 @@
+"""The primary that Redis Sentinel names: asked for at each connection, and watched, because it may change meanwhile.
+
+See docs/reference/limits.md#redis-topologies.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import hiredis
+
+from proxy.edges.redis.nodes.connection import RedisConnection
+from proxy.edges.redis.nodes.dialing import Dialer, LoginRefusedError, ask
+from proxy.edges.redis.nodes.slots import Place
+from runtime.redis_url import RedisAddress, RedisUrl
+
+_ANSWERS_S = 0.3
+"""How long sentinels may take when they disagree or are silent."""
+_WATCH_S = 2.0
+
+
+class SentinelPrimary:
+    """A `Server`: the primary of one service."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self.name = f"The Redis primary of {url.service}"
+        self._url = url
+        self._dialer = Dialer(url.login.tls)
+        self._place: Place | None = None
+
+    async def open(self, on_idle: Callable[[], None]) -> RedisConnection:
+        """Raises ConnectionError if the server says that it is not the primary: the fail-over is still under way."""
+        self._place = place = await self.find()
+        connection = await self._dialer.open(self._url.login.at(*place), on_idle)
+        try:
+            role = await ask(connection, "ROLE")
+            if isinstance(role, hiredis.ReplyError):
+                raise LoginRefusedError(str(role).split(" ", 1)[0])
+            if role[0] != b"master":
+                raise ConnectionError(f"{place.host}:{place.port} is named as the primary and is still a replica")
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    async def find(self) -> Place:
+        """The primary that most sentinels name. Raises ConnectionError if none names one in time."""
+        sentinels = self._url.servers
+        asked = [asyncio.create_task(self._named_by(sentinel)) for sentinel in sentinels]
+        votes: Counter[Place] = Counter()
+        try:
+            async with asyncio.timeout(_ANSWERS_S):
+                for answer in asyncio.as_completed(asked):
+                    place = await answer
+                    if place is not None:
+                        votes[place] += 1
+                        if 2 * votes[place] > len(sentinels):
+                            return place
+        except TimeoutError:
+            pass  # those that answered decide
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if not votes:
+            raise ConnectionError(f"no sentinel of TOLLGATE_REDIS_URL names a primary of {self._url.service}")
+        return votes.most_common(1)[0][0]
+
+    async def watch(self, on_moved: Callable[[], None]) -> None:
+        """Call `on_moved` when the sentinels name another primary than the one that we use: it may be cut off from
+        them, and still answer us."""
+        while True:
+            await asyncio.sleep(_WATCH_S * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
+            try:
+                place = await self.find()
+            except ConnectionError:
+                continue  # the primary may be well; if it is not, `open` tells
+            if place != self._place:
+                on_moved()
+
+    async def _named_by(self, sentinel: RedisAddress) -> Place | None:
+        """None if it cannot be reached, refuses us, or does not know the service."""
+        try:
+            connection = await self._dialer.open(sentinel)
+        except (OSError, LoginRefusedError):
+            return None
+        try:
+            reply = await ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service)
+        except ConnectionError:
+            return None
+        finally:
+            connection.abort()
+        return Place(reply[0].decode(), int(reply[1])) if isinstance(reply, list) else None

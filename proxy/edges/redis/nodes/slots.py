@@ -1,0 +1,63 @@
+"""Slots of a Redis Cluster: of which slot a key is, which node serves which slots, where a redirect points.
+
+Pure. The rules are those of the Redis Cluster specification.
+"""
+
+from binascii import crc_hqx
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+SLOTS = 16_384
+
+
+class Place(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+
+class SlotRange(NamedTuple):
+    """Slots that one primary serves, both ends included."""
+
+    first: int
+    last: int
+    primary: Place
+
+
+class Redirect(NamedTuple):
+    """`lasts`: the slot has moved (MOVED). Otherwise only this key has, while its slot is moving (ASK)."""
+
+    lasts: bool
+    slot: int
+    target: Place
+
+
+def slot_of(key: bytes) -> int:
+    """By the part in the first braces if there is one and it is not empty, else by the whole key."""
+    opened = key.find(b"{")
+    if opened >= 0:
+        closed = key.find(b"}", opened + 1)
+        if closed > opened + 1:
+            key = key[opened + 1 : closed]
+    return crc_hqx(key, 0) % SLOTS
+
+
+def slot_ranges(reply: Any, asked: Place) -> Iterator[SlotRange]:
+    """The reply to CLUSTER SLOTS. A node that does not know its own host leaves it out: then it is the `asked` one."""
+    for first, last, (host, port, *_), *_ in reply:
+        yield SlotRange(first, last, Place(_host(host, asked), port))
+
+
+def redirect(error: str, asked: Place) -> Redirect | None:
+    """The target of `MOVED 3999 10.0.0.2:6381` or `ASK …`. None if the error is another one."""
+    kind, *rest = error.split(" ")
+    if kind not in ("MOVED", "ASK") or len(rest) != 2:
+        return None
+    host, _, port = rest[1].rpartition(":")
+    return Redirect(kind == "MOVED", int(rest[0]), Place(_host(host, asked), int(port)))
+
+
+def _host(host: bytes | str | None, asked: Place) -> str:
+    text = host.decode() if isinstance(host, bytes) else host
+    return asked.host if text in (None, "", "?") else text

@@ -1,0 +1,11 @@
+"""Which kind of `Nodes` serves a URL."""
+
+from proxy.edges.redis.nodes.cluster import ClusterNodes
+from proxy.edges.redis.nodes.node import Nodes
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.single import SingleNode
+from runtime.redis_url import RedisUrl, Topology
+
+
+def nodes_of(url: RedisUrl, options: RedisClientOptions) -> Nodes:
+    return ClusterNodes(url, options) if url.topology is Topology.CLUSTER else SingleNode(url, options)
