@@ -45,10 +45,13 @@ class ClusterNode:
     @property
     def client(self) -> "redis.Redis":
         """Over the unix socket, with every permission unless the default user is restricted."""
-        return redis.Redis(unix_socket_path=str(self.server.socket_path), password=self.server.password)
+        return redis.Redis(unix_socket_path=str(self.server.socket_path), password=self.server.password or None)
 
     def run(self, *command: str | int) -> Any:
-        with self.client as client:
+        """The reply. A replica answers reads too."""
+        path, password = str(self.server.socket_path), self.server.password or None
+        with redis.Redis(unix_socket_path=path, password=password, single_connection_client=True) as client:
+            client.execute_command("READONLY")
             return client.execute_command(*command)
 
 
@@ -95,7 +98,7 @@ class RedisCluster:
 
     def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         for node in (target, source, *self.primaries):
-            if node.server.runs:
+            if node.server.answers:
                 node.run("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def move(self, slot: int, target: ClusterNode) -> None:
@@ -115,7 +118,7 @@ class RedisCluster:
         wait_for(lambda: not any(_serves(node, dead.port) for node in self.nodes), "nobody replaces the dead node")
 
     def _living(self) -> ClusterNode:
-        return next(node for node in self.nodes if node.server.runs)
+        return next(node for node in self.nodes if node.server.answers)
 
 
 def wait_for(condition: Callable[[], bool], trouble: str) -> None:
@@ -175,13 +178,13 @@ def _form(cluster: RedisCluster) -> None:
 
 
 def _knows(node: ClusterNode, nodes: int) -> bool:
-    text = node.run("CLUSTER", "NODES")
-    return len(text) == nodes if isinstance(text, dict) else text.count(b"connected") == nodes
+    known: bytes = node.run("CLUSTER", "NODES")
+    return known.count(b" connected") == nodes
 
 
 def _serves(node: ClusterNode, port: int) -> bool:
     """Whether the node believes that the primary at the port serves slots."""
-    return node.server.runs and any(entry[2][1] == port for entry in node.run("CLUSTER", "SLOTS"))
+    return node.server.answers and any(entry[2][1] == port for entry in node.run("CLUSTER", "SLOTS"))
 
 
 def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
@@ -190,5 +193,7 @@ def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
     known = len(slots) == len(cluster.primaries) and all(
         len(entry) == 3 + (1 if cluster.replicas else 0) for entry in slots
     )
+    if b"cluster_state:ok" not in node.run("CLUSTER", "INFO"):
+        return False
     role = node.run("ROLE")
     return known and (role[0] == b"master" or role[3] == b"connected")

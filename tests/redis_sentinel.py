@@ -42,7 +42,7 @@ class SentinelSet:
     @property
     def primary_port(self) -> int:
         """As a living sentinel says."""
-        with _client(next(sentinel for sentinel in self.sentinels.values() if sentinel.runs)) as sentinel:
+        with _client(next(sentinel for sentinel in self.sentinels.values() if sentinel.answers)) as sentinel:
             return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
     @property
@@ -58,14 +58,23 @@ class SentinelSet:
     def fail_over(self) -> RedisServer:
         """As an operator asks for it. Returns the new primary."""
         old_port = self.primary_port
-        with _client(next(iter(self.sentinels.values()))) as sentinel:
-            sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        wait_for(self._agrees_to_fail_over, "no replica is good enough")
         return self.wait_for_new_primary(old_port)
+
+    def _agrees_to_fail_over(self) -> bool:
+        """A sentinel may not know yet that the replicas are well."""
+        with _client(next(iter(self.sentinels.values()))) as sentinel:
+            try:
+                sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+            except redis.ResponseError:
+                return False
+        return True
 
 
 @contextmanager
 def running_sentinels(options: Sequence[str] = (), password: str = "") -> Iterator[SentinelSet]:
-    """`options`: further options of the three servers. `password`: their default user's, and each other's."""
+    """`options`: further options of the three servers, and if they are TLS ones, of the sentinels. `password`: of the
+    default user everywhere."""
     with ExitStack() as stack:
         primary = own_port()
         servers = {primary: _started(stack, primary, options, password)}
@@ -76,7 +85,7 @@ def running_sentinels(options: Sequence[str] = (), password: str = "") -> Iterat
         sentinels = {}
         for _ in range(3):
             port = own_port()
-            sentinels[port] = _started_sentinel(stack, port, primary, password)
+            sentinels[port] = _started_sentinel(stack, port, primary, options, password)
         wait_for(lambda: all(_is_informed(one) for one in sentinels.values()), "the sentinels do not find each other")
         yield SentinelSet(servers, sentinels)
 
@@ -91,10 +100,12 @@ def _started(stack: ExitStack, port: int, options: Sequence[str], password: str)
     return server
 
 
-def _started_sentinel(stack: ExitStack, port: int, primary: int, password: str) -> RedisServer:
+def _started_sentinel(stack: ExitStack, port: int, primary: int, options: Sequence[str], password: str) -> RedisServer:
     folder = _folder(stack)
-    login = f"sentinel auth-pass {SERVICE} {password}\n" if password else ""
-    sentinel = RedisServer(folder, ["--sentinel", "--port", str(port), "--bind", HOST])
+    tls = "--tls-replication" in options
+    listens = ["--tls-port" if tls else "--port", str(port), "--bind", HOST, *(options if tls else ())]
+    login = f"sentinel auth-pass {SERVICE} {password}\nrequirepass {password}\n" if password else ""
+    sentinel = RedisServer(folder, ["--sentinel", *listens], password=password)
     sentinel.configuration = folder / "sentinel.conf"
     sentinel.configuration.write_text(_SENTINEL.format(primary=primary) + login, "utf-8")
     sentinel.start()

@@ -50,6 +50,7 @@ class RedisServer:
         self._binary = binary or REDIS_BINARIES[0]
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
 
     @property
     def pid(self) -> int:
@@ -57,8 +58,9 @@ class RedisServer:
         return self._process.pid
 
     @property
-    def runs(self) -> bool:
-        return self._process is not None
+    def answers(self) -> bool:
+        """It was started, and neither paused nor killed."""
+        return self._process is not None and not self._is_paused
 
     def start(self) -> None:
         """Start it, or start it again in the same directory; returns when it answers PING."""
@@ -88,9 +90,11 @@ class RedisServer:
     def pause(self) -> None:
         """SIGSTOP: connections stay open, but the server does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
+        self._is_paused = True
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self._is_paused = False
 
     def kill(self) -> None:
         """SIGKILL, also when paused. Idempotent."""

@@ -1,6 +1,7 @@
 """One process of `test_counters_processes.py`: takes as much as it can, and prints the times of its admissions.
 
-`python -m tests.contracts.redis.hammer REDIS_URL NAME SECONDS`; begins when the key `go` appears.
+`python -m tests.contracts.redis.hammer REDIS_URL NAME SECONDS`: prints a line when it is connected, and begins when the
+key `go` appears.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Settlement
 from proxy.accounting.reservations import Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.nodes.node import ask
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from tests.contracts.redis.counters_world import RPD, RPM, RPS, TPM, group, plan_of
 
@@ -32,12 +34,13 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
     )  # it is exactness that is tested, however busy the machine
     counters = RedisCounters(url, name, options=patient)
     await counters.start()
-    while await counters._nodes.of(0).client.execute(b"GET", b"go") is None:
+    print("connected", flush=True)
+    while await ask(counters._nodes, b"go", b"GET", b"go") is None:
         await asyncio.sleep(0.005)
     plan, admitted_at, loop = plan_for_process(name), list[int](), asyncio.get_running_loop()
     end = loop.time() + seconds
 
-    async def ask() -> None:
+    async def press() -> None:
         while loop.time() < end:
             answer = await counters.take(plan, 10)
             if isinstance(answer, Taken):
@@ -50,7 +53,7 @@ async def hammer(url: str, name: str, seconds: float) -> list[int]:
             else:
                 await asyncio.sleep(0.001)
 
-    await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(press() for _ in range(AT_ONCE)))
     await counters.close()
     return admitted_at
 

@@ -6,11 +6,16 @@ from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.redis.counters import RedisCounters
 from proxy.exchange import CountersUnavailableError
 
-_GROUP = "readiness"
 _LIMIT = Limit(LimitType.REQUEST, Unit.MINUTE, 1_000_000)
-_PLAN = Plan(_GROUP, _GROUP, f"tg:{{{_GROUP}}}", (Bound(_LIMIT, _GROUP, _GROUP),))
-_TRIES = 3
-"""Several, so that a short overload of this machine does not take it out of service."""
+
+
+def _plan(group: str) -> Plan:
+    return Plan(group, group, f"tg:{{{group}}}", (Bound(_LIMIT, group, group),))
+
+
+PLANS = (_plan("readiness"), _plan("readiness-1"), _plan("readiness-2"), _plan("readiness-4"))
+"""Several, so that a short overload of this machine does not take it out of service. Their keys lie in the four
+quarters of a cluster's slots: while one of its nodes is away, this machine still serves the calls of the others."""
 
 
 class RedisProbe:
@@ -22,9 +27,9 @@ class RedisProbe:
 
     async def trouble(self) -> str:
         """Why Redis cannot admit calls with limits. "" if it can."""
-        for _ in range(_TRIES):
+        for plan in PLANS:
             try:
-                await self._counters.take(_PLAN, 0)
+                await self._counters.take(plan, 0)
             except CountersUnavailableError:
                 continue
             return ""

@@ -1,0 +1,341 @@
+"""The counters on a real Redis Cluster: which node gets what, and what they do while slots move and nodes die."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from policy.limits.counter_layout import day_usage
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from proxy.accounting.reservations import LimitHit, Taken
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.slots import slot_of
+from proxy.exchange import CountersUnavailableError
+from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.contracts.redis.test_counters_access import NEEDED
+from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.redis_cluster import CLUSTER_BINARY, MISSING, ClusterNode, RedisCluster, running_cluster
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.skipif(CLUSTER_BINARY is None, reason=MISSING)
+BOTH_LOOPS = True
+NODES = 3
+NEEDED_ON_A_CLUSTER = ("+cluster|slots", "+asking")
+Pair = tuple[ClusterNode, ClusterNode]
+"""A primary and its replica."""
+OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)
+"""A longer deadline than in production, for a machine that is busy with other tests."""
+
+
+@pytest.fixture(scope="module")
+def formed() -> Iterator[RedisCluster]:
+    """For tests that leave it as it was: every slot on its first node, every node alive."""
+    with running_cluster(NODES, replicas=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[tuple[RedisCluster, Iterator[Pair]]]:
+    """Six nodes that may die. Each test takes a pair of its own."""
+    with running_cluster(NODES) as cluster:
+        yield cluster, iter(zip(cluster.primaries, cluster.replicas, strict=True))
+
+
+@pytest.fixture
+async def counters(formed: RedisCluster) -> AsyncIterator[RedisCounters]:
+    for node in formed.nodes:
+        node.run("FLUSHALL")
+    async with counters_at(formed.url) as made:
+        yield made
+
+
+@asynccontextmanager
+async def counters_at(url: str, options: CountersOptions = OPTIONS) -> AsyncIterator[RedisCounters]:
+    made = RedisCounters(url, "worker-1", options=options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def plan(name: str = "g1", requests: int = 100) -> Plan:
+    return plan_of(group(name, {RPM: requests, RPD: 10**6, TPD: 10**6}))
+
+
+def plans_on_each(cluster: RedisCluster, prefix: str = "g") -> dict[int, Plan]:
+    """One plan for each primary, by its port. Its group's name begins with the prefix."""
+    plans: dict[int, Plan] = {}
+    number = 0
+    while len(plans) < NODES:
+        number += 1
+        one = plan(f"{prefix}{number}")
+        plans.setdefault(cluster.owner_of(one.key).port, one)
+    return plans
+
+
+async def admit(counters: RedisCounters, plan: Plan, calls: int = 1) -> list[Taken]:
+    answers = await asyncio.gather(*(counters.take(plan, 10) for _ in range(calls)))
+    assert all(isinstance(answer, Taken) for answer in answers), answers
+    return [answer for answer in answers if isinstance(answer, Taken)]
+
+
+def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
+    for reservation in taken.reservations:
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
+        )
+
+
+def counted(node: ClusterNode, plan: Plan) -> tuple[int, int]:
+    """Requests and settled tokens of the day, as the node has them."""
+    header = node.run("HGET", plan.key, plan.group_id)
+    seconds, microseconds = node.run("TIME")
+    return day_usage(header, int(seconds) * 1000 + int(microseconds) // 1000)
+
+
+def script_calls(client: "redis.Redis") -> int:
+    stats = client.info("commandstats")
+    return sum(int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+async def test_each_call_goes_to_the_node_of_its_key_in_one_write_per_tick(
+    formed: RedisCluster, counters: RedisCounters
+) -> None:
+    on_each = plans_on_each(formed)
+    plans = [on_each[node.port] for node in formed.primaries]
+    for one in plans:
+        await admit(counters, one)
+    clients = [node.client for node in formed.primaries]
+    before = [(script_calls(client), client.info("stats")["total_reads_processed"]) for client in clients]
+    await asyncio.gather(*(counters.take(one, 10) for one in plans for _ in range(2)))
+    for client, (calls, reads) in zip(clients, before, strict=True):
+        assert client.info("stats")["total_reads_processed"] - reads == 1 + 1  # ours, and that of asking
+        assert script_calls(client) - calls == 2
+        client.close()
+    assert [counted(node, one)[0] for node, one in zip(formed.primaries, plans, strict=True)] == [3] * NODES
+
+
+async def test_settlements_reach_every_node(formed: RedisCluster, counters: RedisCounters) -> None:
+    on_each = plans_on_each(formed)
+    plans = [on_each[node.port] for node in formed.primaries]
+    for one in plans:
+        [taken] = await admit(counters, one)
+        settle(counters, taken, 70)
+    await eventually(lambda: counters.pending_settlements == 0)
+    assert [counted(node, one) for node, one in zip(formed.primaries, plans, strict=True)] == [(1, 70)] * NODES
+
+
+async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluster, counters: RedisCounters) -> None:
+    one = plan(requests=10)
+    slot = slot_of(one.key.encode())
+    taken = await admit(counters, one, 6)
+    source = formed.owner(slot)
+    target = next(node for node in formed.primaries if node is not source)
+    formed.move(slot, target)
+    try:
+        await admit(counters, one, 2)
+        settle(counters, taken[0], 50)
+        await eventually(lambda: counters.pending_settlements == 0)
+        assert counted(target, one) == (8, 50)
+        answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(5)))
+        assert [type(answer) for answer in answers] == [Taken] * 2 + [LimitHit] * 3
+    finally:
+        formed.move(slot, source)
+
+
+async def test_a_settlement_that_finds_its_slot_moved_follows(formed: RedisCluster, counters: RedisCounters) -> None:
+    one = plan()
+    slot = slot_of(one.key.encode())
+    [taken] = await admit(counters, one)
+    settle(counters, taken, 1)
+    await eventually(lambda: counters.pending_settlements == 0)
+    source = formed.owner(slot)
+    formed.move(slot, next(node for node in formed.primaries if node is not source))
+    try:
+        settle(counters, taken, 5)
+        await eventually(lambda: counters.pending_settlements == 0)
+        assert counted(formed.owner(slot), one)[1] == 6
+    finally:
+        formed.move(slot, source)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["key-not-moved-yet", "key-is-new"])
+async def test_calls_pass_while_their_slot_is_moving(
+    formed: RedisCluster, counters: RedisCounters, is_known: bool
+) -> None:
+    one = plan("moving", requests=10)
+    slot = slot_of(one.key.encode())
+    target = next(node for node in formed.primaries if node is not formed.owner(slot))
+    first = await admit(counters, one, 2) if is_known else []
+    source = formed.begin_move(slot, target)
+    try:
+        second = await admit(counters, one, 3)  # ASK if the key is new
+        formed.move_keys(slot, source, target)
+        third = await admit(counters, one, 1)  # ASK
+        for taken in (*first, *second, *third):
+            settle(counters, taken, 7)
+        await eventually(lambda: counters.pending_settlements == 0)
+    finally:
+        formed.end_move(slot, source, target)
+    count = len(first) + 4
+    assert counted(target, one) == (count, 7 * count)
+    answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(12 - count)))
+    assert [type(answer) for answer in answers] == [Taken] * (10 - count) + [LimitHit] * 2
+    formed.move(slot, source)
+
+
+async def test_no_call_is_lost_or_doubled_while_slots_move_under_load(
+    formed: RedisCluster, counters: RedisCounters
+) -> None:
+    threshold = 300
+    one = plan("busy", requests=threshold)
+    slot, home = slot_of(one.key.encode()), formed.owner_of(one.key)
+    admitted = refused = 0
+    done = asyncio.Event()
+
+    async def ask() -> None:
+        nonlocal admitted, refused
+        while not done.is_set():
+            answer = await counters.take(one, 10)
+            if isinstance(answer, Taken):
+                admitted += 1
+                settle(counters, answer, 3)
+            else:
+                refused += 1
+            await asyncio.sleep(0.002)
+
+    async def move_about() -> None:
+        for target in (*formed.primaries, *formed.primaries, home):
+            if target is not formed.owner(slot):
+                await asyncio.to_thread(formed.move, slot, target)
+                await asyncio.sleep(0.05)
+        await eventually(lambda: refused > 20)
+        done.set()
+
+    await asyncio.gather(move_about(), *(ask() for _ in range(6)))
+    await eventually(lambda: counters.pending_settlements == 0)
+    assert admitted == threshold
+    assert counted(home, one) == (threshold, 3 * threshold)
+
+
+async def test_a_host_that_does_not_answer_is_left_out(formed: RedisCluster) -> None:
+    async with counters_at(formed.url.replace("cluster://", "cluster://127.0.0.1:1,")) as counters:
+        await admit(counters, plan())
+
+
+async def test_an_ordered_fail_over_loses_nothing(mortal: tuple[RedisCluster, Iterator[Pair]]) -> None:
+    cluster, pairs = mortal
+    primary, replica = next(pairs)
+    one = plans_on_each(cluster, "ordered")[primary.port]
+    async with counters_at(cluster.url) as counters:
+        taken = await admit(counters, one, 80)
+        settle(counters, taken[0], 500)
+        await asyncio.to_thread(cluster.fail_over, replica)
+        settle(counters, taken[1], 40)
+        answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(25)))
+        assert [type(answer) for answer in answers] == [Taken] * 20 + [LimitHit] * 5
+        await eventually(lambda: counters.pending_settlements == 0)
+    assert counted(replica, one) == (100, 540)
+
+
+async def test_only_the_calls_of_a_dead_node_wait_for_its_replacement(
+    mortal: tuple[RedisCluster, Iterator[Pair]],
+) -> None:
+    """Settlements that it did not confirm reach the replacement."""
+    cluster, pairs = mortal
+    dead, replacement = next(pairs)
+    others = plans_on_each(cluster, "dead")
+    one = others.pop(dead.port)
+    async with counters_at(cluster.url) as counters:
+        taken = await admit(counters, one, 40)
+        await eventually(lambda: counted(replacement, one)[0] == 40)
+        dead.server.kill()
+        settle(counters, taken[0], 70)
+        unavailable = 0
+        while True:
+            for other in others.values():
+                await admit(counters, other)
+            try:
+                await admit(counters, one)
+                break
+            except CountersUnavailableError:
+                unavailable += 1
+                await asyncio.sleep(0.1)
+        assert 0 < unavailable < 100
+        await eventually(lambda: counters.pending_settlements == 0)
+        assert counted(replacement, one) == (41, 70)
+        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(70)))
+        assert [type(answer) for answer in answers] == [Taken] * 59 + [LimitHit] * 11
+
+
+async def test_takes_that_a_replaced_node_did_not_answer_count_nowhere(
+    mortal: tuple[RedisCluster, Iterator[Pair]],
+) -> None:
+    cluster, pairs = mortal
+    paused, replacement = next(pairs)
+    one = plans_on_each(cluster, "paused")[paused.port]
+    async with counters_at(cluster.url) as counters:
+        await admit(counters, one, 10)
+        await eventually(lambda: counted(replacement, one)[0] == 10)
+        paused.server.pause()
+        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(20)), return_exceptions=True)
+        assert {type(answer) for answer in answers} == {CountersUnavailableError}
+        await asyncio.to_thread(cluster.wait_for_replacement, paused)
+        await eventually(lambda: counters._nodes.of(slot_of(one.key.encode())).serves)
+        await eventually(lambda: not counters._takes._lost)
+        answers = await asyncio.gather(*(counters.take(one, 1) for _ in range(100)))
+        assert [type(answer) for answer in answers] == [Taken] * 90 + [LimitHit] * 10
+
+
+async def test_in_local_mode_only_the_calls_of_a_dead_node_are_decided_locally(formed: RedisCluster) -> None:
+    on_each = plans_on_each(formed)
+    paused = formed.primaries[0]
+    one = on_each.pop(paused.port)
+    options = replace(OPTIONS, on_loss="local", roster_interval_s=0.05)
+    async with counters_at(formed.url, options) as counters:
+        await admit(counters, one, 60)
+        await eventually(lambda: counters._roster.share is not None)
+        paused.server.pause()
+        try:
+            assert len(await admit(counters, one, 40)) == 40
+            assert isinstance(await counters.take(one, 1), LimitHit)
+            assert counters.local_decisions == 41
+            for other in on_each.values():
+                await admit(counters, other)
+            assert counters.local_decisions == 41
+        finally:
+            paused.server.resume()
+
+
+async def test_tls_and_a_restricted_user(tmp_path: Path) -> None:
+    ca = ThrowawayCa(tmp_path)
+    ca.server_context("127.0.0.1")
+    certificate = str(tmp_path / "127.0.0.1.pem")
+    options = [
+        *("--tls-cluster", "yes", "--tls-replication", "yes", "--tls-auth-clients", "no"),
+        *("--tls-cert-file", certificate, "--tls-key-file", certificate, "--tls-ca-cert-file", str(ca.ca_file)),
+    ]
+    with running_cluster(2, replicas=0, options=options, password="bus") as cluster:
+        for node in cluster.nodes:
+            node.run("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, *NEEDED_ON_A_CLUSTER)
+        one = plan(requests=10)
+        slot = slot_of(one.key.encode())
+        url = f"rediss+cluster://limiter:secret@{cluster.hosts}?ssl_ca_certs={ca.ca_file}"
+        async with counters_at(url) as counters:
+            await admit(counters, one, 4)
+            source = cluster.owner(slot)
+            target = next(node for node in cluster.primaries if node is not source)
+            cluster.begin_move(slot, target)
+            await admit(counters, one, 2)
+            cluster.move_keys(slot, source, target)
+            await admit(counters, one)  # ASK
+            cluster.end_move(slot, source, target)
+            await admit(counters, one, 3)
+            assert isinstance(await counters.take(one, 1), LimitHit)

@@ -1,0 +1,173 @@
+"""The counters on a primary that real sentinels watch: they follow it, and count what it has not lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from policy.limits.counter_layout import day_usage
+from policy.limits.effective import Plan
+from policy.limits.settlement import Settlement
+from proxy.accounting.reservations import LimitHit, Taken
+from proxy.edges.redis.counters import CountersOptions, RedisCounters
+from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
+from proxy.edges.redis.nodes.sentinel import SentinelPrimary
+from proxy.edges.redis.nodes.slots import Place
+from proxy.exchange import CountersUnavailableError
+from runtime.redis_url import RedisUrl
+from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
+from tests.contracts.redis.test_counters_access import NEEDED
+from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.ports import HOST, own_port
+from tests.redis_sentinel import SERVICE, SentinelSet, running_sentinels
+from tests.redis_server import RedisServer
+from tests.waiting import eventually
+
+BOTH_LOOPS = True
+OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.5), local_refusals=False)
+"""A longer deadline than in production, for a machine that is busy with other tests."""
+THRESHOLD = 100
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[SentinelSet]:
+    with running_sentinels() as running:
+        yield running
+
+
+@asynccontextmanager
+async def counters_at(url: str) -> AsyncIterator[RedisCounters]:
+    made = RedisCounters(url, "worker-1", options=OPTIONS)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def plan(name: str) -> Plan:
+    return plan_of(group(name, {RPM: THRESHOLD, RPD: 10**6, TPD: 10**6}))
+
+
+async def admitted(counters: RedisCounters, plan: Plan, calls: int) -> list[Taken]:
+    answers = await asyncio.gather(*(counters.take(plan, 1) for _ in range(calls)))
+    return [answer for answer in answers if isinstance(answer, Taken)]
+
+
+def settle(counters: RedisCounters, taken: Taken, tokens: int) -> None:
+    for reservation in taken.reservations:
+        counters.settle(
+            Settlement(reservation=reservation, number=counters.next_number(reservation.key), actual_tokens=tokens)
+        )
+
+
+def client_of(server: RedisServer) -> "redis.Redis":
+    return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
+
+
+def counted(server: RedisServer, plan: Plan) -> tuple[int, int]:
+    """Requests and settled tokens of the day, as the server has them."""
+    with client_of(server) as client:
+        seconds, microseconds = client.time()
+        return day_usage(client.hget(plan.key, plan.group_id), seconds * 1000 + microseconds // 1000)
+
+
+async def test_an_ordered_fail_over_is_followed(sentinels: SentinelSet) -> None:
+    one = plan("ordered")
+    async with counters_at(sentinels.url) as counters:
+        before = await admitted(counters, one, 40)
+        replicas = [server for server in sentinels.servers.values() if server is not sentinels.primary]
+        await eventually(lambda: [counted(replica, one)[0] for replica in replicas] == [40, 40])
+        new = await asyncio.to_thread(sentinels.fail_over)
+        await eventually(lambda: _connections(new) > 0)
+        settle(counters, before[0], 70)
+        await eventually(lambda: counters.pending_settlements == 0)
+        assert len(await admitted(counters, one, 70)) == 60
+        assert counted(new, one) == (100, 70)
+
+
+def _connections(server: RedisServer) -> int:
+    """Of our counters: they have run a script there."""
+    with client_of(server) as client:
+        return sum(
+            one["cmd"] in ("evalsha", "eval", "ping", "role") and not one["name"] for one in client.client_list()
+        )
+
+
+async def test_sentinels_that_are_away_or_silent_do_not_matter_while_others_answer(sentinels: SentinelSet) -> None:
+    place = Place(HOST, sentinels.primary_port)
+    silent = next(iter(sentinels.sentinels.values()))
+    silent.pause()
+    try:
+        url = sentinels.url.replace("sentinel://", f"sentinel://{HOST}:{own_port()},")
+        assert await SentinelPrimary(RedisUrl.parse(url)).find() == place
+    finally:
+        silent.resume()
+
+
+async def test_a_service_that_no_sentinel_knows_is_named(sentinels: SentinelSet) -> None:
+    url = sentinels.url.replace(SERVICE, "other")
+    with pytest.raises(ConnectionError, match=r"no sentinel .* names a primary of other"):
+        await SentinelPrimary(RedisUrl.parse(url)).find()
+
+
+async def test_a_primary_that_sentinels_no_longer_name_is_left(sentinels: SentinelSet) -> None:
+    """It may be cut off from them, and still answer us."""
+    primary, moved = SentinelPrimary(RedisUrl.parse(sentinels.url)), asyncio.Event()
+    (await primary.open(lambda: None)).abort()
+    watching = asyncio.create_task(primary.watch(moved.set))
+    await asyncio.to_thread(sentinels.fail_over)
+    async with asyncio.timeout(20):
+        await moved.wait()
+    watching.cancel()
+
+
+async def test_a_killed_primary_is_replaced_and_only_what_was_not_replicated_is_admitted_again(
+    sentinels: SentinelSet,
+) -> None:
+    one, old_port, old = plan("killed"), sentinels.primary_port, sentinels.primary
+    async with counters_at(sentinels.url) as counters:
+        first = await admitted(counters, one, 30)
+        with client_of(old) as client:  # the replicas connect again within a second
+            client.execute_command("CLIENT", "KILL", "TYPE", "REPLICA")
+        before = first + await admitted(counters, one, 30)
+        old.kill()
+        settle(counters, before[0], 70)
+        refused = await asyncio.gather(*(counters.take(one, 1) for _ in range(5)), return_exceptions=True)
+        assert {type(answer) for answer in refused} == {CountersUnavailableError}
+        new = await asyncio.to_thread(sentinels.wait_for_new_primary, old_port)
+        await eventually(lambda: counters.available)
+        await eventually(lambda: counters.pending_settlements == 0)
+        kept, tokens = counted(new, one)
+        assert 30 <= kept <= 60
+        assert tokens == 70
+        assert len(await admitted(counters, one, THRESHOLD)) == THRESHOLD - kept
+    old.start()
+
+
+async def test_tls_and_logins_of_their_own(tmp_path: Path) -> None:
+    ca = ThrowawayCa(tmp_path)
+    ca.server_context(HOST)
+    certificate = str(tmp_path / f"{HOST}.pem")
+    options = [
+        *("--tls-replication", "yes", "--tls-auth-clients", "no"),
+        *("--tls-cert-file", certificate, "--tls-key-file", certificate, "--tls-ca-cert-file", str(ca.ca_file)),
+    ]
+    one = plan("tls")
+    with running_sentinels(options, password="all") as running:
+        for server in running.servers.values():
+            with client_of(server) as client:
+                client.execute_command("ACL", "SETUSER", "limiter", "on", ">secret", *NEEDED, "+role")
+        login = f"rediss+sentinel://limiter:secret@{running.hosts}/{SERVICE}?ssl_ca_certs={ca.ca_file}"
+        async with counters_at(f"{login}&sentinel_password=all") as counters:
+            assert len(await admitted(counters, one, 60)) == 60
+            new = await asyncio.to_thread(running.fail_over)
+            await eventually(lambda: _connections(new) > 0)
+            assert len(await admitted(counters, one, 50)) == 40
+            assert isinstance(await counters.take(one, 1), LimitHit)
+        async with counters_at(login) as counters:
+            with pytest.raises(CountersUnavailableError):
+                await counters.take(one, 1)
