@@ -93,6 +93,7 @@ bench-quick: $(BENCH_STAMP)  ## measure Tollgate, nginx and Envoy, in under two 
 bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, beside the usual alternatives
 	$(BENCH) -m bench.studies.limits
 	$(BENCH) -m bench.studies.limits_overload
+	$(BENCH) -m bench.studies.redis_topologies
 
 soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
 	$(BIN)/pytest -rs -m soak
