@@ -47,6 +47,12 @@ class ClusterNode:
         """Over the unix socket, with every permission unless the default user is restricted."""
         return redis.Redis(unix_socket_path=str(self.server.socket_path), password=self.server.password or None)
 
+    @property
+    def redirects(self) -> int:
+        """How many commands it has sent to another node for good."""
+        with self.client as client:
+            return int(client.info("errorstats").get("errorstat_MOVED", {"count": 0})["count"])
+
     def run(self, *command: str | int) -> Any:
         """The reply. A replica answers reads too."""
         path, password = str(self.server.socket_path), self.server.password or None

@@ -23,6 +23,8 @@ SUITE = (
     "tests/contracts/redis/test_counters_redis.py",
     "tests/contracts/redis/test_counters_local.py",
     "tests/proxy/test_give_back.py",
+    "tests/contracts/redis/test_counters_cluster.py",
+    "tests/contracts/redis/test_counters_sentinel.py",
 )
 
 

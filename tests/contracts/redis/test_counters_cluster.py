@@ -140,9 +140,12 @@ async def test_a_moved_slot_is_found_and_its_counts_are_kept(formed: RedisCluste
     target = next(node for node in formed.primaries if node is not source)
     formed.move(slot, target)
     try:
-        await admit(counters, one, 2)
+        redirects = source.redirects
+        await admit(counters, one)
+        await admit(counters, one)
         settle(counters, taken[0], 50)
         await eventually(lambda: counters.pending_settlements == 0)
+        assert source.redirects - redirects == 1, "the next command goes to the right node at once"
         assert counted(target, one) == (8, 50)
         answers = await asyncio.gather(*(counters.take(one, 10) for _ in range(5)))
         assert [type(answer) for answer in answers] == [Taken] * 2 + [LimitHit] * 3

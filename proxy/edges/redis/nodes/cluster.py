@@ -24,10 +24,10 @@ from runtime.background import cancelled, is_set_within
 from runtime.redis_url import RedisUrl
 
 _log = logging.getLogger(__name__)
-_SOONEST_S = 0.05
-"""Between two readings of the map."""
-_TROUBLE_S = 0.5
-"""Until the map is read again while a primary does not serve, or while there is no map."""
+_START_S = 0.05
+"""Between two tries to read the first map."""
+_SOONEST_S = 0.5
+"""Between two readings, also while slots move or a primary does not serve: all workers of all machines read it then."""
 _CALM_S = 30.0
 _UNNAMED_S = 60.0
 """How long a node is kept that no map and no redirect names. The target of a moving slot may be in no map."""
@@ -143,16 +143,15 @@ class ClusterNodes:
 
     async def _keep_map(self) -> None:
         while True:
-            is_read = await self._read_map()
-            if is_read:
+            if await self._read_map():
                 self._mapped.set()
             else:
                 for seed in self._seeds:
                     self._member(seed)
-            await asyncio.sleep(_SOONEST_S)
-            is_calm = is_read and all(owner.serves for owner in self._owners)
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 (spreads load, keeps no secret)
-            await is_set_within(self._stale, jitter * (_CALM_S if is_calm else _TROUBLE_S))
+            await asyncio.sleep(jitter * (_SOONEST_S if self._mapped.is_set() else _START_S))
+            if self._mapped.is_set() and all(owner.serves for owner in self._owners):
+                await is_set_within(self._stale, jitter * _CALM_S)
             self._stale.clear()
 
     async def _read_map(self) -> bool:
