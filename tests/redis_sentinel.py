@@ -52,7 +52,7 @@ class SentinelSet:
     def wait_for_new_primary(self, old_port: int) -> RedisServer:
         """Until every living sentinel names another one, which accepts writes."""
         wait_for(lambda: self.primary_port != old_port, "the sentinels replace nobody")
-        wait_for(lambda: _role(self.primary) == b"master", "the new primary is still a replica")
+        wait_for(lambda: role_of(self.primary) == b"master", "the new primary is still a replica")
         return self.primary
 
     def fail_over(self) -> RedisServer:
@@ -90,6 +90,15 @@ def running_sentinels(options: Sequence[str] = (), password: str = "") -> Iterat
         yield SentinelSet(servers, sentinels)
 
 
+@contextmanager
+def lone_sentinel(primary_port: int) -> Iterator[str]:
+    """A sentinel that believes this to be the primary, and knows no other sentinel. Its host and port."""
+    with ExitStack() as stack:
+        port = own_port()
+        _started_sentinel(stack, port, primary_port, (), "")
+        yield f"{HOST}:{port}"
+
+
 def _started(stack: ExitStack, port: int, options: Sequence[str], password: str) -> RedisServer:
     login = ["--requirepass", password, "--masterauth", password] if password else []
     tls = "--tls-replication" in options
@@ -121,7 +130,7 @@ def _client(server: RedisServer) -> "redis.Redis":
     return redis.Redis(unix_socket_path=str(server.socket_path), password=server.password or None)
 
 
-def _role(server: RedisServer) -> bytes:
+def role_of(server: RedisServer) -> bytes:
     with _client(server) as client:
         role: bytes = client.execute_command("ROLE")[0]
         return role

@@ -22,7 +22,7 @@ from tests.contracts.redis.counters_world import RPD, RPM, TPD, group, plan_of
 from tests.contracts.redis.test_counters_access import NEEDED
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.ports import HOST, own_port
-from tests.redis_sentinel import SERVICE, SentinelSet, running_sentinels
+from tests.redis_sentinel import SERVICE, SentinelSet, lone_sentinel, role_of, running_sentinels
 from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
@@ -106,6 +106,24 @@ async def test_sentinels_that_are_away_or_silent_do_not_matter_while_others_answ
         assert await SentinelPrimary(RedisUrl.parse(url)).find() == place
     finally:
         silent.resume()
+
+
+async def test_what_most_sentinels_say_counts(sentinels: SentinelSet) -> None:
+    with lone_sentinel(own_port()) as mistaken:
+        url = sentinels.url.replace("sentinel://", f"sentinel://{mistaken},")
+        for _ in range(5):
+            assert await SentinelPrimary(RedisUrl.parse(url)).find() == Place(HOST, sentinels.primary_port)
+
+
+async def test_a_replica_that_is_named_as_primary_is_not_taken(sentinels: SentinelSet) -> None:
+    """So it is while a fail-over is under way."""
+    port, replica = next(one for one in sentinels.servers.items() if one[1] is not sentinels.primary)
+    await eventually(lambda: role_of(replica) == b"slave")
+    with lone_sentinel(port) as mistaken:
+        primary = SentinelPrimary(RedisUrl.parse(f"redis+sentinel://{mistaken}/{SERVICE}"))
+        with pytest.raises(ConnectionError, match="still a replica"):
+            await primary.open(lambda: None)
+    await asyncio.sleep(0.01)  # uvloop closes an aborted connection in one of its next turns
 
 
 async def test_a_service_that_no_sentinel_knows_is_named(sentinels: SentinelSet) -> None:
