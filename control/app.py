@@ -161,6 +161,7 @@ def build(settings: Settings) -> web.Application:
         training_output=_training_output(store, settings),
         links=LinkSigner(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
+        policy_pages=internal_snapshot.shared_pages(store),
         counters=UsageCounters(redis) if redis is not None else None,
     )
     mount(app, OPERATIONS)

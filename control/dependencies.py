@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from control.api.protocol.cursors import CursorSigner
+from control.api.protocol.encoding import Pieces
 from control.api.session_pages.pairing import Terminals
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.name_resolution import UpstreamUrlChecker
@@ -17,9 +18,11 @@ from control.resources.billing_events import EventReader
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import Loads
+from control.resources.policy_feed import FeedReader
 from control.resources.training.download_links import LinkSigner
 from control.resources.training.output import JobOutput
 from control.settings import Settings
+from control.shared_work import SharedWork
 from control.throttle import Throttle
 from control.time_slices import WorkspaceTurns
 
@@ -47,6 +50,7 @@ class Dependencies:
     training_output: JobOutput
     links: LinkSigner
     checkpoint_store: CheckpointStore
+    policy_pages: SharedWork[FeedReader, Pieces]
     counters: UsageCounters | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     terminals: Terminals = field(default_factory=Terminals)

@@ -60,15 +60,23 @@ COMMANDS = {"control.operator.": ("launcher.command", "commands.")}
 
 # Control's layers: what each may import besides `policy`. Modules outside of these layers wire them together.
 CONTROL_LAYERS: dict[str, tuple[str, ...]] = {
-    "control.resources.": ("control.resources.", "control.edges.sql.", "control.time_slices"),
+    "control.resources.": ("control.resources.", "control.edges.sql.", "control.shared_work", "control.time_slices"),
     "control.throttle": ("control.resources.errors",),
     "control.readiness": ("control.edges.sql.",),
     "control.retention": ("control.edges.sql.", "control.resources."),
+    "control.shared_work": (),
     "control.time_slices": (),
     "control.stopping": (),
     "control.settings": ("runtime.",),
     "control.edges.": ("control.edges.", "control.resources.", "control.throttle", "control.time_slices", "runtime."),
-    "control.api.": ("control.api.", "control.resources.", "control.dependencies", "control.time_slices", "runtime."),
+    "control.api.": (
+        "control.api.",
+        "control.resources.",
+        "control.dependencies",
+        "control.shared_work",
+        "control.time_slices",
+        "runtime.",
+    ),
 }
 
 # Modules that do I/O, and where they may be imported besides the edges.

@@ -8,10 +8,12 @@ from aiohttp import web
 
 from control.api.protocol import authentication
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.api.protocol.encoding import Array, encode_object, joined
+from control.api.protocol.encoding import Array, Pieces, encode_object, joined
+from control.dependencies import Store
 from control.resources import policy_feed
 from control.resources.errors import InvalidFieldError
 from control.resources.policy_feed import FeedCursor, FeedReader
+from control.shared_work import SharedWork
 from control.time_slices import each
 
 _MAX_REVISION = 2**63 - 2
@@ -21,11 +23,19 @@ DEFAULT_ROWS = 1_000
 async def _get(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     authentication.check_internal(request, dependencies.settings.internal_token)
-    delta = await policy_feed.read_page(dependencies.store, _reader(request))
-    wire = delta.to_wire()
-    rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))
-    body = await joined(encode_object(wire | {"rows": rows}))
-    return web.Response(body=body, content_type="application/json")
+    page = await dependencies.policy_pages.of(_reader(request))
+    return web.Response(body=await joined(page), content_type="application/json")
+
+
+def shared_pages(store: Store) -> SharedWork[FeedReader, Pieces]:
+    """Encoded pages of policy. Proxies of the same revision that ask at once get the same one."""
+
+    async def page(reader: FeedReader) -> Pieces:
+        wire = (await policy_feed.read_page(store, reader)).to_wire()
+        rows = Array(await each(wire["rows"], lambda row: (orjson.dumps(row),)))
+        return encode_object(wire | {"rows": rows})
+
+    return SharedWork(page)
 
 
 def _reader(request: web.Request) -> FeedReader:

@@ -20,6 +20,7 @@ from control.resources.platform import deployments, statuses
 from control.resources.platform.loads import Load
 from control.resources.platform.wakes import Reason, WakeRequest, has_wake_hook, is_due
 from control.resources.records import ReportedDeployment
+from control.shared_work import SharedWork
 from control.time_slices import pause
 from policy.deployment_load import DeploymentLoad
 
@@ -29,6 +30,8 @@ HEALTH_LASTS_MS = 30_000
 """What a machine said of replicas holds until nothing was heard of the machine for so long."""
 LAST_REQUEST_INTERVAL_S = 10.0
 _ROWS_AT_ONCE = 100
+ReportedIds = tuple[tuple[str, str], ...]
+"""Deployments, each with the model that the proxy takes for its own."""
 log = logging.getLogger(__name__)
 
 
@@ -79,16 +82,21 @@ class LoadReports:
         self._store = store
         self._book = book
         self._wakes = wakes
+        self._considered = SharedWork(self._consider)
         self._last_requests: dict[str, int] = {}
         """Epoch milliseconds by deployment, to be written."""
 
     async def take(self, machine: str, reported: Sequence[DeploymentLoad]) -> None:
         """Deployments that do not exist are ignored."""
         await self._book.report(machine, reported)
-        by_id = {load.deployment_id: load for load in reported}
-        known = await self._book.loads(list(by_id))
-        now_ms, found = await self._find(list(by_id))
-        found = [one for one in found if one.record.model_id == by_id[one.record.id].model_id]
+        await self._considered.of(tuple((load.deployment_id, load.model_id) for load in reported))
+
+    async def _consider(self, reported: ReportedIds) -> None:
+        """Act on what is known of these deployments. Machines that report the same ones at once share a run."""
+        models = dict(reported)
+        known = await self._book.loads(list(models))
+        now_ms, found = await self._find(list(models))
+        found = [one for one in found if one.record.model_id == models[one.record.id]]
         # First what takes no transaction: a wake must not wait for the statuses of others.
         for one in found:
             await pause()

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from control.edges.redis import load_book
 from control.edges.sql import model_rows
@@ -70,6 +70,22 @@ async def test_reported_figures_are_shown(plane: ControlPlane) -> None:
     last = "2026-01-01T00:00:00.000Z"
     assert found["load"] == {"in_flight": 13, "queued": 2, "parked": 1, "last_request_at": last}
     assert found["active_replica_count"] == 1
+
+
+async def test_machines_that_report_at_once_share_the_look_at_the_deployment(plane: ControlPlane) -> None:
+    looks: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if "FROM deployments" in statement:
+            looks.append(statement)
+
+    made = await deployment(plane, FIRST)
+    event.listen(plane.store.engine.sync_engine, "before_cursor_execute", note)
+    await report(plane, load(made), machine=f"{0:016x}")
+    each, looks[:] = len(looks), []
+    await asyncio.gather(*(report(plane, load(made, in_flight=1), machine=f"{n:016x}") for n in range(50)))
+    assert each <= len(looks) <= 10 * each
+    assert (await shown(plane, made))["load"]["in_flight"] == 50
 
 
 async def test_figures_vanish_when_a_machine_falls_silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:

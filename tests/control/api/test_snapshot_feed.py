@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, event, insert, select, update
 
 from control.edges.sql.published_rows import nonce_of
 from control.edges.sql.store import Store
@@ -81,6 +81,41 @@ async def test_a_replica_is_filled_over_http(plane: ControlPlane) -> None:
     assert (unchanged.rows, unchanged.reset, unchanged.next) == ((), False, None)
     for wrong in ("since=x", "since=-1", "limit=x", "after=x", "after=[]", "after=[1,2]", "after=" + "[" * 900):
         (await plane.get(f"/internal/v1/snapshot?{wrong}", key=TOKEN)).refused(400)
+
+
+async def test_proxies_that_ask_at_once_cost_one_or_two_reads(plane: ControlPlane) -> None:
+    reads: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        if "FROM published" in statement:
+            reads.append(statement)
+
+    await publish(plane.store, "a", body={"v": 1})
+    alone = SnapshotPage.from_wire((await plane.get("/internal/v1/snapshot", key=TOKEN)).ok())
+    event.listen(plane.store.engine.sync_engine, "before_cursor_execute", note)
+    path = f"/internal/v1/snapshot?epoch={alone.epoch}&since={alone.revision}&nonce={alone.nonce}"
+    await plane.get(path, key=TOKEN)
+    each, reads[:] = len(reads), []
+    answers = await asyncio.gather(*(plane.get(path, key=TOKEN) for _ in range(50)))
+    assert all(answer.ok() == answers[0].ok() for answer in answers)
+    assert each <= len(reads) <= 10 * each
+
+
+async def test_page_asked_for_after_a_commit_has_it_however_many_ask(plane: ControlPlane) -> None:
+    """A page that was being read when the change was committed must not serve the proxy that was told of it."""
+
+    async def ask_for_ever() -> None:
+        while True:
+            await plane.get("/internal/v1/snapshot", key=TOKEN)
+
+    others = [asyncio.create_task(ask_for_ever()) for _ in range(5)]
+    for number in range(20):
+        await publish(plane.store, f"g{number}", body={"v": number})
+        page = SnapshotPage.from_wire((await plane.get("/internal/v1/snapshot", key=TOKEN)).ok())
+        assert f"g{number}" in {row.id for row in page.rows}
+    for one in others:
+        one.cancel()
+    await asyncio.wait(others)
 
 
 async def test_only_changed_rows_are_sent(store: Store) -> None:
